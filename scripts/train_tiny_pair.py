@@ -1,0 +1,359 @@
+"""Trains the embedded pair in ``hub_artifacts/`` from nothing, on a CPU, seeded.
+
+    python scripts/train_tiny_pair.py --work /tmp/tiny --out hub_artifacts
+
+Six stages, each resumed after a kill (a finished stage leaves a folder in ``--work``): a two-layer
+model learns to look values up and to compute (drill rows early, whole solutions late); its last
+stage is the draft; then the target is *grown* from it, 2 -> 6 -> 12 -> 24 layers, by copying blocks
+whose output projections start at zero, so that every growth keeps the function. Shallow models
+learn several times faster per second than deep ones, which is what makes a deep target cheap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from semspec import world
+from semspec.world.base import LETTERS
+from semspec.world.weekdays import WEEKDAYS
+
+IGNORED = -100
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+ADDED = ["<think>", "</think>", "\n\n"]  # one token each; "\n\n" ends a step
+VOCABULARY = 704  # every word of the world becomes one token within this
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|im_start|>assistant\\n<think>\\n' -}}
+{%- endif -%}
+"""
+MIXTURE = {"residues": 0.65, "weekdays": 0.35}
+CONNECTIVES = ("gives", "makes", "leaves", "is", "so", "obtain", "get")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One leg of the training; ``grown_from`` and ``layers`` say from what it starts."""
+
+    name: str
+    layers: int
+    steps: int
+    solutions: int  # rows a batch: whole problems with solutions
+    drills: int  # rows a batch: bare look-ups and computations
+    matrix_rate: float
+    other_rate: float
+    warmup: int
+    constant: float  # share of the steps before the rate falls
+    floor: float  # what the rate falls to, relative
+    grown_from: str = ""
+
+
+STAGES = (
+    Stage("d1", 2, 1200, 8, 16, 4e-3, 3e-3, 40, 0.9, 0.5),
+    Stage("d2", 2, 1200, 12, 12, 4e-3, 3e-3, 20, 0.5, 0.05, "d1"),
+    Stage("d3", 2, 600, 20, 2, 4e-3, 3e-3, 20, 0.3, 0.02, "d2"),
+    Stage("t6", 6, 150, 20, 1, 3e-3, 2e-3, 20, 0.7, 0.4, "d3"),
+    Stage("t12", 12, 150, 20, 0, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6"),
+    Stage("t24", 24, 150, 20, 0, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12"),
+)
+DRAFT, TARGET = "d3", "t24"
+
+
+# ---- text -------------------------------------------------------------------------------------
+
+
+def user_turn(question: str) -> str:
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def solution_row(rng: random.Random) -> tuple[str, str]:
+    """A problem and its solution: (text that is given, text that is learned)."""
+    name = rng.choices(list(MIXTURE), list(MIXTURE.values()))[0]
+    domain = world.DOMAINS[name]
+    problem = domain.make(rng)
+    solution = world.render_solution(problem, domain.solve(rng, problem))
+    return user_turn(problem.question) + world.THINK_OPEN, (
+        solution.removeprefix(world.THINK_OPEN) + "<|im_end|>"
+    )
+
+
+def drill_row(rng: random.Random) -> tuple[str, str]:
+    """Values to look up and to compute, without the rest: only values are learned from it."""
+    name = rng.choices(list(MIXTURE), list(MIXTURE.values()))[0]
+    domain = world.DOMAINS[name]
+    letters = rng.sample(LETTERS, len(LETTERS))
+    facts_only = rng.random() < 0.5
+    known = letters[: rng.randint(1, 4)]
+    values = {v: domain.draw_value(rng) for v in known}
+    given = "".join(
+        rng.choice(domain.forms["start"]).format(v=v, r=values[v]) + "\n\n" for v in known
+    )
+    lines = []
+    for v in letters[len(known) : len(known) + 14]:
+        if facts_only:  # nothing to look up: new operands in every line
+            values = {u: domain.draw_value(rng) for u in rng.sample(LETTERS, 2)}
+        operands = rng.sample(list(values), len(values))
+        expression = domain.draw_expression(rng, operands)
+        operation = domain.read_expression(expression)
+        assert operation is not None
+        result = domain.compute(operation, values)
+        assert result is not None
+        substituted = domain.substitute(expression, values)
+        lines.append(f"{substituted} {rng.choice(CONNECTIVES)} {v}={result}.")
+        if not facts_only:
+            values[v] = result
+    return ("" if facts_only else given), "\n\n".join(lines) + "\n\n"
+
+
+def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    # " x=" is ONE token right before the value: looking a value up becomes an induction head
+    words = r" ?[a-z]=| ?\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(words), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
+    rng = random.Random(seed)
+    rows = ["".join(solution_row(rng)) for _ in range(6000)]
+    rows += ["".join(drill_row(rng)) for _ in range(2000)]
+    strip = re.compile("|".join(re.escape(s) for s in SPECIAL + ADDED))
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY - len(ADDED),
+        special_tokens=SPECIAL,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((strip.sub("", row) for row in rows), trainer)
+    tokenizer.add_tokens([AddedToken(s, special=False, normalized=False) for s in ADDED])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        model_max_length=2048,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+# ---- rows -------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Token rows drawn on the fly, in batches of similar length."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+        self.tokenizer, self.rng = tokenizer, random.Random(seed)
+        ids = tokenizer.get_vocab()
+        mark = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str
+        self.names = {ids[mark(s + v + "=")[0][0]] for v in LETTERS for s in ("", " ")}
+        self.connectives = {ids[mark(" " + word)[0][0]] for word in CONNECTIVES}
+        digits = [mark(s + d)[0][0] for d in "0123456789" for s in ("", " ")]
+        days = [mark(d)[0][0] for d in WEEKDAYS]
+        self.is_value = torch.zeros(len(ids), dtype=torch.bool)
+        self.is_value[[ids[t] for t in digits + days if t in ids]] = True
+
+    def _encode(self, rows: list[tuple[str, str]]) -> list[tuple[list[int], int]]:
+        given = self.tokenizer([g for g, _ in rows])["input_ids"] if rows else []
+        learned = self.tokenizer([x for _, x in rows])["input_ids"] if rows else []
+        return [(g + x, len(g)) for g, x in zip(given, learned, strict=True)]
+
+    def batches(self, solutions: int, drills: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            rows = sorted(
+                self._encode([solution_row(self.rng) for _ in range(40 * solutions)]),
+                key=lambda row: len(row[0]),
+            )
+            drill = self._encode([drill_row(self.rng) for _ in range(40 * drills)])
+            order = list(range(40))
+            self.rng.shuffle(order)
+            for i in order:
+                batch = rows[i * solutions : (i + 1) * solutions]
+                yield self._collate(batch, drill[i * drills : (i + 1) * drills])
+
+    def _collate(
+        self, solutions: list[tuple[list[int], int]], drills: list[tuple[list[int], int]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        width = max(len(ids) for ids, _ in solutions)
+        shape = len(solutions) + len(drills), width
+        inputs = torch.full(shape, self.tokenizer.pad_token_id)
+        labels = torch.full(shape, IGNORED)
+        for i, (ids, given) in enumerate(solutions + drills):
+            row = torch.tensor(ids[:width])
+            inputs[i, : len(row)] = row
+            if i < len(solutions):
+                labels[i, given : len(row)] = row[given:]
+            else:
+                known = torch.zeros(len(row), dtype=torch.bool)
+                for at in range(given + 1, len(row) - 1):
+                    # bare facts have random operands: only what follows "gives x=" is learned
+                    if ids[at] in self.names and (given or ids[at - 1] in self.connectives):
+                        known[at + 1] = True
+                        known[at + 2 : at + 3] = bool(self.is_value[ids[min(at + 2, len(row) - 1)]])
+                labels[i, : len(row)] = torch.where(known, row, IGNORED)
+        return inputs, labels
+
+
+# ---- training ---------------------------------------------------------------------------------
+
+
+def configuration(layers: int, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=2048,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+        rope_theta=10000.0,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def grow(source: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
+    """Copies every block of ``source`` r times; all but the first copy add nothing at first."""
+    repeat = target.config.num_hidden_layers // source.config.num_hidden_layers
+    grown: dict[str, torch.Tensor] = {}
+    for key, value in source.state_dict().items():
+        found = re.match(r"model\.layers\.(\d+)\.(.+)", key)
+        if not found:
+            grown[key] = value
+            continue
+        for copy in range(repeat):
+            silent = copy > 0 and found[2] in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+            place = f"model.layers.{int(found[1]) * repeat + copy}.{found[2]}"
+            grown[place] = torch.zeros_like(value) if silent else value.clone()
+    target.load_state_dict(grown)
+
+
+def train(stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(configuration(stage.layers, tokenizer))
+    if stage.grown_from:
+        grow(LlamaForCausalLM.from_pretrained(work / stage.grown_from, dtype=torch.float32), model)
+    model.train()
+    blocks = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
+    others = [p for n, p in model.named_parameters() if not (p.ndim == 2 and ".layers." in n)]
+    optimizers = [
+        torch.optim.Muon(
+            blocks,
+            stage.matrix_rate,
+            weight_decay=0.02,
+            momentum=0.95,
+            nesterov=True,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+        torch.optim.AdamW(others, stage.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    rates = [stage.matrix_rate, stage.other_rate]
+    rows = Rows(tokenizer, seed * 1009 + 7)
+    batches = rows.batches(stage.solutions, stage.drills)
+    started, tokens = time.perf_counter(), 0
+    losses: list[tuple[float, float]] = []
+    for step in range(stage.steps):
+        progress = step / stage.steps
+        factor = min(1.0, (step + 1) / stage.warmup)
+        if progress > stage.constant:
+            fall = (progress - stage.constant) / (1 - stage.constant)
+            factor *= max(stage.floor, 1 - fall)
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            optimizer.param_groups[0]["lr"] = rate * factor
+        inputs, labels = next(batches)
+        tokens += inputs.numel()
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = model.model(input_ids=inputs[:, :-1], use_cache=False).last_hidden_state
+            learned = labels[:, 1:] != IGNORED
+            logits = model.lm_head(hidden[learned])
+        truth = labels[:, 1:][learned]
+        loss = F.cross_entropy(logits.float(), truth, reduction="none")
+        value = rows.is_value[truth]
+        weight = torch.where(value, 3.0, 1.0)  # the values are where meaning is
+        ((loss * weight).sum() / weight.sum()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        losses.append((loss.detach().mean().item(), loss.detach()[value].mean().item()))
+        if (step + 1) % 25 == 0 or step + 1 == stage.steps:
+            recent = losses[-25:]
+            seconds = time.perf_counter() - started
+            print(
+                f"{stage.name} {step + 1:4d}/{stage.steps}  loss {mean(x for x, _ in recent):.3f}"
+                f"  values {mean(x for _, x in recent):.3f}  {seconds:5.0f} s"
+                f"  {tokens / seconds:,.0f} tokens/s",
+                flush=True,
+            )
+    unfinished = work / f"{stage.name}.part"
+    model.save_pretrained(unfinished)
+    (unfinished / "seconds.json").write_text(json.dumps(time.perf_counter() - started))
+    unfinished.rename(work / stage.name)
+
+
+def mean(values: Iterator[float]) -> float:
+    collected = list(values)
+    return math.fsum(collected) / len(collected)
+
+
+# ---- what is shipped --------------------------------------------------------------------------
+
+
+def export(source: Path, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    model = LlamaForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.to(torch.bfloat16)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="stages are kept here")
+    parser.add_argument("--out", type=Path, default=Path("hub_artifacts"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--until", default=TARGET, choices=[s.name for s in STAGES])
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    tokenizer = build_tokenizer(arguments.seed)
+    for number, stage in enumerate(STAGES):
+        shutil.rmtree(arguments.work / f"{stage.name}.part", ignore_errors=True)
+        if not (arguments.work / stage.name).exists():
+            train(stage, arguments.work, tokenizer, arguments.seed + number)
+        if stage.name == arguments.until:
+            break
+    for name, stage_name in (("tiny-draft", DRAFT), ("tiny-target", TARGET)):
+        if (arguments.work / stage_name).exists():
+            export(arguments.work / stage_name, arguments.out / name, tokenizer)
+
+
+if __name__ == "__main__":
+    main()

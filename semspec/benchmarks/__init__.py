@@ -1,0 +1,1 @@
+"""Problems and their grading: one file for one benchmark."""

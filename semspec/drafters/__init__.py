@@ -1,0 +1,1 @@
+"""Who proposes tokens: one file for one drafter."""

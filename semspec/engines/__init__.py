@@ -1,0 +1,1 @@
+"""Who answers queries: one file for one engine."""

@@ -1,0 +1,146 @@
+"""What a drafter, rule, splitter, engine and benchmark must be able to do.
+
+Drafters and rules are *plans*: generators that yield queries and receive answers. They touch no
+engine, so the driver can run one problem or many, and every rule can be tested on the toy engine,
+whose exact law is known. A plugin is a frozen, kw_only dataclass whose fields are its options and
+whose docstring's first line is its help; ``semspec.registry`` finds it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+from semspec.types import (
+    Answer,
+    Boundary,
+    Context,
+    Draft,
+    Query,
+    Read,
+    Role,
+    Round,
+    Sampling,
+    Verdict,
+    What,
+)
+
+T = TypeVar("T")
+Plan = Generator[Query, Answer, T]
+"""A computation that asks models questions by yielding them."""
+
+
+class Splitter(Protocol):
+    """Says where a unit (token, sentence, paragraph) ends."""
+
+    def open(self, piece: Callable[[int], str], cap: int) -> Boundary:
+        """A fresh boundary; ``piece`` gives a token's text, ``cap`` the longest unit in tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """What a drafter or a rule is given for one problem."""
+
+    prompt: str  # the whole prompt as text
+    sampling: Sampling
+    draft_length: int  # in units of the split
+    boundary: Callable[[], Boundary]  # a fresh one at every call
+    stop_ids: frozenset[int]  # end of text
+    piece: Callable[[int], str]
+    decode: Callable[[Sequence[int]], str]
+    rng: random.Random
+    step_cap: int  # tokens in a unit at most
+    evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
+
+
+class DraftSession(Protocol):
+    """A drafter at work on one problem."""
+
+    def draft(self, context: Context, room: int) -> Plan[Draft]:
+        """Proposes at most ``room`` tokens; an empty draft leaves the round to the target."""
+        ...
+
+    def observe(self, context: Context, done: Round) -> None:
+        """Learns what became of the draft; ``context`` already holds what was kept and written."""
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes tokens."""
+
+    uses: frozenset[Role]  # the models that it asks
+
+    def open(self, kit: Kit) -> DraftSession: ...
+
+
+class RuleSession(Protocol):
+    """A rule at work on one problem."""
+
+    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        """Decides about a draft of at least one token."""
+        ...
+
+
+class Rule(Protocol):
+    """Decides how much of a draft to keep."""
+
+    needs: frozenset[What]  # what it reads from the target
+    needs_draft: frozenset[What]  # what the draft model must read while drafting
+    cuts: Literal["tokens", "ends"]  # where it may cut a draft
+    lossless: bool  # whether what comes out has exactly the target's law
+
+    def evidence(self) -> tuple[Read, ...]:
+        """Reads that a model-based drafter makes for it, found in ``draft.evidence``."""
+        ...
+
+    def open(self, kit: Kit) -> RuleSession: ...
+
+
+class Engine(Protocol):
+    """Answers queries; knows token ids and nothing of text."""
+
+    offers: frozenset[What]
+    vocabulary: int
+    context_limit: int
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """Answers a batch: queries of different contexts, each one's rng its own."""
+        ...
+
+    def forget(self, context: Context) -> None:
+        """The problem is over; its session's memory may be used again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkProblem:
+    """One question; ``answer`` is the gold answer as text, or None where nothing is graded."""
+
+    id: str
+    question: str
+    answer: str | None = None
+    system: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What became of one problem."""
+
+    correct: bool | None  # None: not graded
+    answer: str | None  # what was found in the text
+    details: Mapping[str, Any]  # e.g. step-level truth; JSON only
+
+
+class Benchmark(Protocol):
+    """Problems, and how their solutions are graded."""
+
+    def problems(self) -> Iterable[BenchmarkProblem]: ...
+
+    def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
+        """Grades a whole assistant's turn, thinking included."""
+        ...

@@ -1,0 +1,81 @@
+"""Finds plugins: every module of a kind's package registers what it brings, and nothing else does.
+
+A new drafter, rule, splitter, engine or benchmark is one new file in its package; importing the
+package's modules is all the discovery there is. The contract tests go over the same registry.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from semspec.errors import UserError
+
+Kind = Literal["drafter", "accept", "split", "engine", "benchmark"]
+
+PACKAGES: dict[Kind, str] = {
+    "drafter": "semspec.drafters",
+    "accept": "semspec.rules",
+    "split": "semspec.splitters",
+    "engine": "semspec.engines",
+    "benchmark": "semspec.benchmarks",
+}
+
+C = TypeVar("C", bound=type)
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    kind: Kind
+    name: str
+    cls: type[Any]  # a frozen, kw_only dataclass: its fields are the options
+
+    @property
+    def summary(self) -> str:
+        return (self.cls.__doc__ or "").strip().splitlines()[0]
+
+
+_PLUGINS: dict[Kind, dict[str, Plugin]] = {kind: {} for kind in PACKAGES}
+
+
+def register(kind: Kind, name: str) -> Callable[[C], C]:
+    """Class decorator: makes the plugin known under ``name``."""
+
+    def decorate(cls: C) -> C:
+        assert is_dataclass(cls), f"{cls.__name__}: a plugin is a dataclass of its options"
+        assert cls.__doc__, f"{cls.__name__}: the docstring's first line is the plugin's help"
+        known = _PLUGINS[kind].get(name)
+        assert known is None or known.cls.__module__ == cls.__module__, f"{kind} {name} twice"
+        _PLUGINS[kind][name] = Plugin(kind, name, cls)
+        return cls
+
+    return decorate
+
+
+@cache
+def _discover(kind: Kind) -> None:
+    package = importlib.import_module(PACKAGES[kind])
+    for module in pkgutil.iter_modules(package.__path__):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def plugins(kind: Kind) -> dict[str, Plugin]:
+    """All plugins of a kind, by name."""
+    _discover(kind)
+    return dict(sorted(_PLUGINS[kind].items()))
+
+
+def plugin(kind: Kind, name: str) -> Plugin:
+    """The plugin of that name, or an error that names the nearest one."""
+    known = plugins(kind)
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {kind}={near[0]}?" if near else f"choose one of: {', '.join(known)}"
+    raise UserError(f"unknown {kind} '{name}': {hint}")

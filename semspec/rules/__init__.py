@@ -1,0 +1,1 @@
+"""What to keep of a draft: one file for one rule."""

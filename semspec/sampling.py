@@ -1,0 +1,43 @@
+"""From logits to the distribution that is drawn from, and drawing from it. Pure tensor functions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from semspec.types import Sampling
+
+
+def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Rows of ``logits`` after temperature, top-k and top-p, in that order; float32, sum 1.
+
+    Temperature 0 is the one-hot row of the first largest logit.
+    """
+    logits = logits.float()
+    if sampling.greedy:
+        best = logits.argmax(-1, keepdim=True)
+        return torch.zeros_like(logits).scatter_(-1, best, 1.0)
+    if sampling.temperature != 1.0:
+        logits = logits / sampling.temperature
+    if 0 < sampling.top_k < logits.shape[-1]:
+        kth = logits.topk(sampling.top_k, -1).values[..., -1:]
+        logits = logits.masked_fill(logits < kth, -torch.inf)
+    probs = logits.softmax(-1)
+    if sampling.top_p < 1.0:
+        ordered, order = probs.sort(-1, descending=True, stable=True)
+        # a token stays when what is strictly before it does not yet reach top_p
+        stays = ordered.cumsum(-1) - ordered < sampling.top_p
+        kept = torch.where(stays, ordered, 0.0)
+        probs = torch.zeros_like(probs).scatter_(-1, order, kept)
+        probs = probs / probs.sum(-1, keepdim=True)
+    return probs
+
+
+def draw(probs: Tensor, uniform: float) -> int:
+    """The token at quantile ``uniform`` in [0, 1) of one row (inverse transform sampling)."""
+    cumulative = probs.cumsum(-1)
+    # the row's own sum, not 1: float32 rows of 150k entries do not sum to 1 exactly
+    index = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
+    if index < len(probs) and probs[index] > 0:
+        return index
+    return int(probs.nonzero()[-1])  # only rounding at the very end of the row leads here

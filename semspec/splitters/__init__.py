@@ -1,0 +1,1 @@
+"""Where a unit ends: one file for one splitter."""

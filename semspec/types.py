@@ -1,0 +1,218 @@
+"""What passes between drafters, rules, engines and the loop: plain data, no behaviour.
+
+A **draft** is tokens plus the places where it may be cut; a **verdict** says how much of it to keep
+and who writes next; a **query** is the only way to ask a model for anything, and an **answer** is
+what comes back. See docs/architecture.md for one problem followed through all of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Role = Literal["target", "draft"]
+"""Which model a query is for. More roles (a judge, a reward model) are more engines."""
+
+Purpose = Literal["draft", "verify", "write"]
+"""What a query's time is booked as: proposing, judging, or the target writing on its own."""
+
+Finish = Literal["eos", "units", "limit", "scored"]
+"""Why an answer ended: end of text, enough units, the token limit, or nothing was generated."""
+
+
+class Context:
+    """Prompt and output so far: append-only, so that an engine can keep a live KV session for it.
+
+    An engine recognises a context by ``key``; because nothing before ``len(context)`` ever changes,
+    it compares only what was appended since it last looked, and a round costs O(new tokens).
+    """
+
+    __slots__ = ("key", "prompt_length", "tokens")
+
+    def __init__(self, key: int, prompt: Sequence[int]) -> None:
+        self.key = key
+        self.tokens: list[int] = list(prompt)
+        self.prompt_length = len(self.tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens.extend(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a distribution is processed before it is drawn from; alike for target and draft."""
+
+    temperature: float = 0.6
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+class What(enum.Enum):
+    """What can be read from a forward pass.
+
+    A *row* is the model's state at one position. Scoring n tokens gives n + 1 rows: row 0 is the
+    last token of the context, row i is ``tokens[i - 1]``, so that row i predicts ``tokens[i]``. In a
+    tree of n nodes row 0 is the root and row i + 1 is node i. Generating g tokens gives g rows:
+    row i is the state that token i was drawn from.
+    """
+
+    PROBS = "probs"  # [rows, vocabulary] after temperature, top-k, top-p
+    LOGITS = "logits"  # [rows, vocabulary] raw
+    TOP_K = "top_k"  # (ids [rows, k], raw log-probabilities [rows, k])
+    LOGPROBS = "logprobs"  # [tokens] raw log-probability of each scored or generated token
+    HIDDEN = "hidden"  # [rows, layers, width]; layers as in transformers' hidden_states
+    POOLED = "pooled"  # [spans, layers + 1, width] over each span's own tokens, reduced in the pass
+    EMBEDDINGS = "embeddings"  # [tokens, width] rows of the input embedding table; no pass needed
+    ATTENTION = "attention"  # [layers, rows, positions] attention weights, averaged over heads
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One thing to read in a pass."""
+
+    what: What
+    k: int = 0  # TOP_K
+    layers: tuple[int, ...] = ()  # HIDDEN, ATTENTION; -1 is the last (HIDDEN: after the final norm)
+    spans: tuple[tuple[int, int], ...] = ()  # POOLED over scored tokens; when generating, each unit
+    reduce: Literal["mean", "max", "last"] = "mean"  # POOLED
+
+
+class Boundary(Protocol):
+    """Finds the ends of units while tokens stream by; one object for one stream."""
+
+    def feed(self, token: int) -> int | None:
+        """0: a unit ends after this token; -1: it had ended before this token; None: no end here.
+
+        After -1 the token that revealed the end counts as the first of the next unit.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Ask a query to continue after its tokens."""
+
+    limit: int  # tokens at most
+    boundary: Boundary | None = None  # None: until end of text or the limit
+    units: int = 1  # how many ends of ``boundary`` to wait for
+
+
+@dataclass(slots=True)
+class Query:
+    """One question to one model: this prefix; continue this far; read these things."""
+
+    model: Role
+    context: Context
+    sampling: Sampling
+    rng: random.Random  # the problem's own, so that batching cannot change what is drawn
+    tokens: Sequence[int] = ()  # after the context, not part of it
+    parents: Sequence[int] | None = None  # a tree: index of each token's parent, -1 for the context
+    reads: tuple[Read, ...] = ()
+    generate: Generate | None = None
+    rows_from: int | None = None  # absolute position of row 0; None: the last token of the context
+    purpose: Purpose = "verify"
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a model said."""
+
+    tokens: list[int] = field(default_factory=list)  # generated
+    ends: list[int] = field(default_factory=list)  # ends of units among ``tokens``
+    finish: Finish = "scored"
+    values: Mapping[Read, Any] = field(default_factory=dict)
+    fed: int = 0  # tokens that went through the model
+    cached: int = 0  # tokens of the prefix that did not have to
+    seconds: float = 0.0  # wall time of the pass or passes; a batch counts whole for each member
+
+    def __getitem__(self, read: Read) -> Any:
+        return self.values[read]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Proposed tokens, and where they may be cut.
+
+    ``probs`` are the rows that the tokens were sampled from; None says that they were not sampled
+    (retrieval, top-k trees): each is a point mass, and a lossless rule must treat it as one.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)  # ascending, in 1..len(tokens)
+    probs: Tensor | None = None
+    parents: list[int] | None = None  # None: a chain
+    evidence: dict[str, Any] = field(default_factory=dict)  # what a rule asked the drafter to read
+
+
+@dataclass(slots=True)
+class Handover:
+    """The target writes on by itself: this many units, or until the end of the text."""
+
+    units: int | None = 1  # None: to the end
+    limit: int | None = None  # tokens at most, None: the splitter's cap or the budget
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Keep this much of a draft, write these tokens after it, then hand over (or not)."""
+
+    keep: int = 0  # tokens of a chain, or of ``path``
+    write: list[int] = field(default_factory=list)
+    handover: Handover | None = None
+    path: list[int] | None = None  # a tree: the accepted nodes, root to leaf
+    scores: list[float] = field(default_factory=list)  # one a judged unit or token
+    note: str = ""  # one line for a transcript: why
+
+
+Writer = Literal["draft", "target"]
+
+
+@dataclass(slots=True)
+class Round:
+    """What one turn of the loop did; enough to replay and to colour a transcript."""
+
+    drafted: list[int]
+    ends: list[int]
+    kept: list[int]
+    written: list[int]  # by the rule: residual, bonus, correction
+    handed: list[int]  # by the target after a handover
+    scores: list[float]
+    note: str
+    seconds: dict[str, float]  # by purpose, and "round" for the whole
+    passes: dict[str, int]  # queries by role
+    units_kept: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One problem, solved."""
+
+    tokens: list[int]
+    finish: Literal["eos", "budget"]
+    rounds: list[Round]
+    seconds: float = 0.0
+
+    def segments(self) -> Iterator[tuple[Writer, list[int]]]:
+        """The output in order, with who wrote each part."""
+        for r in self.rounds:
+            if r.kept:
+                yield "draft", r.kept
+            if r.written or r.handed:
+                yield "target", r.written + r.handed

@@ -1,0 +1,87 @@
+"""The embedded world: small problems with paraphrased solutions and an exact oracle.
+
+The tiny pair in ``hub_artifacts/`` was trained on it; the ``synthetic`` benchmark draws from it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from semspec.world.base import Domain, Meaning, Problem
+from semspec.world.residues import Residues
+from semspec.world.weekdays import Weekdays
+
+__all__ = [
+    "DOMAINS",
+    "Domain",
+    "Meaning",
+    "Problem",
+    "find_problem",
+    "meaning",
+    "render_solution",
+    "split_steps",
+]
+
+DOMAINS: dict[str, Domain] = {domain.name: domain for domain in (Residues(), Weekdays())}
+
+THINK_OPEN, THINK_CLOSE, STEP_END = "<think>\n", "\n</think>\n\n", "\n\n"
+
+
+def find_problem(text: str) -> Problem | None:
+    """The problem of the embedded world that ``text`` (a question or a whole prompt) states."""
+    for domain in DOMAINS.values():
+        problem = domain.find(text)
+        if problem is not None:
+            return problem
+    return None
+
+
+def meaning(problem: Problem, step: str) -> Meaning | None:
+    """What ``step`` says in ``problem``'s domain; None when it cannot be read.
+
+    The tags that open and close the thinking are not part of a step's meaning, but a final step
+    and it alone closes the thinking, so a step that closes too early or too late has none.
+    """
+    closes = step.rstrip().endswith("</think>")
+    text = step.replace("<think>", "").replace("</think>", "").strip()
+    if text == render_answer(problem.answer):
+        return ("answer", problem.answer) if not closes else None
+    said = DOMAINS[problem.domain].meaning(text)
+    if said is None or (said[0] == "final") != closes:
+        return None
+    return said
+
+
+def is_true(problem: Problem, said: Meaning | None) -> bool:
+    if said is not None and said[0] == "answer":
+        return said[1] == problem.answer
+    return DOMAINS[problem.domain].is_true(problem, said)
+
+
+def is_next(problem: Problem, before: Sequence[Meaning], said: Meaning | None) -> bool:
+    """Whether ``said`` is true and may follow ``before`` in a solution."""
+    if said is not None and said[0] == "answer":
+        return is_true(problem, said) and bool(before) and before[-1][0] == "final"
+    if before and before[-1][0] in ("final", "answer"):
+        return False
+    return DOMAINS[problem.domain].is_next(problem, before, said)
+
+
+def render_answer(answer: str) -> str:
+    return f"The answer is \\boxed{{{answer}}}."
+
+
+def render_solution(problem: Problem, steps: Sequence[str]) -> str:
+    """The assistant's whole turn, thinking included, without the end-of-turn token."""
+    return THINK_OPEN + STEP_END.join(steps) + THINK_CLOSE + render_answer(problem.answer)
+
+
+def split_steps(turn: str) -> list[str]:
+    """The steps of an assistant's turn, each with the ``"\\n\\n"`` that ends it."""
+    parts = turn.removeprefix(THINK_OPEN).split(STEP_END)
+    return [part + STEP_END for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+def draw_problem(rng: random.Random, domains: Sequence[str]) -> Problem:
+    return DOMAINS[rng.choice(list(domains))].make(rng)

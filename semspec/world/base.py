@@ -1,0 +1,253 @@
+"""What a domain of the embedded world is: problems, paraphrased solutions, and their meaning.
+
+Every step of a solution is written in one of several surface forms drawn at random, so that two
+steps can say the same thing with different tokens. The same forms, read backwards as regular
+expressions, are the oracle: a step's text gives its *meaning*, and a meaning can be checked
+against the problem. That makes semantic equivalence and truth exact here, where real benchmarks
+need a judge.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+Meaning = tuple[str, ...]
+"""A canonical meaning: its kind ("goal", "start", "value", "recap", "final") and what it claims."""
+
+LETTERS = "abcdefghkmnpqrstuvwxyz"  # without i, j, l, o: easily misread
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One line of a problem: ``name`` is given by ``operation`` over ``operands``."""
+
+    name: str
+    operation: tuple[str, ...]  # canonical, e.g. ("*", "2", "k"); names and constants as text
+    expression: str  # as the question writes it: "2 * k"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question whose every intermediate value is known."""
+
+    domain: str
+    question: str
+    names: tuple[str, ...]  # in the order of the question; the last one is asked for
+    definitions: tuple[Definition, ...]  # one for each of names[1:]
+    values: Mapping[str, str] = field(hash=False)  # name -> value as written: "07", "Friday"
+
+    @property
+    def target(self) -> str:
+        return self.names[-1]
+
+    @property
+    def answer(self) -> str:
+        return self.values[self.target]
+
+
+class Form:
+    """A sentence with slots, to be written (``format``) and read back (``match``)."""
+
+    def __init__(self, text: str, slots: Mapping[str, str]) -> None:
+        self.text = text
+        seen: set[str] = set()
+
+        def slot(found: re.Match[str]) -> str:
+            name = found.group(1)
+            if name in seen:  # the same slot twice must read the same twice
+                return f"(?P={name})"
+            seen.add(name)
+            return f"(?P<{name}>{slots[name]})"
+
+        literal = re.sub(r"([.\\?*+()|^$\[\]])", r"\\\1", text)
+        self.pattern = re.compile(re.sub(r"\{(\w)\}", slot, literal))
+
+    def format(self, **values: str) -> str:
+        return self.text.format(**values)
+
+    def match(self, text: str) -> Mapping[str, str] | None:
+        found = self.pattern.fullmatch(text)
+        return found.groupdict() if found else None
+
+
+class Domain(ABC):
+    """One kind of problem of the embedded world."""
+
+    name: str
+    opening: str  # how a question begins
+    question: re.Pattern[str]  # groups: first name, its value, the definitions, the name asked for
+    forms: Mapping[str, Sequence[Form]]  # kind of step -> its surface forms
+
+    def __init__(self, shortest: int = 3, longest: int = 7) -> None:
+        self.shortest, self.longest = shortest, longest  # definitions in a problem
+
+    def make(self, rng: random.Random) -> Problem:
+        """Draws a problem."""
+        names = rng.sample(LETTERS, rng.randint(self.shortest, self.longest) + 1)
+        lines = [
+            f"{name} is {self.draw_expression(rng, names[:i])}"
+            for i, name in enumerate(names)
+            if i > 0
+        ]
+        question = f"{self.opening} {names[0]}={self.draw_value(rng)}, {', '.join(lines)}. Find {names[-1]}."
+        problem = self.find(question)
+        assert problem is not None and problem.question == question, question
+        return problem
+
+    @abstractmethod
+    def draw_value(self, rng: random.Random) -> str:
+        """A value as written."""
+
+    @abstractmethod
+    def draw_expression(self, rng: random.Random, known: Sequence[str]) -> str:
+        """An expression over ``known`` names, of which the last is the likeliest."""
+
+    def find(self, text: str) -> Problem | None:
+        """The problem that ``text`` states, or None where it states none of this domain."""
+        found = self.question.search(text)
+        if not found:
+            return None
+        first, value, lines, asked = found.groups()
+        names, values = [first], {first: value}
+        definitions: list[Definition] = []
+        for line in lines.split(", "):
+            name, _, expression = line.partition(" is ")
+            operation = self.read_expression(expression)
+            result = self.compute(operation, values) if operation else None
+            if operation is None or result is None or name in values or name not in LETTERS:
+                return None
+            names.append(name)
+            values[name] = result
+            definitions.append(Definition(name, operation, expression))
+        if asked != names[-1]:
+            return None
+        return Problem(self.name, found[0], tuple(names), tuple(definitions), values)
+
+    @abstractmethod
+    def substitute(self, expression: str, values: Mapping[str, str]) -> str:
+        """``expression`` with its operands' values put in: ``2 * k=74``."""
+
+    @abstractmethod
+    def compute(self, operation: tuple[str, ...], values: Mapping[str, str]) -> str | None:
+        """The value of ``operation``, or None where an operand is unknown."""
+
+    @abstractmethod
+    def read_expression(self, text: str) -> tuple[str, ...] | None:
+        """``2 * k`` or ``2 * k=74`` as a canonical operation, values kept."""
+
+    def solve(self, rng: random.Random, problem: Problem, recap: float = 0.2) -> list[str]:
+        """A true solution, its wording and its occasional recaps drawn from ``rng``."""
+        first = problem.names[0]
+        steps = [
+            self._write(rng, "goal", t=problem.target),
+            self._write(rng, "start", v=first, r=problem.values[first]),
+        ]
+        for i, definition in enumerate(problem.definitions):
+            steps.append(
+                self._write(
+                    rng,
+                    "value",
+                    v=definition.name,
+                    E=definition.expression,
+                    X=self.substitute(definition.expression, problem.values),
+                    r=problem.values[definition.name],
+                )
+            )
+            if i < len(problem.definitions) - 1 and rng.random() < recap:
+                u, v = problem.names[i], problem.names[i + 1]
+                steps.append(
+                    self._write(rng, "recap", u=u, p=problem.values[u], v=v, r=problem.values[v])
+                )
+        steps.append(self._write(rng, "final", t=problem.target, r=problem.answer))
+        return steps
+
+    def _write(self, rng: random.Random, kind: str, **values: str) -> str:
+        return rng.choice(self.forms[kind]).format(**values)
+
+    def meaning(self, text: str) -> Meaning | None:
+        """What a step says, whatever its wording; None when it cannot be read."""
+        text = text.strip()
+        for kind, forms in self.forms.items():
+            for form in forms:
+                slots = form.match(text)
+                if slots is not None:
+                    return self._canonical(kind, slots)
+        return None
+
+    def surface(self, text: str) -> tuple[str, int] | None:
+        """Which form a step is written in: (kind, index of the form)."""
+        text = text.strip()
+        for kind, forms in self.forms.items():
+            for index, form in enumerate(forms):
+                if form.match(text) is not None:
+                    return kind, index
+        return None
+
+    def _canonical(self, kind: str, slots: Mapping[str, str]) -> Meaning | None:
+        if kind == "goal":
+            return ("goal", slots["t"])
+        if kind == "start":
+            return ("start", slots["v"], slots["r"])
+        if kind == "final":
+            return ("final", slots["t"], slots["r"])
+        if kind == "recap":
+            pair = sorted([(slots["u"], slots["p"]), (slots["v"], slots["r"])])
+            return ("recap", *pair[0], *pair[1])
+        assert kind == "value", kind
+        stated = self.read_expression(slots["E"])
+        used = self.read_expression(slots["X"])
+        if stated is None or used is None:
+            return None
+        return ("value", slots["v"], " ".join(stated), " ".join(used), slots["r"])
+
+    def is_true(self, problem: Problem, meaning: Meaning | None) -> bool:
+        """Whether everything that the step claims holds in ``problem``."""
+        if meaning is None:
+            return False
+        kind, *claims = meaning
+        if kind == "goal":
+            return claims[0] == problem.target
+        if kind == "value":
+            name, stated, used, result = claims
+            for definition in problem.definitions:
+                if definition.name == name:
+                    substituted = self.read_expression(self.substitute(definition.expression, problem.values))
+                    assert substituted is not None, definition
+                    return (
+                        stated == " ".join(definition.operation)
+                        and used == " ".join(substituted)
+                        and result == problem.values[name]
+                    )
+            return False
+        pairs = list(zip(claims[::2], claims[1::2], strict=True))
+        if kind == "start" and claims[0] != problem.names[0]:
+            return False
+        if kind == "final" and claims[0] != problem.target:
+            return False
+        return all(problem.values.get(name) == value for name, value in pairs)
+
+    def is_next(self, problem: Problem, before: Sequence[Meaning], meaning: Meaning | None) -> bool:
+        """Whether the step is true *and* a step that a solution may take after ``before``."""
+        if meaning is None or not self.is_true(problem, meaning):
+            return False
+        known = 1 * any(m[0] == "start" for m in before) + sum(m[0] == "value" for m in before)
+        kind = meaning[0]
+        if kind == "goal":
+            return not before
+        if kind == "start":
+            return known == 0 and [m[0] for m in before] == ["goal"]
+        if kind == "value":
+            return 0 < known < len(problem.names) and meaning[1] == problem.names[known]
+        if kind == "recap":
+            latest = set(problem.names[max(0, known - 2) : known])
+            return (
+                2 <= known < len(problem.names)
+                and before[-1][0] == "value"
+                and {meaning[1], meaning[3]} == latest
+            )
+        assert kind == "final", kind
+        return known == len(problem.names)
