@@ -25,7 +25,15 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from semspec import world
@@ -85,7 +93,8 @@ def user_turn(question: str) -> str:
 
 
 def draw_domain(rng: random.Random, weekdays: float) -> world.Domain:
-    return world.DOMAINS["weekdays" if rng.random() < weekdays else "residues"]
+    name = rng.choices(["residues", "weekdays"], [1 - weekdays, weekdays])[0]
+    return world.DOMAINS[name]
 
 
 def solution_row(rng: random.Random, weekdays: float) -> tuple[str, str]:

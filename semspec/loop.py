@@ -6,7 +6,7 @@ Pure: it yields queries and receives answers (``protocols.Plan``), and never see
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
 from semspec.types import (
@@ -112,7 +112,7 @@ def _stopped(context: Context, kit: Kit) -> bool:
     return len(context) > context.prompt_length and context.tokens[-1] in kit.stop_ids
 
 
-def _finish(context: Context, kit: Kit) -> str:
+def _finish(context: Context, kit: Kit) -> Literal["eos", "budget"]:
     return "eos" if _stopped(context, kit) else "budget"
 
 

@@ -72,6 +72,7 @@ class Drafter(Protocol):
     """Proposes tokens."""
 
     uses: frozenset[Role]  # the models that it asks
+    plain: bool  # whether it never drafts, so that the target may write to the end
 
     def open(self, kit: Kit) -> DraftSession: ...
 
