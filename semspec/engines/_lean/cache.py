@@ -1,0 +1,120 @@
+"""Keys and values of all sessions: one slot each, position-major, grown by doubling.
+
+Position-major ([slot, position, keys then values]) makes writing, moving and growing plain copies
+of whole rows; attention reads it through strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from semspec.engines._lean.spec import Spec
+
+FIRST_POSITIONS = 256
+
+
+class Tenant(Protocol):
+    """Who occupies a slot."""
+
+    slot: int
+    tokens: list[int]  # one for each position in use
+
+
+class Cache:
+    def __init__(self, spec: Spec, dtype: torch.dtype, device: torch.device) -> None:
+        self.kv_heads, self.head_dim = spec.kv_heads, spec.head_dim
+        self.row = 2 * spec.kv_heads * spec.head_dim
+        self.tenants: list[Tenant | None] = []
+        self.positions = 0
+        empty = torch.zeros(0, 0, self.row, dtype=dtype, device=device)
+        self.layers = [empty] * spec.layers
+        self._views: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
+
+    def bytes(self) -> int:
+        return sum(layer.nbytes for layer in self.layers)
+
+    def admit(self, tenant: Tenant) -> None:
+        """Gives the tenant a free slot."""
+        if None not in self.tenants:
+            slots = len(self.tenants) + max(1, len(self.tenants) // 2)
+            self._resize(slots, self.positions)
+        tenant.slot = self.tenants.index(None)
+        self.tenants[tenant.slot] = tenant
+
+    def evict(self, tenant: Tenant) -> None:
+        self.tenants[tenant.slot] = None
+
+    def reserve(self, positions: int) -> None:
+        """Makes room for that many positions in every slot."""
+        if positions > self.positions:
+            wanted = max(FIRST_POSITIONS, 1 << (positions - 1).bit_length())
+            self._resize(len(self.tenants), wanted)
+
+    def _resize(self, slots: int, positions: int) -> None:
+        used = max((len(t.tokens) for t in self.tenants if t), default=0)
+        for i, old in enumerate(self.layers):
+            # zeros, not empty: what is masked has weight 0, and 0 * nan would be nan
+            new = old.new_zeros(slots, positions, self.row)
+            new[: old.shape[0], :used] = old[:, :used]
+            self.layers[i] = new
+        self.tenants += [None] * (slots - len(self.tenants))
+        self.positions = positions
+        self._views.clear()
+
+    def views(self, slot: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """For each layer a slot's rows, and its keys and values as [1, kv_heads, positions, d]."""
+        if slot not in self._views:
+            self._views[slot] = [
+                (layer[slot], *self.keys_values(layer, slot, 1)) for layer in self.layers
+            ]
+        return self._views[slot]
+
+    def keys_values(self, layer: Tensor, slot: int, count: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of neighbouring slots, each [count, kv_heads, positions, head_dim]."""
+        shape = (count, self.positions, 2, self.kv_heads, self.head_dim)
+        both = layer[slot : slot + count].view(shape).permute(2, 0, 3, 1, 4)
+        return both[0], both[1]
+
+    def gather(self, tenant: Tenant, start: int, rows: Sequence[int]) -> None:
+        """Moves these positions' rows to ``start`` and on, in this order."""
+        index = torch.tensor(rows, device=self.layers[0].device)
+        for layer in self.layers:
+            own = layer[tenant.slot]
+            own[start : start + len(rows)] = own.index_select(0, index)
+
+    def arrange(self, tenants: Sequence[Tenant]) -> int:
+        """Moves these tenants into neighbouring slots, the first of which is returned.
+
+        A batch can then read the cache as a slice. Moving costs a copy of a context, and happens
+        only when the set of tenants changes.
+        """
+        count = len(tenants)
+        taken = {t.slot for t in tenants}
+        starts = range(len(self.tenants) - count + 1)
+        first = max(starts, key=lambda s: len(taken & set(range(s, s + count))))
+        window = range(first, first + count)
+        vacant = [slot for slot in window if slot not in taken]
+        for tenant in tenants:
+            if tenant.slot not in window:
+                self._swap(tenant, vacant.pop())
+        return first
+
+    def _swap(self, tenant: Tenant, slot: int) -> None:
+        other, old = self.tenants[slot], tenant.slot
+        for layer in self.layers:
+            n = len(tenant.tokens)
+            if other is None:
+                layer[slot, :n] = layer[old, :n]
+            else:
+                n = max(n, len(other.tokens))
+                kept = layer[slot, :n].clone()
+                layer[slot, :n] = layer[old, :n]
+                layer[old, :n] = kept
+        self.tenants[slot], self.tenants[old] = tenant, other
+        tenant.slot = slot
+        if other is not None:
+            other.slot = old

@@ -1,0 +1,118 @@
+"""The engine: sessions, batches and their answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from semspec.engines._lean.cache import Cache
+from semspec.engines._lean.generate import generate
+from semspec.engines._lean.jobs import Job, feed
+from semspec.engines._lean.model import Model
+from semspec.engines._lean.session import Session
+from semspec.engines._lean.spec import read_spec
+from semspec.engines._lean.step import Step
+from semspec.engines._lean.weights import read_weights
+from semspec.errors import UserError
+from semspec.types import Answer, Context, Query, What
+
+
+class HfEngine:
+    """Answers queries with a model in transformers' format; one session for each context."""
+
+    offers = frozenset(What)
+
+    def __init__(
+        self, folder: Path, dtype: torch.dtype, device: torch.device, max_context: int, chunk: int
+    ) -> None:
+        spec = read_spec(folder, max_context)
+        with torch.inference_mode():
+            self.model = Model(spec, read_weights(folder, spec, dtype, device))
+            self.cache = Cache(spec, dtype, device)
+            lean = device.type == "cpu" and dtype == torch.float32
+            self._step = Step(self.model) if lean else None
+        self.chunk = chunk
+        self.vocabulary, self.context_limit = spec.vocabulary, spec.context_limit
+        self.stop_ids, self.layers, self.width = spec.stop_ids, spec.layers, spec.width
+        self._sessions: dict[int, Session] = {}
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """Answers a batch; a context that comes twice in it waits for its turn."""
+        waves: list[list[int]] = []
+        for i, query in enumerate(queries):
+            turn = sum(other.context.key == query.context.key for other in queries[:i])
+            if turn == len(waves):
+                waves.append([])
+            waves[turn].append(i)
+        answers: dict[int, Answer] = {}
+        with torch.inference_mode():
+            for wave in waves:
+                answers.update(zip(wave, self._wave([queries[i] for i in wave]), strict=True))
+        return [answers[i] for i in range(len(queries))]
+
+    def _wave(self, queries: Sequence[Query]) -> list[Answer]:
+        started = time.perf_counter()
+        jobs = [Job(query, self._session(query), self.model) for query in queries]
+        # rows of the embedding table need no pass
+        passing = [
+            job
+            for job, q in zip(jobs, queries, strict=True)
+            if q.generate or not q.reads or any(r.what is not What.EMBEDDINGS for r in q.reads)
+        ]
+        for job in passing:
+            job.begin(self.cache)
+        feed(passing, self.model, self.cache, self.chunk)
+        writing = [job for job in passing if job.query.generate]
+        generate(writing, self.model, self._step, self.cache, self.stop_ids)
+        for job in jobs:
+            job.answer.values = job.reader.values()
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
+        seconds = time.perf_counter() - started
+        for job in jobs:
+            job.answer.seconds = seconds
+        return [job.answer for job in jobs]
+
+    def _session(self, query: Query) -> Session:
+        key = query.context.key
+        if key not in self._sessions:
+            session = Session(query.context)
+            self.cache.admit(session)
+            self._sessions[key] = session
+        return self._sessions[key]
+
+    def forget(self, context: Context) -> None:
+        session = self._sessions.pop(context.key, None)
+        if session is not None:
+            self.cache.evict(session)
+
+    def close(self) -> None:
+        """Frees the cache; the engine can be used again, from nothing."""
+        self._sessions.clear()
+        self.cache = Cache(self.model.spec, self.model.dtype, self.model.device)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """What the weights and the cache take."""
+        return {"weights": self.model.bytes(), "cache": self.cache.bytes()}
+
+
+def resolve(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
+    """The device and number type that the options mean."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        where = torch.device(device)
+    except RuntimeError as e:
+        raise UserError(f"unknown device '{device}': choose auto, cpu or cuda") from e
+    if where.type not in ("cpu", "cuda"):
+        raise UserError(f"engine=hf runs on cpu and cuda, not on '{device}'")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"no device {device} on this machine: choose device=auto or device=cpu")
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    types["auto"] = types["bf16" if where.type == "cuda" else "fp32"]
+    if dtype not in types:
+        raise UserError(f"unknown dtype '{dtype}': choose auto, fp32 or bf16")
+    return where, types[dtype]

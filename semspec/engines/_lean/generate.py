@@ -1,0 +1,149 @@
+"""Writes on, one token a pass, several sessions in lockstep; whoever is done leaves the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from semspec.engines._lean.cache import Cache
+from semspec.engines._lean.jobs import Job, place
+from semspec.engines._lean.model import Model
+from semspec.engines._lean.step import Step
+from semspec.sampling import draw, probabilities
+from semspec.types import What
+
+
+class Writer:
+    """One job that generates: draws, listens to the boundary, and knows when it is done."""
+
+    def __init__(self, job: Job, stop_ids: frozenset[int]) -> None:
+        ask = job.query.generate
+        assert ask is not None
+        self.job, self.ask, self.stop_ids = job, ask, stop_ids
+        self.limit = min(ask.limit, job.room)
+        self.keeps_rows = any(read.what is What.PROBS for read in job.query.reads)
+        self.logits = job.logits
+        self.done = self.limit < 1
+        self.closes = False  # the unit of the token that is fed next ends with it
+        job.answer.finish = "limit"
+
+    def write(self, probs: Tensor | None) -> bool:
+        """Draws a token from its row (None: the most probable); whether it is to be fed."""
+        job, answer, ask = self.job, self.job.answer, self.ask
+        assert self.logits is not None
+        if probs is None:
+            token = int(self.logits.argmax())
+        else:
+            token = draw(probs, job.query.rng.random())
+            if self.keeps_rows:
+                job.reader.logits.drawn.append(probs)
+        end = None if ask.boundary is None else ask.boundary.feed(token)
+        if end == -1:
+            job.reader.unit(len(answer.tokens))
+            self._unit_ends()
+            if self.done:
+                return False  # the token belongs to a unit that nobody asked for
+        answer.tokens.append(token)
+        if token in self.stop_ids:
+            self.done, answer.finish = True, "eos"
+        elif end == 0:
+            self.closes = True
+            self._unit_ends()
+        self.done |= len(answer.tokens) >= self.limit
+        return not self.done or bool(job.reader.pools)  # a pool takes the last token in, too
+
+    def _unit_ends(self) -> None:
+        answer = self.job.answer
+        answer.ends.append(len(answer.tokens))
+        if len(answer.ends) == self.ask.units:
+            self.done, answer.finish = True, "units"
+
+    def fed(self, states: Tensor | None) -> None:
+        """The last token went through the model; its states [layers + 1, width] if tapped."""
+        job = self.job
+        job.session.fed(job.answer.tokens[-1:])
+        job.answer.fed += 1
+        if states is not None:
+            job.reader.token(states)
+        if self.closes:
+            job.reader.unit(len(job.answer.tokens))
+            self.closes = False
+
+    def drawn_from(self, logits: Tensor) -> None:
+        """The row [vocabulary] of raw logits that the next token is drawn from."""
+        self.logits = logits
+        self.job.reader.logits.add(logits[None])
+
+
+def generate(
+    jobs: Sequence[Job], model: Model, step: Step | None, cache: Cache, stop_ids: frozenset[int]
+) -> None:
+    """Runs jobs whose prefix has been fed until each is done."""
+    live = [writer for writer in (Writer(job, stop_ids) for job in jobs) if not writer.done]
+    batch: list[Writer] = []
+    while live:
+        rows = _rows(live)
+        feeding = [writer for writer, row in zip(live, rows, strict=True) if writer.write(row)]
+        if len(feeding) != len(batch):
+            cache.arrange([writer.job.session for writer in feeding])
+            batch = feeding = sorted(feeding, key=lambda writer: writer.job.session.slot)
+        if feeding:
+            cache.reserve(max(len(writer.job.session.tokens) for writer in feeding) + 1)
+            _feed(batch, model, step, cache)
+        live = [writer for writer in batch if not writer.done]
+
+
+def _rows(live: Sequence[Writer]) -> list[Tensor | None]:
+    """The row that each one draws from; None where it takes the most probable token."""
+    rows: list[Tensor | None] = [None] * len(live)
+    alike: dict[object, list[int]] = {}
+    for i, writer in enumerate(live):
+        if not writer.job.query.sampling.greedy:
+            alike.setdefault(writer.job.query.sampling, []).append(i)
+    for members in alike.values():
+        logits = torch.stack([_logits(live[i]) for i in members])
+        probs = probabilities(logits, live[members[0]].job.query.sampling)
+        for i, row in zip(members, probs, strict=True):
+            rows[i] = row
+    return rows
+
+
+def _logits(writer: Writer) -> Tensor:
+    assert writer.logits is not None
+    return writer.logits
+
+
+def _feed(batch: Sequence[Writer], model: Model, step: Step | None, cache: Cache) -> None:
+    jobs = [writer.job for writer in batch]
+    attended = {layer for job in jobs for layer in job.reader.attention}
+    tapped = any(job.reader.taps for job in jobs)
+    states: list[Tensor] = []
+    if step and len(jobs) == 1 and not attended:
+        job = jobs[0]
+        token, at = job.answer.tokens[-1], len(job.session.tokens)
+        final = step.run(token, at, job.session.slot, cache, states if tapped else None)[None]
+        stacked = torch.stack(states)[:, None] if tapped else None
+    else:
+        starts = [len(job.session.tokens) for job in jobs]
+
+        def attention_tap(layer: int, weights: Tensor) -> None:
+            for job, own, start in zip(jobs, weights, starts, strict=True):
+                job.reader.weights(layer, own[:, : start + 1], start)
+
+        x = model.forward(
+            torch.tensor([job.answer.tokens[-1] for job in jobs], device=model.device),
+            place(jobs, [1] * len(jobs), model, cache),
+            cache,
+            (lambda _, x: states.append(x)) if tapped else None,
+            attention_tap if attended else None,
+            attended,
+        )
+        final = model.final(x)
+        stacked = torch.stack(states) if tapped else None
+    logits = model.logits(final)
+    for b, writer in enumerate(batch):
+        writer.fed(stacked[:, b] if stacked is not None and writer.job.reader.taps else None)
+        if not writer.done:
+            writer.drawn_from(logits[b])

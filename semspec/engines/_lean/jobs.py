@@ -1,0 +1,173 @@
+"""One query at work, and the pass that feeds the jobs of a batch what they still lack."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from semspec.engines._lean.cache import Cache
+from semspec.engines._lean.model import Model, Place
+from semspec.engines._lean.reader import Reader
+from semspec.engines._lean.session import Session
+from semspec.errors import UserError
+from semspec.types import Answer, Query
+
+
+class Job:
+    def __init__(self, query: Query, session: Session, model: Model) -> None:
+        self.query, self.session, self.answer = query, session, Answer()
+        self.context = len(query.context)
+        self.total = self.context + len(query.tokens)
+        self.depths = _depths(query.parents)
+        self.reader = Reader(query, self.answer, model.spec, model.weights.embed)
+        self._check_room(model.spec.context_limit)
+        self.todo: list[int] = []
+        self.logits: Tensor | None = None  # [vocabulary] to draw the next token from
+
+    def _check_room(self, limit: int) -> None:
+        deepest = self.context + (max(self.depths) if self.depths else len(self.query.tokens))
+        ask = self.query.generate
+        if not self.context:
+            raise UserError("an empty context: a prompt needs at least one token")
+        if ask and self.query.parents is not None:
+            raise UserError("a query can score a tree or generate, not both")
+        if deepest + (ask is not None) > limit:
+            raise UserError(
+                f"{deepest} tokens do not fit the context limit of {limit}: "
+                "shorten the prompt or the budget, or raise max_context if the model allows"
+            )
+        self.room = limit - deepest  # tokens that can be generated at most
+
+    def begin(self, cache: Cache) -> None:
+        """Keeps what is cached of the prefix and lists what must go through the model."""
+        query, session = self.query, self.session
+        chain = [] if query.parents is not None else query.tokens
+        kept = session.match(query.context, chain, cache)
+        kept = min(kept, self.reader.needed_from)
+        session.crop(kept)
+        self.answer.cached = kept
+        self.todo = query.context.tokens[kept:]
+        self.todo.extend(query.tokens[max(kept - self.context, 0) :])
+
+    def positions(self, start: int, count: int) -> list[int]:
+        """The positions of the tokens with these indices: a node stands at root + depth."""
+        if self.depths is None:
+            return list(range(start, start + count))
+        root = self.context - 1
+        return [
+            i if i <= root else root + self.depths[i - self.context]
+            for i in range(start, start + count)
+        ]
+
+
+def _depths(parents: Sequence[int] | None) -> list[int] | None:
+    """Depth of every node, 1 for a child of the context."""
+    if parents is None:
+        return None
+    depths: list[int] = []
+    for node, parent in enumerate(parents):
+        if not -1 <= parent < node:
+            raise UserError(f"node {node} of a tree has parent {parent}: parents come first")
+        depths.append(1 if parent == -1 else depths[parent] + 1)
+    return depths
+
+
+def _ancestors(parents: Sequence[int]) -> Tensor:
+    """[nodes, nodes] bool: node i sees node j, itself or an ancestor."""
+    sees = torch.eye(len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            sees[node] |= sees[parent]
+    return sees
+
+
+def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache) -> Place:
+    """Where the next ``counts`` tokens of each job go. Jobs stand in the order of their slots."""
+    starts = [len(job.session.tokens) for job in jobs]
+    ends = [start + count for start, count in zip(starts, counts, strict=True)]
+    longest, visible, batch = max(counts), max(ends), len(jobs)
+    positions: list[int] = []
+    write: list[int] = []
+    padded: list[int] = []
+    for b, (job, start, count) in enumerate(zip(jobs, starts, counts, strict=True)):
+        positions += job.positions(start, count)
+        row = job.session.slot * cache.positions + start
+        write += range(row, row + count)
+        padded += range(b * longest, b * longest + count)
+    gaps = len(padded) < batch * longest
+    trees = [job.query.parents is not None for job in jobs]
+    mask = None
+    if longest > 1 or any(trees) or len(set(starts)) > 1:
+        reach = torch.tensor(starts)[:, None, None] + torch.arange(longest)[None, :, None]
+        mask = torch.arange(visible) <= reach  # a token sees what is before it, and itself
+        for b, job in enumerate(jobs):
+            if job.query.parents is not None and ends[b] > job.context:
+                sees = _ancestors(job.query.parents)
+                first = max(job.context - starts[b], 0)  # row of the first node in this pass
+                node = starts[b] + first - job.context
+                shown = sees[node : ends[b] - job.context, : ends[b] - job.context]
+                mask[b, first : counts[b], job.context : ends[b]] = shown
+    device = model.device
+    turns = model.turns(max(positions) + 1)
+    return Place(
+        slot=jobs[0].session.slot,
+        batch=batch,
+        longest=longest,
+        visible=visible,
+        write=torch.tensor(write, device=device),
+        turns=turns[torch.tensor(positions, device=device)],
+        mask=None if mask is None else mask[:, None].to(device),
+        padded=torch.tensor(padded, device=device) if gaps else None,
+    )
+
+
+def feed(jobs: Sequence[Job], model: Model, cache: Cache, chunk: int) -> None:
+    """Sends every job's tokens through the model, ``chunk`` at a time, and reads on the way."""
+    jobs = [job for job in jobs if job.todo]
+    if not jobs:
+        return
+    cache.reserve(max(len(job.session.tokens) + len(job.todo) for job in jobs))
+    cache.arrange([job.session for job in jobs])
+    jobs.sort(key=lambda job: job.session.slot)
+    share = max(chunk // len(jobs), 1)
+    while any(job.todo for job in jobs):
+        _pass(jobs, [min(share, len(job.todo)) for job in jobs], model, cache)
+
+
+def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache) -> None:
+    starts = [len(job.session.tokens) for job in jobs]
+    ids = [token for job, n in zip(jobs, counts, strict=True) for token in job.todo[:n]]
+    offsets = [sum(counts[:b]) for b in range(len(jobs))]
+    parts = list(zip(jobs, starts, counts, offsets, strict=True))
+    tapped = [part for part in parts if part[0].reader.taps]
+    attended = {layer for job in jobs for layer in job.reader.attention}
+
+    def tap(layer: int, x: Tensor) -> None:
+        for job, start, count, offset in tapped:
+            job.reader.states(layer, x[offset : offset + count], start)
+
+    def attention_tap(layer: int, weights: Tensor) -> None:
+        for (job, start, count, _), own in zip(parts, weights, strict=True):
+            job.reader.weights(layer, own[:count, : start + count], start)
+
+    x = model.forward(
+        torch.tensor(ids, device=model.device),
+        place(jobs, counts, model, cache),
+        cache,
+        tap if tapped else None,
+        attention_tap if attended else None,
+        attended,
+    )
+    for job, start, count, offset in parts:
+        tokens, job.todo = job.todo[:count], job.todo[count:]
+        job.session.fed(tokens)
+        job.answer.fed += count
+        wanted = max(job.reader.logit_row - start, 0)
+        if wanted < count:
+            logits = model.logits(model.final(x[offset + wanted : offset + count]))
+            job.reader.logits.add(logits)
+            job.logits = logits[-1]
+        if not job.todo and job.query.parents is not None:
+            job.session.grown(job.context, job.query.parents)

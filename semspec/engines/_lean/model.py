@@ -1,0 +1,144 @@
+"""The forward pass over the new tokens of one or several sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from semspec.engines._lean.cache import Cache
+from semspec.engines._lean.spec import Spec
+from semspec.engines._lean.weights import Weights
+
+Tap = Callable[[int, Tensor], None]
+"""Is handed (layer, states [tokens, width]); layers as in transformers' hidden_states."""
+
+AttentionTap = Callable[[int, Tensor], None]
+"""Is handed (layer, weights [batch, longest, positions]), averaged over heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the tokens of a pass stand. They come packed: all of the first session's, and so on."""
+
+    slot: int  # the batch is this slot and the next ``batch - 1``
+    batch: int
+    longest: int  # new tokens of the session that has most
+    visible: int  # cache rows that any token may look at
+    write: Tensor  # [tokens] rows of the cache as slots * positions
+    turns: Tensor  # [tokens, 1, head_dim / 2] the rotary turn of each position, complex
+    mask: Tensor | None  # [batch, 1, longest, visible] true: may look; None: looks at everything
+    padded: Tensor | None  # [tokens] each token's place in [batch * longest]; None: no gaps
+
+
+class Model:
+    def __init__(self, spec: Spec, weights: Weights) -> None:
+        self.spec, self.weights = spec, weights
+        self.device, self.dtype = weights.embed.device, weights.embed.dtype
+        self._turns = torch.empty(0, 1, spec.head_dim // 2, dtype=torch.complex64)
+
+    def bytes(self) -> int:
+        w = self.weights
+        tensors = [w.embed, w.norm] + ([] if self.spec.tied else [w.head])
+        for b in w.blocks:
+            tensors += [getattr(b, name) for name in b.__slots__ if getattr(b, name) is not None]
+        return sum(t.nbytes for t in tensors)
+
+    def turns(self, positions: int) -> Tensor:
+        """exp(i * position * frequency) for at least so many positions, scaled."""
+        if len(self._turns) < positions:
+            count = max(256, 1 << (positions - 1).bit_length())
+            angles = torch.outer(torch.arange(count).float(), self.spec.frequencies)
+            scale = torch.full_like(angles, self.spec.rope_scale)
+            self._turns = torch.polar(scale, angles)[:, None].to(self.device)
+        return self._turns
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Raw float32 logits of rows that passed ``final``."""
+        return F.linear(rows, self.weights.head).float()
+
+    def final(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (self.spec.width,), self.weights.norm, self.spec.eps)
+
+    def forward(
+        self,
+        ids: Tensor,
+        place: Place,
+        cache: Cache,
+        tap: Tap | None = None,
+        attention_tap: AttentionTap | None = None,
+        attention_layers: Collection[int] = (),
+    ) -> Tensor:
+        """States [tokens, width] before the final norm; writes the tokens' keys and values."""
+        spec, d = self.spec, (self.spec.width,)
+        x = F.embedding(ids, self.weights.embed)
+        queries = spec.heads * spec.head_dim
+        for i, block in enumerate(self.weights.blocks):
+            if tap:
+                tap(i, x)
+            h = F.rms_norm(x, d, block.norm1, spec.eps)
+            qkv = F.linear(h, block.qkv, block.qkv_bias)
+            self._turn(qkv, block.qk_norm, place.turns)
+            stored = cache.layers[i]
+            stored.view(-1, cache.row).index_copy_(0, place.write, qkv[:, queries:])
+            keys, values = cache.keys_values(stored, place.slot, place.batch)
+            q = self._pad(qkv[:, :queries], place)
+            k, v = keys[:, :, : place.visible], values[:, :, : place.visible]
+            if attention_tap and i in attention_layers:
+                attention_tap(i, self._weights(q, k, place.mask))
+            attended = self._attend(q, k, v, place.mask)
+            if place.padded is not None:
+                attended = attended[place.padded]
+            x = x + F.linear(attended, block.out, block.out_bias)
+            h = F.rms_norm(x, d, block.norm2, spec.eps)
+            gate, up = F.linear(h, block.gate_up, block.gate_up_bias).chunk(2, -1)
+            x = x + F.linear(F.silu(gate).mul_(up), block.down, block.down_bias)
+        if tap:
+            tap(spec.layers, self.final(x))
+        return x
+
+    def _turn(self, qkv: Tensor, norm: Tensor | None, turns: Tensor) -> None:
+        """Rotary embedding of queries and keys in place: a complex product for each pair."""
+        spec = self.spec
+        heads = qkv.view(len(qkv), -1, spec.head_dim)[:, : spec.heads + spec.kv_heads]
+        if norm is not None:
+            heads.copy_(F.rms_norm(heads, (spec.head_dim,), None, spec.eps) * norm)
+        pairs = heads.float().view(*heads.shape[:2], -1, 2)
+        turned = torch.view_as_complex(pairs).mul_(turns)
+        if qkv.dtype != torch.float32:  # there ``pairs`` is a copy
+            heads.copy_(torch.view_as_real(turned).flatten(-2))
+
+    def _pad(self, q: Tensor, place: Place) -> Tensor:
+        """[tokens, heads * head_dim] to [batch, heads, longest, head_dim]."""
+        if place.padded is not None:
+            gaps = q.new_zeros(place.batch * place.longest, q.shape[1])
+            q = gaps.index_copy_(0, place.padded, q)
+        return q.view(place.batch, place.longest, -1, self.spec.head_dim).transpose(1, 2)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """softmax(q k / sqrt(d)) v, as [batch * longest, heads * head_dim]."""
+        spec = self.spec
+        batch, _, longest, d = q.shape
+        group = spec.heads // spec.kv_heads
+        if group == 1 or (longest > 1 and not q.is_cuda):
+            o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=group > 1)
+        else:
+            # the heads that share keys become more rows: fused kernels on CUDA know no groups
+            folded = q.reshape(batch, spec.kv_heads, group * longest, d)
+            if mask is not None:
+                mask = mask.repeat(1, 1, group, 1)
+            o = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask)
+            o = o.view(batch, spec.heads, longest, d)
+        return o.transpose(1, 2).reshape(batch * longest, spec.heads * d)
+
+    def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """Attention weights averaged over heads, float32 [batch, longest, visible]."""
+        k = k.repeat_interleave(self.spec.heads // self.spec.kv_heads, 1)
+        scores = (q.float() @ k.float().mT) * self.spec.head_dim**-0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        weights: Tensor = scores.softmax(-1).mean(1)
+        return weights

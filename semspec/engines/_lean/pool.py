@@ -1,0 +1,74 @@
+"""Reduces the states of spans of tokens, all layers, while the pass that makes them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Span = tuple[int, int | None]  # indices; None: still growing
+
+
+class Pool:
+    """One float32 [layers, width] for each span, whatever its length."""
+
+    def __init__(
+        self,
+        reduce: Literal["mean", "max", "last"],
+        spans: Sequence[Span],
+        layers: int,
+        width: int,
+        device: torch.device,
+    ) -> None:
+        self.reduce, self.layers, self.width, self.device = reduce, layers, width, device
+        self.spans: list[Span] = []
+        self.sums: list[Tensor] = []
+        for span in spans:
+            self._begin(span)
+
+    def _begin(self, span: Span) -> None:
+        fill = -torch.inf if self.reduce == "max" else 0.0
+        self.spans.append(span)
+        self.sums.append(torch.full((self.layers, self.width), fill, device=self.device))
+
+    def states(self, layer: int, x: Tensor, start: int) -> None:
+        """One layer's states [tokens, width] of the tokens from index ``start`` on."""
+        for (a, b), into in zip(self.spans, self.sums, strict=True):
+            if b is None:
+                continue
+            part = x[max(a - start, 0) : max(b - start, 0)]
+            if not len(part):
+                continue
+            if self.reduce == "mean":
+                into[layer] += part.sum(0, dtype=torch.float32)
+            elif self.reduce == "max":
+                torch.maximum(into[layer], part.amax(0).float(), out=into[layer])
+            else:
+                into[layer] = part[-1]
+
+    def token(self, states: Tensor) -> None:
+        """All layers' states [layers, width] of one more token of the span that grows."""
+        into = self.sums[-1]
+        if self.reduce == "mean":
+            into += states
+        elif self.reduce == "max":
+            torch.maximum(into, states.float(), out=into)
+        else:
+            into.copy_(states)
+
+    def close(self, end: int) -> None:
+        """The growing span ends before this index, where the next one begins."""
+        start, _ = self.spans[-1]
+        self.spans[-1] = (start, end)
+        self._begin((end, None))
+
+    def value(self) -> Tensor:
+        """[closed spans, layers, width]."""
+        done = [
+            total / (b - a) if self.reduce == "mean" else total
+            for (a, b), total in zip(self.spans, self.sums, strict=True)
+            if b is not None
+        ]
+        return torch.stack(done) if done else self.sums[0].new_empty(0, self.layers, self.width)

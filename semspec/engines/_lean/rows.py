@@ -1,0 +1,81 @@
+"""Turns rows of logits into what was asked for, some rows at a time so that few are ever kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semspec.sampling import probabilities
+from semspec.types import Query, Read, What
+
+OVER_VOCABULARY = frozenset({What.PROBS, What.LOGITS, What.TOP_K})
+FROM_LOGITS = OVER_VOCABULARY | {What.LOGPROBS}
+FLUSH = 128  # rows of raw logits that wait at most
+
+
+class LogitRows:
+    """Rows come in order from index ``first`` on; that at ``last + j`` predicts ``tokens[j]``."""
+
+    def __init__(
+        self, query: Query, first: int, row: int, last: int, tokens: Sequence[int], empty: Tensor
+    ) -> None:
+        self.query, self.row, self.last, self.tokens, self.empty = query, row, last, tokens, empty
+        self.first = self.at = first  # ``at``: index of the first row that waits
+        self.reads = [r for r in query.reads if r.what in FROM_LOGITS]
+        self.kept: dict[Read, list[Any]] = {read: [] for read in self.reads}
+        self.waiting: list[Tensor] = []
+        self.draws = query.generate is not None and not query.sampling.greedy
+        self.drawn: list[Tensor] = []  # PROBS: the very rows that were drawn from
+
+    def add(self, rows: Tensor) -> None:
+        if not self.reads:
+            return
+        if sum(map(len, self.waiting)) >= FLUSH:
+            self.flush()  # what these rows predict has been drawn by now
+        self.waiting.append(rows)
+
+    def flush(self) -> None:
+        if not self.waiting:
+            return
+        logits, start = torch.cat(self.waiting), self.at
+        self.at, self.waiting = start + len(logits), []
+        asked = logits[max(self.row - start, 0) :]
+        for read in self.reads:
+            kept = self.kept[read]
+            if read.what is What.LOGITS:
+                kept.append(asked)
+            elif read.what is What.TOP_K:
+                kept.append(asked.log_softmax(-1).topk(min(read.k, logits.shape[-1]), -1))
+            elif read.what is What.PROBS:
+                # drawn rows are kept as they were drawn from
+                before = asked[: max(self.last - max(start, self.row), 0)] if self.draws else asked
+                kept.append(probabilities(before, self.query.sampling))
+            elif self.query.parents is not None:
+                kept.append(logits[max(self.last - start, 0) :].log_softmax(-1))
+            else:
+                own = logits[max(self.last - start, 0) :]
+                j = max(start - self.last, 0)
+                ids = self._ids(self.tokens[j : j + len(own)])
+                kept.append(own[: len(ids)].log_softmax(-1).gather(-1, ids[:, None])[:, 0])
+
+    def _ids(self, tokens: Sequence[int]) -> Tensor:
+        return torch.tensor(list(tokens), dtype=torch.long, device=self.empty.device)
+
+    def value(self, read: Read, end: int) -> Any:
+        """What was asked for, of the rows before index ``end``."""
+        kept, count = self.kept[read], max(end - self.row, 0)
+        if read.what is What.LOGPROBS:
+            if not kept:
+                return self.empty[0, :0]
+            if self.query.parents is None:
+                return torch.cat(kept)
+            rows = torch.cat(kept)[self._ids([p + 1 for p in self.query.parents])]
+            return rows.gather(-1, self._ids(self.tokens)[:, None])[:, 0]
+        if read.what is What.TOP_K:
+            values, ids = (torch.cat(part)[:count] for part in zip(*kept, strict=True))
+            return ids, values
+        drawn = [p[None] for p in self.drawn] if read.what is What.PROBS else []
+        return torch.cat([self.empty, *kept, *drawn])[:count]

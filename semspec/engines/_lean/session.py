@@ -1,0 +1,78 @@
+"""What an engine remembers of one context: which tokens its slot of the cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semspec.engines._lean.cache import Cache
+from semspec.types import Context
+
+
+class Session:
+    """The cache holds ``tokens``; the first ``verified`` of them are known to be the context's.
+
+    What lies beyond is what queries put there, a chain or (from ``root`` on) a tree. A context only
+    ever grows, so nothing before ``verified`` is looked at again.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.slot = -1
+        self.context = context
+        self.tokens: list[int] = []
+        self.verified = 0
+        self.root = 0
+        self.parents: list[int] | None = None
+
+    def match(self, context: Context, then: Sequence[int], cache: Cache) -> int:
+        """How many tokens of the context followed by ``then`` are cached, in place afterwards."""
+        if context is not self.context or len(context) < self.verified:
+            self.context, self.verified = context, 0  # a copy of the context: compare once
+        new = context.tokens[self.verified :]
+        new.extend(then)
+        start = self.verified
+        chain = len(self.tokens) if self.parents is None else self.root
+        same = 0
+        for a, b in zip(self.tokens[start:chain], new, strict=False):
+            if a != b:
+                break
+            same += 1
+        if self.parents is None or start + same < self.root:
+            self.verified = min(len(context), start + same)
+            return start + same
+        path = self._walk(new[same:])
+        rows = [self.root + node for node in path]
+        if rows and rows[-1] != self.root + len(rows) - 1:  # else they are in place
+            cache.gather(self, self.root, rows)
+        self.tokens[self.root :] = new[same : same + len(path)]
+        self.parents = None
+        self.verified = min(len(context), len(self.tokens))
+        return len(self.tokens)
+
+    def _walk(self, tokens: Sequence[int]) -> list[int]:
+        """The nodes of the cached tree along these tokens."""
+        assert self.parents is not None
+        children: dict[tuple[int, int], int] = {}
+        for node, parent in enumerate(self.parents):
+            children.setdefault((parent, self.tokens[self.root + node]), node)
+        path: list[int] = []
+        for token in tokens:
+            child = children.get((path[-1] if path else -1, token))
+            if child is None:
+                break
+            path.append(child)
+        return path
+
+    def crop(self, length: int) -> None:
+        """Forgets what is cached from position ``length`` on."""
+        del self.tokens[length:]
+        self.verified = min(self.verified, length)
+        self.parents = None
+
+    def fed(self, tokens: Sequence[int]) -> None:
+        """These went through the model, after what is cached."""
+        self.tokens.extend(tokens)
+        self.verified = min(len(self.context), len(self.tokens))
+
+    def grown(self, root: int, parents: Sequence[int]) -> None:
+        """What is cached from ``root`` on is a tree."""
+        self.root, self.parents = root, list(parents)

@@ -1,0 +1,130 @@
+"""What the pass must know of a model's configuration, and which models it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semspec.engines._lean.folder import read_json
+from semspec.errors import UserError
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+ELSEWHERE = "way out: engine=sglang"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    family: str
+    layers: int
+    width: int
+    inner: int  # width of the MLP
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    vocabulary: int
+    context_limit: int
+    tied: bool
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    frequencies: Tensor  # [head_dim / 2] of the rotary embedding
+    rope_scale: float
+    stop_ids: frozenset[int]
+
+
+def read_spec(folder: Path, max_context: int) -> Spec:
+    """Reads config.json and generation_config.json; UserError for what the pass cannot do."""
+    raw = read_json(folder / "config.json")
+    family = raw.get("model_type")
+    if family not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise UserError(f"engine=hf runs {known}, not model type '{family}'; {ELSEWHERE}")
+    if raw.get("quantization_config"):
+        raise UserError(f"engine=hf does not run quantised weights ({folder}); {ELSEWHERE}")
+
+    from transformers import AutoConfig
+
+    try:
+        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as e:  # whatever a broken configuration makes transformers raise
+        first = (str(e).strip() or type(e).__name__).splitlines()[0]
+        raise UserError(f"cannot use {folder / 'config.json'}: {first}") from e
+    if config.hidden_act != "silu":
+        raise UserError(f"engine=hf does not know hidden_act={config.hidden_act}; {ELSEWHERE}")
+
+    trained = int(config.max_position_embeddings)
+    if max_context < 0 or max_context > trained:
+        raise UserError(
+            f"max_context={max_context}: {folder} was trained for {trained} positions; "
+            f"choose 1 to {trained}, or 0 for all of them"
+        )
+    limit = max_context or trained
+    _refuse_windows(config, limit)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    frequencies, scale = _rope(config, head_dim)
+    bias = bool(getattr(config, "attention_bias", False))
+    return Spec(
+        family=family,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        inner=config.intermediate_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=head_dim,
+        eps=config.rms_norm_eps,
+        vocabulary=config.vocab_size,
+        context_limit=limit,
+        tied=bool(config.tie_word_embeddings),
+        qkv_bias=bias or family == "qwen2",  # always there, no setting for it
+        out_bias=bias and family in ("llama", "qwen3"),
+        mlp_bias=bool(getattr(config, "mlp_bias", False)) and family == "llama",
+        qk_norm=family == "qwen3",
+        frequencies=frequencies,
+        rope_scale=scale,
+        stop_ids=_stop_ids(folder, raw),
+    )
+
+
+def _refuse_windows(config: Any, limit: int) -> None:
+    window = getattr(config, "sliding_window", None)
+    layers = getattr(config, "layer_types", None) or []
+    slides = any("sliding" in kind for kind in layers) or not layers
+    if window and slides and window < limit:
+        raise UserError(
+            f"engine=hf has no sliding-window attention: set max_context to {window} or less, "
+            "where the window does not matter, or use engine=sglang"
+        )
+
+
+def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
+    """Inverse frequencies of the rotary embedding and what its cos and sin are multiplied with."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope: Mapping[str, Any] = config.rope_parameters
+    kind = rope.get("rope_type", "default")
+    if kind == "default":
+        powers = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        frequencies, scale = 1.0 / (float(rope["rope_theta"]) ** powers), 1.0
+    elif kind in ("linear", "llama3", "yarn", "dynamic"):
+        # "dynamic" changes beyond max_position_embeddings only, and no context gets there
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    else:
+        raise UserError(f"engine=hf does not know rope_type={kind}; {ELSEWHERE}")
+    if len(frequencies) != head_dim // 2:
+        raise UserError(f"engine=hf does not know partial rotary embeddings; {ELSEWHERE}")
+    return frequencies.float(), float(scale)
+
+
+def _stop_ids(folder: Path, config: Mapping[str, Any]) -> frozenset[int]:
+    path = folder / "generation_config.json"
+    ids = read_json(path).get("eos_token_id") if path.exists() else None
+    if ids is None:
+        ids = config.get("eos_token_id")
+    return frozenset([] if ids is None else [ids] if isinstance(ids, int) else map(int, ids))

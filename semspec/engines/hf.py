@@ -1,0 +1,46 @@
+"""Models in transformers' format, run by our own lean forward pass in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from semspec.errors import UserError
+from semspec.registry import register
+from semspec.types import What
+
+if TYPE_CHECKING:
+    from semspec.engines._lean.engine import HfEngine
+
+
+@register("engine", "hf")
+@dataclass(frozen=True, kw_only=True)
+class Hf:
+    """Llama, Mistral, Qwen2 and Qwen3 models from safetensors, in this process (CPU or CUDA)."""
+
+    dtype: str = "auto"  # fp32, bf16; auto: fp32 on a CPU, bf16 on CUDA
+    device: str = "auto"  # cpu, cuda, cuda:1; auto: CUDA where there is one
+    threads: int = 1  # of torch on a CPU; 0: leave as it is
+    max_context: int = 0  # positions; 0: as many as the model was trained for
+    chunk: int = 1024  # tokens of a long prompt that go through the model at a time
+
+    offers: ClassVar[frozenset[What]] = frozenset(What)
+
+    def __post_init__(self) -> None:
+        if self.threads < 0 or self.chunk < 1:
+            raise UserError(
+                f"threads={self.threads}, chunk={self.chunk}: threads is at least 0, chunk 1"
+            )
+
+    def load(self, folder_or_repo: str, revision: str | None = None) -> HfEngine:
+        """The engine of one model, from a folder or a Hub repository at a revision."""
+        import torch  # here, so that listing plugins stays quick
+
+        from semspec.engines._lean.engine import HfEngine, resolve
+        from semspec.engines._lean.folder import locate
+
+        device, dtype = resolve(self.device, self.dtype)
+        if self.threads and device.type == "cpu":
+            torch.set_num_threads(self.threads)
+        folder = locate(folder_or_repo, revision)
+        return HfEngine(folder, dtype, device, self.max_context, self.chunk)
