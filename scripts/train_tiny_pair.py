@@ -25,7 +25,15 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from semspec import world
@@ -44,7 +52,6 @@ CHAT_TEMPLATE = """\
 {{- '<|im_start|>assistant\\n<think>\\n' -}}
 {%- endif -%}
 """
-MIXTURE = {"residues": 0.65, "weekdays": 0.35}
 CONNECTIVES = ("gives", "makes", "leaves", "is", "so", "obtain", "get")
 
 
@@ -57,6 +64,7 @@ class Stage:
     steps: int
     solutions: int  # rows a batch: whole problems with solutions
     drills: int  # rows a batch: bare look-ups and computations
+    weekdays: float  # share of that domain; the rest is residues
     matrix_rate: float
     other_rate: float
     warmup: int
@@ -66,14 +74,15 @@ class Stage:
 
 
 STAGES = (
-    Stage("d1", 2, 1200, 8, 16, 4e-3, 3e-3, 40, 0.9, 0.5),
-    Stage("d2", 2, 1200, 12, 12, 4e-3, 3e-3, 20, 0.5, 0.05, "d1"),
-    Stage("d3", 2, 600, 20, 2, 4e-3, 3e-3, 20, 0.3, 0.02, "d2"),
-    Stage("t6", 6, 150, 20, 1, 3e-3, 2e-3, 20, 0.7, 0.4, "d3"),
-    Stage("t12", 12, 150, 20, 0, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6"),
-    Stage("t24", 24, 150, 20, 0, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12"),
+    Stage("d1", 2, 1200, 8, 16, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5),
+    Stage("d2", 2, 1200, 12, 12, 0.35, 4e-3, 3e-3, 20, 0.5, 0.05, "d1"),
+    Stage("d3", 2, 1200, 8, 16, 0.60, 4e-3, 3e-3, 20, 0.9, 0.5, "d2"),
+    Stage("d4", 2, 700, 20, 2, 0.45, 4e-3, 3e-3, 20, 0.3, 0.02, "d3"),
+    Stage("t6", 6, 300, 20, 2, 0.45, 3e-3, 2e-3, 20, 0.7, 0.4, "d4"),
+    Stage("t12", 12, 200, 20, 1, 0.45, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6"),
+    Stage("t24", 24, 200, 20, 0, 0.45, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12"),
 )
-DRAFT, TARGET = "d3", "t24"
+DRAFT, TARGET = "d4", "t24"
 
 
 # ---- text -------------------------------------------------------------------------------------
@@ -83,10 +92,14 @@ def user_turn(question: str) -> str:
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def solution_row(rng: random.Random) -> tuple[str, str]:
+def draw_domain(rng: random.Random, weekdays: float) -> world.Domain:
+    name = rng.choices(["residues", "weekdays"], [1 - weekdays, weekdays])[0]
+    return world.DOMAINS[name]
+
+
+def solution_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
     """A problem and its solution: (text that is given, text that is learned)."""
-    name = rng.choices(list(MIXTURE), list(MIXTURE.values()))[0]
-    domain = world.DOMAINS[name]
+    domain = draw_domain(rng, weekdays)
     problem = domain.make(rng)
     solution = world.render_solution(problem, domain.solve(rng, problem))
     return user_turn(problem.question) + world.THINK_OPEN, (
@@ -94,10 +107,9 @@ def solution_row(rng: random.Random) -> tuple[str, str]:
     )
 
 
-def drill_row(rng: random.Random) -> tuple[str, str]:
+def drill_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
     """Values to look up and to compute, without the rest: only values are learned from it."""
-    name = rng.choices(list(MIXTURE), list(MIXTURE.values()))[0]
-    domain = world.DOMAINS[name]
+    domain = draw_domain(rng, weekdays)
     letters = rng.sample(LETTERS, len(LETTERS))
     facts_only = rng.random() < 0.5
     known = letters[: rng.randint(1, 4)]
@@ -135,8 +147,8 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
     rng = random.Random(seed)
-    rows = ["".join(solution_row(rng)) for _ in range(6000)]
-    rows += ["".join(drill_row(rng)) for _ in range(2000)]
+    rows = ["".join(solution_row(rng, 0.35)) for _ in range(6000)]
+    rows += ["".join(drill_row(rng, 0.35)) for _ in range(2000)]
     strip = re.compile("|".join(re.escape(s) for s in SPECIAL + ADDED))
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY - len(ADDED),
@@ -179,13 +191,14 @@ class Rows:
         learned = self.tokenizer([x for _, x in rows])["input_ids"] if rows else []
         return [(g + x, len(g)) for g, x in zip(given, learned, strict=True)]
 
-    def batches(self, solutions: int, drills: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def batches(self, stage: Stage) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        solutions, drills, share = stage.solutions, stage.drills, stage.weekdays
         while True:
             rows = sorted(
-                self._encode([solution_row(self.rng) for _ in range(40 * solutions)]),
+                self._encode([solution_row(self.rng, share) for _ in range(40 * solutions)]),
                 key=lambda row: len(row[0]),
             )
-            drill = self._encode([drill_row(self.rng) for _ in range(40 * drills)])
+            drill = self._encode([drill_row(self.rng, share) for _ in range(40 * drills)])
             order = list(range(40))
             self.rng.shuffle(order)
             for i in order:
@@ -273,7 +286,7 @@ def train(stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: in
     ]
     rates = [stage.matrix_rate, stage.other_rate]
     rows = Rows(tokenizer, seed * 1009 + 7)
-    batches = rows.batches(stage.solutions, stage.drills)
+    batches = rows.batches(stage)
     started, tokens = time.perf_counter(), 0
     losses: list[tuple[float, float]] = []
     for step in range(stage.steps):

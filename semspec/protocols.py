@@ -72,6 +72,7 @@ class Drafter(Protocol):
     """Proposes tokens."""
 
     uses: frozenset[Role]  # the models that it asks
+    plain: bool  # whether it never drafts, so that the target may write to the end
 
     def open(self, kit: Kit) -> DraftSession: ...
 
@@ -88,12 +89,12 @@ class Rule(Protocol):
     """Decides how much of a draft to keep."""
 
     needs: frozenset[What]  # what it reads from the target
-    needs_draft: frozenset[What]  # what the draft model must read while drafting
     cuts: Literal["tokens", "ends"]  # where it may cut a draft
+    splits: frozenset[str] | None  # the splits it can work with; None: any
     lossless: bool  # whether what comes out has exactly the target's law
 
     def evidence(self) -> tuple[Read, ...]:
-        """Reads that a model-based drafter makes for it, found in ``draft.evidence``."""
+        """What a model-based drafter must read for it while drafting; see ``Draft.evidence``."""
         ...
 
     def open(self, kit: Kit) -> RuleSession: ...
@@ -105,6 +106,8 @@ class Engine(Protocol):
     offers: frozenset[What]
     vocabulary: int
     context_limit: int
+
+    stop_ids: frozenset[int]  # end of text
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answers a batch: queries of different contexts, each one's rng its own."""

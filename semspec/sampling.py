@@ -24,7 +24,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         logits = logits.masked_fill(logits < kth, -torch.inf)
     probs = logits.softmax(-1)
     if sampling.top_p < 1.0:
-        ordered, order = probs.sort(-1, descending=True, stable=True)
+        ordered, order = probs.sort(stable=True, dim=-1, descending=True)
         # a token stays when what is strictly before it does not yet reach top_p
         stays = ordered.cumsum(-1) - ordered < sampling.top_p
         kept = torch.where(stays, ordered, 0.0)

@@ -158,7 +158,7 @@ class Draft:
     ends: list[int] = field(default_factory=list)  # ascending, in 1..len(tokens)
     probs: Tensor | None = None
     parents: list[int] | None = None  # None: a chain
-    evidence: dict[str, Any] = field(default_factory=dict)  # what a rule asked the drafter to read
+    evidence: Mapping[Read, Any] = field(default_factory=dict)  # what the draft model read for a rule
 
 
 @dataclass(slots=True)
@@ -188,15 +188,15 @@ Writer = Literal["draft", "target"]
 class Round:
     """What one turn of the loop did; enough to replay and to colour a transcript."""
 
-    drafted: list[int]
-    ends: list[int]
-    kept: list[int]
-    written: list[int]  # by the rule: residual, bonus, correction
-    handed: list[int]  # by the target after a handover
-    scores: list[float]
-    note: str
-    seconds: dict[str, float]  # by purpose, and "round" for the whole
-    passes: dict[str, int]  # queries by role
+    drafted: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)  # by the rule: residual, bonus, correction
+    handed: list[int] = field(default_factory=list)  # by the target after a handover
+    scores: list[float] = field(default_factory=list)
+    note: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
+    passes: dict[str, int] = field(default_factory=dict)  # queries, by role
     units_kept: int = 0
 
 

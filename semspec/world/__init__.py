@@ -5,7 +5,6 @@ The tiny pair in ``hub_artifacts/`` was trained on it; the ``synthetic`` benchma
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 from semspec.world.base import Domain, Meaning, Problem
@@ -18,7 +17,10 @@ __all__ = [
     "Meaning",
     "Problem",
     "find_problem",
+    "is_next",
+    "is_true",
     "meaning",
+    "render_answer",
     "render_solution",
     "split_steps",
 ]
@@ -82,6 +84,3 @@ def split_steps(turn: str) -> list[str]:
     parts = turn.removeprefix(THINK_OPEN).split(STEP_END)
     return [part + STEP_END for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
-
-def draw_problem(rng: random.Random, domains: Sequence[str]) -> Problem:
-    return DOMAINS[rng.choice(list(domains))].make(rng)

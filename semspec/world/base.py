@@ -14,6 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 Meaning = tuple[str, ...]
 """A canonical meaning: its kind ("goal", "start", "value", "recap", "final") and what it claims."""
@@ -77,10 +78,10 @@ class Form:
 class Domain(ABC):
     """One kind of problem of the embedded world."""
 
-    name: str
-    opening: str  # how a question begins
-    question: re.Pattern[str]  # groups: first name, its value, the definitions, the name asked for
-    forms: Mapping[str, Sequence[Form]]  # kind of step -> its surface forms
+    name: ClassVar[str]
+    opening: ClassVar[str]  # how a question begins
+    question: ClassVar[re.Pattern[str]]  # groups: first name, its value, the definitions, the name asked for
+    forms: ClassVar[Mapping[str, Sequence[Form]]]  # kind of step -> its surface forms
 
     def __init__(self, shortest: int = 3, longest: int = 7) -> None:
         self.shortest, self.longest = shortest, longest  # definitions in a problem

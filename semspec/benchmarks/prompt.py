@@ -1,0 +1,31 @@
+"""One question of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from semspec import world
+from semspec.benchmarks._answers import after_thinking, last_boxed
+from semspec.errors import UserError
+from semspec.protocols import BenchmarkProblem, Grade
+from semspec.registry import register
+
+
+@register("benchmark", "prompt")
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One question of your own (prompt="..."); graded where it is one of the embedded world's."""
+
+    text: str = ""
+
+    def problems(self) -> Iterator[BenchmarkProblem]:
+        if not self.text.strip():
+            raise UserError('the prompt is empty: give one, such as prompt="What is 2 + 2?"')
+        known = world.find_problem(self.text)
+        yield BenchmarkProblem("prompt", self.text, known.answer if known else None)
+
+    def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
+        found = last_boxed(after_thinking(text))
+        correct = None if problem.answer is None else found == problem.answer
+        return Grade(correct, found, {})

@@ -1,0 +1,59 @@
+"""Problems of the embedded world, with an exact grader and step-level truth."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from semspec import world
+from semspec.benchmarks._answers import after_thinking, last_boxed
+from semspec.errors import UserError
+from semspec.protocols import BenchmarkProblem, Grade
+from semspec.registry import register
+
+
+@register("benchmark", "synthetic")
+@dataclass(frozen=True, kw_only=True)
+class Synthetic:
+    """The embedded world: residue and weekday chains, drawn from a seed, truth known at each step."""
+
+    domains: tuple[str, ...] = ("residues", "weekdays")
+    seed: int = 2026  # of the problems; training used other seeds
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "domains", tuple(self.domains))
+        for name in self.domains:
+            if name not in world.DOMAINS:
+                known = ", ".join(world.DOMAINS)
+                raise UserError(f"unknown domain '{name}' in benchmark.domains: known are {known}")
+        if not self.domains:
+            raise UserError("benchmark.domains is empty: give at least one, such as [residues]")
+
+    def problems(self) -> Iterator[BenchmarkProblem]:
+        """Without end: the domains in turn, every problem drawn from its own seed."""
+        number = 0
+        while True:
+            domain = world.DOMAINS[self.domains[number % len(self.domains)]]
+            problem = domain.make(random.Random(f"{self.seed} {domain.name} {number}"))
+            name = f"{domain.name}-{number:04d}"
+            yield BenchmarkProblem(name, problem.question, problem.answer)
+            number += 1
+
+    def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
+        posed = world.find_problem(problem.question)
+        assert posed is not None, problem.question
+        found = last_boxed(after_thinking(text))
+        before: list[world.Meaning] = []
+        true = 0
+        steps = world.split_steps(text)
+        for step in steps:
+            said = world.meaning(posed, step)
+            true += world.is_next(posed, before, said)
+            before.append(said or ("unreadable",))
+        details = {
+            "steps": len(steps),
+            "steps_true": true,
+            "steps_unreadable": sum(said == ("unreadable",) for said in before),
+        }
+        return Grade(found == problem.answer, found, details)

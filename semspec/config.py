@@ -1,0 +1,178 @@
+"""The configuration of a run: typed, composed by Hydra, built without naming code in YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from semspec import registry
+from semspec.errors import UserError
+from semspec.models import ModelConfig, beside_package
+from semspec.types import Sampling
+
+GROUPS = {"draft": "drafter", "accept": "accept", "engine": "engine", "benchmark": "benchmark"}
+
+
+CONF = beside_package("conf")
+
+
+@dataclass(kw_only=True)
+class RunConfig:
+    """Everything that a run depends on; ``python -m semspec.run --help`` explains each."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    draft: Any = MISSING
+    accept: Any = MISSING
+    engine: Any = MISSING
+    benchmark: Any = MISSING
+    split: str = "paragraph"
+    draft_length: int = 1
+    step_cap: int = 0  # 0: what suits the split
+    temperature: float = 0.6
+    top_k: int = 0
+    top_p: float = 1.0
+    max_new_tokens: int = 512
+    problems: int = 32
+    concurrency: int = 1
+    plain: bool = True
+    seed: int = 0
+    prompt: str | None = None
+    transcript: bool = True
+    quiet: bool = False
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_k, self.top_p)
+
+    @property
+    def longest_unit(self) -> int:
+        """Tokens in one unit at most (SpecReason's cap for steps is 512)."""
+        return self.step_cap or (1 if self.split == "token" else 512)
+
+
+HELP = {
+    "model": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
+    "draft": "who drafts: a small model (draft.model.path=...), retrieval, or none",
+    "accept": "the rule that decides what to keep of a draft",
+    "engine": "what runs the models",
+    "benchmark": "the problems",
+    "split": "the unit of drafting",
+    "draft_length": "units drafted at a time",
+    "step_cap": "tokens in a unit at most (0: 1 for split=token, else 512)",
+    "temperature": "0 is greedy",
+    "top_k": "0 is all",
+    "top_p": "1 is all",
+    "max_new_tokens": "budget of a problem, draft and target together",
+    "problems": "how many of the benchmark's problems",
+    "concurrency": "problems under way at a time; 1 measures latency",
+    "plain": "also run the target alone, interleaved: a speed-up needs it",
+    "seed": "of the sampling",
+    "prompt": 'one question of your own: prompt="..."',
+    "transcript": "show one solution, coloured by who wrote what",
+    "quiet": "print the result only",
+}
+
+
+def register_configs() -> None:
+    """Makes every plugin's dataclass a node of its Hydra group."""
+    store = ConfigStore.instance()
+    store.store(name="run_schema", node=RunConfig)
+    for group, kind in GROUPS.items():
+        assert kind in get_args(registry.Kind)
+        for name, plugin in registry.plugins(kind).items():  # type: ignore[arg-type]
+            store.store(group=group, name=name, node=plugin.cls)
+
+
+def presets(group: str) -> dict[str, str]:
+    """The YAML presets of a group in ``conf/``, with their first comment line as help."""
+    found = {}
+    for path in sorted((CONF / group).glob("*.yaml")):
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        found[path.stem] = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return found
+
+
+def options(group: str) -> dict[str, str]:
+    """Everything that ``group=`` takes, with a line about it."""
+    plugins = registry.plugins(GROUPS[group]) if group in GROUPS else {}  # type: ignore[arg-type]
+    return {name: plugin.summary for name, plugin in plugins.items()} | presets(group)
+
+
+def expand_shorthands(arguments: Sequence[str]) -> list[str]:
+    """Lets a plugin's option be given without its group: ``accept=arc theta=0.3``.
+
+    A key that is no top-level option, but a field of the one chosen plugin that has it, becomes
+    ``group.key``; an ambiguous one is left to be refused with its full names.
+    """
+    known = {f.name for f in fields(RunConfig)}
+    chosen = {"accept": "logprob", "draft": "lm", "engine": "hf", "benchmark": "synthetic"}
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key in chosen:
+            chosen[key] = value
+    expanded = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key not in known and key.isidentifier() and key != "experiment":
+            owners = [group for group in GROUPS if key in _fields(group, chosen[group])]
+            if len(owners) == 1:
+                argument = f"{owners[0]}.{key}={value}"
+        expanded.append(argument)
+    return expanded
+
+
+def _fields(group: str, names: str) -> set[str]:
+    plugins = registry.plugins(GROUPS[group])  # type: ignore[arg-type]
+    found: set[str] = set()
+    for name in names.split(","):
+        if name in plugins:
+            found |= {f.name for f in fields(plugins[name].cls)}
+    return found
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """'; did you mean ...?', or nothing."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def check(config: RunConfig) -> None:
+    """Refuses what cannot work, before any model is loaded."""
+    for name, least in (("draft_length", 1), ("max_new_tokens", 1), ("problems", 1)):
+        if getattr(config, name) < least:
+            raise UserError(f"{name}={getattr(config, name)}: give at least {least}")
+    if config.concurrency < 1:
+        raise UserError(f"concurrency={config.concurrency}: give at least 1")
+    if config.temperature < 0:
+        raise UserError(f"temperature={config.temperature}: give 0 (greedy) or more")
+    if not 0 < config.top_p <= 1:
+        raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
+    if config.top_k < 0 or config.step_cap < 0:
+        raise UserError("top_k and step_cap are 0 (no limit) or more")
+    registry.plugin("split", config.split)  # raises with the nearest name
+    rule, engine = config.accept, config.engine
+    if rule.splits is not None and config.split not in rule.splits:
+        name = _name("accept", rule)
+        raise UserError(
+            f"accept={name} cannot work with split={config.split}:"
+            f" use split={' or split='.join(sorted(rule.splits))}, or another rule"
+        )
+    missing = rule.needs - engine.offers
+    if missing:
+        wants = ", ".join(sorted(what.value for what in missing))
+        raise UserError(
+            f"accept={_name('accept', rule)} reads {wants}, which"
+            f" engine={_name('engine', engine)} cannot give: use engine=hf, or another rule"
+        )
+
+
+def _name(group: str, plugin: object) -> str:
+    for name, known in registry.plugins(GROUPS[group]).items():  # type: ignore[arg-type]
+        if known.cls is type(plugin):
+            return name
+    raise AssertionError(f"{plugin} is no {group}")

@@ -1,0 +1,57 @@
+"""A small language model as the drafter: a chain of whole steps, or of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from semspec.loop import unit_ends
+from semspec.models import ModelConfig
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.types import Context, Draft, Generate, Query, Read, Role, Round, What
+
+
+@register("drafter", "lm")
+@dataclass(frozen=True, kw_only=True)
+class LanguageModel:
+    """A small model samples the next steps (or tokens) with the target's own sampling."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+
+    uses: ClassVar[frozenset[Role]] = frozenset({"draft"})
+    plain: ClassVar[bool] = False
+
+    def open(self, kit: Kit) -> LanguageModelSession:
+        return LanguageModelSession(kit)
+
+
+class LanguageModelSession:
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        # a greedy draft is a point mass: nothing was sampled, so there is no q to read
+        self.reads = tuple(
+            read for read in kit.evidence if not (kit.sampling.greedy and read.what is What.PROBS)
+        )
+
+    def draft(self, context: Context, room: int) -> Plan[Draft]:
+        kit = self.kit
+        limit = min(room, kit.draft_length * kit.step_cap)
+        answer = yield Query(
+            "draft",
+            context,
+            kit.sampling,
+            kit.rng,
+            reads=self.reads,
+            generate=Generate(limit, kit.boundary(), kit.draft_length),
+            purpose="draft",
+        )
+        return Draft(
+            answer.tokens,
+            unit_ends(answer.ends, len(answer.tokens)),
+            probs=answer.values.get(Read(What.PROBS)),
+            evidence=answer.values,
+        )
+
+    def observe(self, context: Context, done: Round) -> None:
+        """The model's session follows the context by itself."""

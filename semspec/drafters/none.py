@@ -1,0 +1,31 @@
+"""No drafter: the target writes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.types import Context, Draft, Role, Round
+
+
+@register("drafter", "none")
+@dataclass(frozen=True, kw_only=True)
+class NoDrafter:
+    """Plain decoding: nothing is drafted, the target writes unit by unit."""
+
+    uses: ClassVar[frozenset[Role]] = frozenset()
+    plain: ClassVar[bool] = True
+
+    def open(self, kit: Kit) -> NoDraft:
+        return NoDraft()
+
+
+class NoDraft:
+    def draft(self, context: Context, room: int) -> Plan[Draft]:
+        return Draft()
+        yield  # a generator that asks nothing
+
+    def observe(self, context: Context, done: Round) -> None:
+        """Nothing to learn."""

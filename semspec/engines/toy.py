@@ -1,0 +1,188 @@
+"""Two small Markov models whose exact law is known: the oracle of the statistical tests.
+
+The next token depends on the last two, so that a rule that looks one position off is found out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from semspec.registry import register
+from semspec.sampling import draw, probabilities
+from semspec.types import Answer, Context, Query, Read, Sampling, What
+
+
+class ToyEngine:
+    """An order-2 Markov model as an engine; hidden states are fixed random features."""
+
+    layers, width = 2, 4
+
+    def __init__(self, logits: Tensor, stop_ids: frozenset[int] = frozenset()) -> None:
+        vocabulary = logits.shape[0]
+        assert logits.shape == (vocabulary, vocabulary, vocabulary), logits.shape
+        self.logits = logits.float()
+        self.vocabulary = vocabulary
+        self.stop_ids = stop_ids
+        self.context_limit = 1 << 20
+        self.offers = frozenset(What) - {What.ATTENTION}
+        generator = torch.Generator().manual_seed(1)
+        shape = (vocabulary, vocabulary, self.layers + 1, self.width)
+        self.features = torch.randn(shape, generator=generator)
+        self._rows = lru_cache(maxsize=64)(self._table)
+
+    def _table(self, sampling: Sampling) -> Tensor:
+        rows = probabilities(self.logits.reshape(-1, self.vocabulary), sampling)
+        return rows.reshape(self.logits.shape)
+
+    def law(
+        self, prompt: Sequence[int], length: int, sampling: Sampling
+    ) -> dict[tuple[int, ...], float]:
+        """The exact probability of every output of ``length`` tokens (shorter after a stop)."""
+        table, law = self._rows(sampling), {}
+        for output in itertools.product(range(self.vocabulary), repeat=length):
+            stop = next((i for i, t in enumerate(output) if t in self.stop_ids), length - 1)
+            if any(output[stop + 1 :]):  # one representative of all that share the part to the stop
+                continue
+            probability = 1.0
+            for i, token in enumerate(output[: stop + 1]):
+                probability *= float(table[(*self._state([*prompt, *output[:i]]), token)])
+            law[output[: stop + 1]] = probability
+        return law
+
+    def _state(self, tokens: Sequence[int]) -> tuple[int, int]:
+        return (tokens[-2] if len(tokens) > 1 else 0), tokens[-1]
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        return [self._answer(query) for query in queries]
+
+    def forget(self, context: Context) -> None:
+        """Nothing is kept between queries."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _answer(self, query: Query) -> Answer:
+        started = time.perf_counter()
+        states = self._states(query)
+        answer = Answer(fed=len(query.tokens))
+        if query.generate is None:
+            spans = [read.spans for read in query.reads if read.what is What.POOLED]
+            tokens, ends = list(query.tokens), [end for pair in spans[:1] for _, end in pair]
+            row_states = states
+        else:
+            first = len(states) - 1
+            tokens, ends = self._generate(query, states, answer)
+            row_states = states[first : first + len(tokens)]
+            answer.tokens, answer.ends = tokens, ends
+        answer.values = {
+            read: self._read(read, query, tokens, states, row_states, ends) for read in query.reads
+        }
+        answer.seconds = time.perf_counter() - started
+        return answer
+
+    def _states(self, query: Query) -> list[tuple[int, int]]:
+        """The state after the context, and after each of the query's tokens."""
+        states = [self._state(query.context.tokens)]
+        for i, token in enumerate(query.tokens):
+            parent = i - 1 if query.parents is None else query.parents[i]
+            states.append((states[parent + 1][1], token))
+        return states
+
+    def _generate(
+        self, query: Query, states: list[tuple[int, int]], answer: Answer
+    ) -> tuple[list[int], list[int]]:
+        ask = query.generate
+        assert ask is not None and query.parents is None
+        table = self._rows(query.sampling)
+        tokens: list[int] = []
+        ends: list[int] = []
+        answer.finish = "limit"
+        while len(tokens) < ask.limit:
+            row = table[states[-1]]
+            greedy = query.sampling.greedy
+            token = int(row.argmax()) if greedy else draw(row, query.rng.random())
+            end = ask.boundary.feed(token) if ask.boundary is not None else None
+            if end == -1:
+                ends.append(len(tokens))
+                if len(ends) == ask.units:
+                    answer.finish = "units"
+                    break
+            tokens.append(token)
+            states.append((states[-1][1], token))
+            if token in self.stop_ids:
+                answer.finish = "eos"
+                break
+            if end == 0:
+                ends.append(len(tokens))
+                if len(ends) == ask.units:
+                    answer.finish = "units"
+                    break
+        answer.fed += len(tokens)
+        return tokens, ends
+
+    def _read(
+        self,
+        read: Read,
+        query: Query,
+        tokens: list[int],
+        states: list[tuple[int, int]],
+        row_states: list[tuple[int, int]],
+        ends: list[int],
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        first, second = (torch.tensor(part) for part in zip(*row_states, strict=True))
+        what = read.what
+        if what is What.PROBS:
+            return self._rows(query.sampling)[first, second]
+        logits = self.logits[first, second]
+        if what is What.LOGITS:
+            return logits
+        if what is What.TOP_K:
+            best = logits.log_softmax(-1).topk(read.k, -1)
+            return best.indices, best.values
+        if what is What.LOGPROBS:
+            parents = query.parents
+            at = range(len(tokens)) if parents is None else [p + 1 for p in parents]
+            rows = logits.log_softmax(-1)[torch.tensor(list(at), dtype=torch.long)]
+            return rows.gather(-1, torch.tensor(tokens, dtype=torch.long)[:, None])[:, 0]
+        if what is What.HIDDEN:
+            return self.features[first, second][:, list(read.layers or (-1,))]
+        if what is What.EMBEDDINGS:
+            return self.features[0, torch.tensor(tokens, dtype=torch.long), 0]
+        assert what is What.POOLED, what
+        spans = read.spans if query.generate is None else list(itertools.pairwise([0, *ends]))
+        own = states[len(states) - len(tokens) :]
+        pooled = []
+        for start, end in spans:
+            a, b = (torch.tensor(part) for part in zip(*own[start:end], strict=True))
+            over = self.features[a, b]
+            reduced = {"mean": over.mean(0), "max": over.amax(0), "last": over[-1]}[read.reduce]
+            pooled.append(reduced)
+        return torch.stack(pooled) if pooled else torch.empty(0, self.layers + 1, self.width)
+
+
+@register("engine", "toy")
+@dataclass(frozen=True, kw_only=True)
+class Toy:
+    """Two small Markov models with a known law: for tests and for trying out rules."""
+
+    vocabulary: int = 5
+    seed: int = 0
+    likeness: float = 0.6  # how much the draft resembles the target, 0 to 1
+    stop: bool = False  # whether the last token ends the text
+
+    def models(self) -> Mapping[str, ToyEngine]:
+        """A target and a draft."""
+        generator = torch.Generator().manual_seed(self.seed)
+        shape = (self.vocabulary,) * 3
+        target = 1.5 * torch.randn(shape, generator=generator)
+        other = 1.5 * torch.randn(shape, generator=generator)
+        draft = self.likeness * target + (1 - self.likeness) * other
+        stop_ids = frozenset({self.vocabulary - 1}) if self.stop else frozenset[int]()
+        return {"target": ToyEngine(target, stop_ids), "draft": ToyEngine(draft, stop_ids)}

@@ -1,0 +1,62 @@
+"""``python -m semspec.run --help``: every option, and every drafter, rule, split and engine."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from semspec import config, registry
+
+EXAMPLES = (
+    ("python -m semspec.run", "the embedded pair: no network, no GPU"),
+    ('python -m semspec.run prompt="..."', "one question of your own"),
+    ("python -m semspec.run model=qwq32b draft=r1-1.5b", "real models, from the Hub"),
+    ("python -m semspec.run -m split=paragraph,sentence draft_length=1,2,4", "a sweep"),
+    ("python -m semspec.run accept=logprob threshold=-3", "a rule's own option"),
+    ("python -m semspec.run hydra.run.dir=runs/mine", "a folder of your choice; again: resume"),
+)
+
+
+def show(console: Console | None = None) -> None:
+    console = console or Console()
+    console.print("[bold]semspec[/]: speculative decoding for reasoning models\n")
+    examples = Table.grid(padding=(0, 2))
+    for command, what in EXAMPLES:
+        examples.add_row(f"  {command}", f"[dim]{what}[/]")
+    console.print(examples)
+    console.print("\n[bold]Options[/] (name=value)")
+    table = Table.grid(padding=(0, 2))
+    for field in fields(config.RunConfig):
+        default = field.default
+        shown = "" if not isinstance(default, (int, float, str)) else str(default)
+        table.add_row(f"  {field.name}", config.HELP[field.name], f"[dim]{shown}[/]")
+    console.print(table)
+    for group in ("model", "draft", "accept", "split", "engine", "benchmark"):
+        console.print(f"\n[bold]{group}=[/]")
+        table = Table.grid(padding=(0, 2))
+        if group == "split":
+            known = {name: plugin.summary for name, plugin in registry.plugins("split").items()}
+        else:
+            known = config.options(group)
+        for name, summary in known.items():
+            table.add_row(f"  {name}", summary + _own_options(group, name))
+        console.print(table)
+    console.print(
+        "\nFolders: results go to hydra.run.dir (runs/DATE_TIME); the same folder again resumes."
+    )
+
+
+def _own_options(group: str, name: str) -> str:
+    """A plugin's own options with their defaults."""
+    kind = config.GROUPS.get(group)
+    if kind is None or name not in registry.plugins(kind):  # type: ignore[arg-type]
+        return ""
+    cls = registry.plugins(kind)[name].cls  # type: ignore[arg-type]
+    own = [f"{f.name}={f.default}" for f in fields(cls) if _is_plain(f.default)]
+    return f" [dim]({', '.join(own)})[/]" if own else ""
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (int, float, str)) and not is_dataclass(value)

@@ -1,0 +1,147 @@
+"""``python -m semspec.run``: solve problems plainly and speculatively, side by side.
+
+Hydra composes the configuration; this module checks it, turns every mistake that a user can make
+into one line and exit code 2, and hands over to ``semspec.runner``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from semspec import __version__, config
+from semspec.errors import UserError
+
+FAILED: list[str] = []  # of a sweep: jobs that failed do not take the others along
+
+
+def build(composed: DictConfig) -> config.RunConfig:
+    """The typed configuration, every plugin an object."""
+    try:
+        made = OmegaConf.to_object(composed)
+    except OmegaConfBaseException as error:
+        raise UserError(_one_line(error)) from error
+    assert isinstance(made, config.RunConfig), type(made)
+    if made.prompt is not None:
+        from semspec.benchmarks.prompt import Prompt
+
+        made.benchmark = Prompt(text=made.prompt)
+    config.check(made)
+    return made
+
+
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """The configuration of one job, as Hydra composes it."""
+    config.register_configs()
+    with hydra.initialize_config_dir(str(config.CONF.resolve()), version_base="1.3"):
+        return hydra.compose("config", overrides=list(overrides))
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Composes once for every value of every swept option, so that a mistake ends before work."""
+    given = [a for a in arguments if not a.startswith("-")]
+    try:
+        parsed = OverridesParser.create().parse_overrides(given)
+    except HydraException as error:
+        raise UserError(_one_line(error)) from error
+    choices = []
+    for text, override in zip(given, parsed, strict=True):
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([text])
+    first = [values[0] for values in choices]
+    for at, values in enumerate(choices):
+        for value in values if at == 0 else values[1:]:
+            job = [*first[:at], value, *first[at + 1 :]]
+            plain = [a for a in job if not a.startswith(("hydra.", "hydra/"))]
+            try:
+                build(compose(plain))
+            except (HydraException, OmegaConfBaseException) as error:
+                raise UserError(_explain(error, plain)) from error
+    if not choices:
+        build(compose([]))
+
+
+def _explain(error: Exception, job: Sequence[str]) -> str:
+    """What is wrong with which argument, and what would be right."""
+    keys = [f.name for f in fields(config.RunConfig)]
+    for argument in job:
+        key, equals, value = argument.partition("=")
+        key = key.lstrip("+~")
+        if not equals:
+            return f"'{argument}' is not an option: options are written name=value"
+        if key in config.GROUPS or key == "model":
+            known = config.options(key)
+            if value not in known:
+                near = config.nearest(value, list(known))
+                return f"unknown {key} '{value}'{near} known: {', '.join(known)}"
+        elif "." not in key and key not in keys:
+            hint = config.nearest(key, keys)
+            return f"unknown option '{key}'{hint} see python -m semspec.run --help"
+    return _one_line(error)
+
+
+def _one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kept = [x for x in lines if not x.startswith(("full_key", "object_type", "reference_type"))]
+    return "; ".join(kept[:2]) or type(error).__name__
+
+
+def run_job(composed: DictConfig) -> None:
+    """One job, in Hydra's run directory."""
+    from semspec.runner import execute
+
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    in_sweep = HydraConfig.get().mode is not None and HydraConfig.get().mode.name == "MULTIRUN"
+    try:
+        plain = OmegaConf.to_container(composed, resolve=True)
+        assert isinstance(plain, dict)
+        execute(build(composed), {str(k): v for k, v in plain.items()}, folder)
+    except UserError as error:
+        print(f"semspec: {error}", file=sys.stderr)
+        if not in_sweep:
+            sys.exit(2)
+        FAILED.append(str(folder))
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments):
+        from semspec.help import show
+
+        show()
+        return
+    if "--version" in arguments:
+        print(f"semspec {__version__}")
+        return
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        config.register_configs()
+        arguments = config.expand_shorthands(arguments)
+        check_arguments(arguments)
+    except UserError as error:
+        print(f"semspec: {error}", file=sys.stderr)
+        sys.exit(2)
+    sys.argv[1:] = arguments
+    hydra.main(config_path=str(config.CONF.resolve()), config_name="config", version_base="1.3")(
+        run_job
+    )()
+    if FAILED:
+        print(f"semspec: {len(FAILED)} of the sweep's jobs failed", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

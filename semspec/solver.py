@@ -1,0 +1,141 @@
+"""Models, text and methods put together: solves questions in either mode.
+
+    solver = Solver(config)
+    for done in solver.solve(problems, "speculative"): ...
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from semspec import registry
+from semspec.bridge import BridgedEngine, build_bridge
+from semspec.config import RunConfig
+from semspec.driver import Driver
+from semspec.errors import UserError
+from semspec.loop import decode_plainly, speculate
+from semspec.models import ModelConfig
+from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
+from semspec.records import Mode
+from semspec.text import Text
+from semspec.types import Context, Outcome, Role
+
+THINK = "<think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """One problem solved in one mode."""
+
+    problem: BenchmarkProblem
+    mode: Mode
+    outcome: Outcome
+    text: str  # the assistant's whole turn, thinking included
+    overhead: float  # share of the time that was spent outside model passes
+
+
+class Solver:
+    """Holds the models of a configuration; close it, or use it as a context manager."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.drafter, self.rule = config.draft, config.accept
+        self.splitter = registry.plugin("split", config.split).cls()
+        self.engines: dict[Role, Engine] = {}
+        self.text = Text(config.model.location, config.model.revision)
+        try:
+            self.engines["target"] = self._load(config.model)
+            if "draft" in self.drafter.uses:
+                self.engines["draft"] = self._load_draft(self.drafter.model)
+        except BaseException:
+            self.close()
+            raise
+        self.driver = Driver(self.engines)
+        self._contexts = 0
+
+    def _load(self, model: ModelConfig) -> Engine:
+        engine: Engine = self.config.engine.load(model.location, model.revision)
+        return engine
+
+    def _load_draft(self, model: ModelConfig) -> Engine:
+        text = Text(model.location, model.revision)
+        bridge = build_bridge(self.text, text)  # refuses tokenizers that do not agree
+        engine = self._load(model)
+        return engine if bridge is None else BridgedEngine(engine, bridge)
+
+    def kit(self, problem_id: str, prompt: str, mode: Mode) -> Kit:
+        """What drafter and rule are given; the rng depends on seed, problem and mode alone."""
+        config = self.config
+        return Kit(
+            prompt=prompt,
+            sampling=config.sampling,
+            draft_length=config.draft_length,
+            boundary=lambda: self.splitter.open(self.text.piece, config.longest_unit),
+            stop_ids=self.engines["target"].stop_ids,
+            piece=self.text.piece,
+            decode=self.text.decode,
+            rng=random.Random(f"{config.seed} {problem_id} {mode}"),
+            step_cap=config.longest_unit,
+            evidence=self.rule.evidence(),
+        )
+
+    def solve(
+        self, problems: Sequence[BenchmarkProblem], mode: Mode, budget: int | None = None
+    ) -> Iterator[Solution]:
+        """Solves problems, ``concurrency`` at a time; yields them as they end."""
+        begun: dict[int, tuple[BenchmarkProblem, str]] = {}
+
+        def plans() -> Iterator[tuple[Context, Plan[Outcome]]]:
+            for problem in problems:
+                prompt, ids = self.text.prompt(problem.question, problem.system)
+                room = self._room(problem, len(ids), budget or self.config.max_new_tokens)
+                self._contexts += 1
+                context = Context(self._contexts, ids)
+                begun[context.key] = (problem, prompt)
+                yield context, self._plan(context, self.kit(problem.id, prompt, mode), mode, room)
+
+        for done in self.driver.run(plans(), self.config.concurrency):
+            problem, prompt = begun.pop(done.context.key)
+            outcome = replace(done.value, seconds=done.seconds)
+            yield Solution(
+                problem,
+                mode,
+                outcome,
+                self._turn(prompt, outcome.tokens),
+                1 - done.model_seconds / done.seconds if done.seconds else 0.0,
+            )
+
+    def _plan(self, context: Context, kit: Kit, mode: Mode, room: int) -> Plan[Outcome]:
+        if mode == "plain" or self.drafter.plain:
+            return decode_plainly(context, kit, room)
+        return speculate(context, kit, self.drafter.open(kit), self.rule.open(kit), room)
+
+    def _room(self, problem: BenchmarkProblem, prompt: int, budget: int) -> int:
+        limit = min(engine.context_limit for engine in self.engines.values())
+        if prompt >= limit:
+            raise UserError(
+                f"the prompt of '{problem.id}' has {prompt} tokens, but the models' context ends at"
+                f" {limit}: shorten it, or choose models with a longer context"
+            )
+        return min(budget, limit - prompt)
+
+    def _turn(self, prompt: str, tokens: Sequence[int]) -> str:
+        """The turn as text; templates of reasoning models open the thinking in the prompt."""
+        stop_ids = self.engines["target"].stop_ids
+        text = self.text.decode([t for t in tokens if t not in stop_ids])
+        opened = prompt.rstrip().endswith(THINK)
+        return prompt[prompt.rindex(THINK) :] + text if opened else text
+
+    def close(self) -> None:
+        for engine in self.engines.values():
+            engine.close()
+
+    def __enter__(self) -> Solver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
