@@ -103,10 +103,10 @@ def replacing(path: Path, durable: bool = True) -> Iterator[int]:
                 os.fsync(fd)
         finally:
             os.close(fd)
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            temporary.unlink()
         raise
     if durable:
         sync_folder(path.parent)

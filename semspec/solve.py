@@ -49,7 +49,7 @@ class Solve:
             answer=grade.answer if grade else None,
             correct=grade.correct if grade else None,
             finish=outcome.finish,
-            seconds=outcome.seconds or seconds("round"),
+            seconds=outcome.seconds or sum(sum(r.seconds.values()) for r in rounds),
             tokens=len(outcome.tokens),
             rounds=len(rounds),
             drafts=len(drafts),
