@@ -13,11 +13,11 @@ from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import decode_plainly, speculate
 from semspec.protocols import Drafter, Kit, Plan, Rule
 from semspec.splitters.paragraph import Paragraph
-from semspec.splitters.token import TokenSplit
+from semspec.splitters.token import Token
 from semspec.types import Context, Outcome, Sampling
 
 PROMPT = (0, 1)
-SPLITTERS = {"token": TokenSplit, "paragraph": Paragraph}
+SPLITTERS = {"token": Token, "paragraph": Paragraph}
 
 
 def piece(token: int) -> str:

@@ -1,0 +1,28 @@
+"""What all splitters share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from semspec.types import Boundary
+
+
+def unit_ends(boundary: Boundary, tokens: Iterable[int]) -> list[int]:
+    """The ends of all complete units of a sequence: what the same tokens, streamed, would give.
+
+    An unfinished last unit has no end. A unit whose end only the next token would reveal is
+    unfinished when there is no next token.
+    """
+    ends: list[int] = []
+    for index, token in enumerate(tokens):
+        step = boundary.feed(token)
+        if step is not None:
+            ends.append(index + 1 + step)
+    return ends
+
+
+def check_cap(cap: int) -> int:
+    """A unit of no tokens would never let a round make progress."""
+    if cap < 1:
+        raise ValueError(f"a unit's cap must be at least 1 token, not {cap}")
+    return cap

@@ -1,0 +1,69 @@
+r"""A unit ends with an empty line: the step of SemanticSpec and SpecReason.
+
+The delimiter is two newlines (carriage returns between them do not count), in one token or spread
+over several. Decided without look-ahead, because generation stops right where a unit ends and
+looking ahead would cost a token a unit:
+
+* the token in which the delimiter completes ends the unit, even if text follows in the same token;
+* further newlines belong to the *next* unit, and a unit does not end before it has seen anything
+  but whitespace. So no unit is made of whitespace alone, unless it is ``cap`` tokens of it;
+* only strictly adjacent newlines count: ``"\n  \n"`` is not a delimiter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from semspec.registry import register
+from semspec.splitters._units import check_cap
+from semspec.types import Boundary
+
+
+class ParagraphBoundary:
+    """Counts newlines at the end of what was seen; constant memory."""
+
+    __slots__ = ("_cap", "_count", "_newlines", "_piece", "_text")
+
+    def __init__(self, piece: Callable[[int], str], cap: int) -> None:
+        self._piece = piece
+        self._cap = check_cap(cap)
+        self._start()
+
+    def _start(self) -> None:
+        self._count = 0  # tokens of this unit
+        self._newlines = 0  # the newlines that end what was seen
+        self._text = False  # whether the unit has anything but whitespace
+
+    def feed(self, token: int) -> Literal[0] | None:
+        self._count += 1
+        if self._delimited(self._piece(token)) or self._count >= self._cap:
+            self._start()
+            return 0
+        return None
+
+    def _delimited(self, text: str) -> bool:
+        if "\n" not in text:  # nearly every token
+            if text.strip("\r"):
+                self._newlines = 0
+                self._text = self._text or not text.isspace()
+            return False
+        for char in text:
+            if char == "\n":
+                self._newlines += 1
+                if self._newlines >= 2 and self._text:
+                    return True
+            elif char != "\r":
+                self._newlines = 0
+                self._text = self._text or not char.isspace()
+        return False
+
+
+@register("split", "paragraph")
+@dataclass(frozen=True, kw_only=True)
+class Paragraph:
+    """A unit ends with an empty line (two newlines)."""
+
+    def open(self, piece: Callable[[int], str], cap: int) -> Boundary:
+        return ParagraphBoundary(piece, cap)

@@ -1,0 +1,233 @@
+r"""A unit is a sentence, as far as its text alone can tell.
+
+A sentence ends
+
+* after ``. ? !`` and what closes with it (quotes, brackets, ``**``, ``$``), when whitespace and
+  then something that can open a sentence follow;
+* after ``。！？｡`` and what closes with it, when anything else follows;
+* at an empty line, decided as ``paragraph`` decides it.
+
+That a stop was the last one is seen only at what follows, so most ends are told one token late
+(-1); whitespace between two sentences belongs to the first. Where the text leaves it open, two
+sentences stay one unit: a unit too long costs a little speed, half a unit cannot be judged. What
+does *not* end a sentence: a stop inside a word (3.14, f(x).y, a URL, v1.2), before a lower-case
+letter, a comma or an operator (except after a number: "x = 3. y is"), after an abbreviation
+(e.g., Dr., "No." before a number), an initial, a list marker ("1." first in a line), an ellipsis
+unless a capital follows, a factorial.
+
+A character whose bytes are spread over tokens reaches a splitter as U+FFFD and counts as a letter,
+so a CJK stop in such pieces is missed; the vocabularies in use have these stops as one token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from semspec.registry import register
+from semspec.splitters._units import check_cap
+from semspec.types import Boundary
+
+STOPS = frozenset(".?!…。！？｡")
+CJK_STOPS = frozenset("。！？｡")
+CLOSERS = frozenset("\"'”’»)]}*_`$\\」』）】》〉〕｣")
+NO_OPENERS = frozenset(",;:+=<>/^&|%")  # what follows a stop that was not a full one
+
+TITLES = frozenset("Mr Mrs Ms Dr Prof St Mt Rev Gen Sen Rep Gov Capt Lt Col Sgt Hon Pres".split())
+ABBREVIATIONS = frozenset("vs viz cf al approx resp ca".split())
+NUMBERED = frozenset(  # abbreviations before a number, words or ends of sentences before a word
+    "no nos nr fig figs eq eqs eqn sec secs ch vol p pp art thm lem lemma prop cor def ex ref".split()
+)
+# a lone capital after one of these is a quantity or an option, after others a person's initial
+NAMES_A_LETTER = frozenset("is be option choice answer case point equals".split())
+
+_DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # e.g, i.e, w.r.t, U.S
+_CLOCK = frozenset({"a.m", "p.m"})
+_MARKER = re.compile(r"\d{1,3}|[A-Za-z]|[ivx]{1,4}")  # 1. a. iv.
+_WRAPPING = "([{<\"'“‘*_`#$\\-"
+_WORD = 16  # no abbreviation is longer; more of a word need not be kept
+
+TEXT, STOP, CLOSED, SPACE = range(4)  # in a word; after its stop; after a closer; after whitespace
+
+
+class SentenceBoundary:
+    """A state machine over characters; constant memory."""
+
+    __slots__ = (
+        "_before",
+        "_cap",
+        "_count",
+        "_first",
+        "_first_in_line",
+        "_gap",
+        "_newlines",
+        "_owed",
+        "_phase",
+        "_piece",
+        "_previous",
+        "_stop",
+        "_text",
+        "_word",
+        "_words",
+    )
+
+    def __init__(self, piece: Callable[[int], str], cap: int) -> None:
+        self._piece = piece
+        self._cap = check_cap(cap)
+        self._owed = False  # a -1 and then the end of the next unit within one token: still to tell
+        self._start()
+
+    def _start(self) -> None:
+        self._count = 0  # tokens of this unit
+        self._newlines = 0  # the newlines that end what was seen
+        self._text = False  # whether the unit has anything but whitespace
+        self._words = False  # whether it has a letter or a digit
+        self._phase = TEXT
+        self._word = ""  # the beginning of the word we are in
+        self._previous = ""  # the word before it
+        self._first = True  # nothing but marks so far in this line
+        self._first_in_line = True  # the same when the word began
+        self._stop = ""  # the stops that may end the sentence
+        self._before = ""  # the character before them
+        self._gap = False  # a newline after them
+
+    def feed(self, token: int) -> Literal[0, -1] | None:
+        text = self._piece(token)
+        if self._owed:
+            self._reopen(text)
+            return -1
+        self._count += 1
+        end = self._scan(text)
+        if end == -1:
+            self._reopen(text)
+            return -1
+        if end == 0 or self._count >= self._cap:
+            self._start()
+            return 0
+        return None
+
+    def _reopen(self, text: str) -> None:
+        """The unit had ended before this token, which is the first of the next one."""
+        self._start()
+        self._count = 1
+        self._owed = self._scan(text) == 0
+
+    def _scan(self, text: str) -> Literal[0, -1] | None:
+        """Goes on through one token's text up to the first end: in it (0), before it (-1)."""
+        here = False  # whether the stop or a closer of it is in this token
+        for char in text:
+            if char.isspace():
+                if char == "\n":
+                    self._newlines += 1
+                    if self._newlines >= 2 and self._text:
+                        return 0
+                elif char != "\r":
+                    self._newlines = 0
+                self._space(char)
+                continue
+            self._newlines = 0
+            if self._phase != TEXT:
+                if self._phase != SPACE and char in STOPS:
+                    self._stop += char if len(self._stop) < 4 else ""
+                    self._phase = STOP
+                    here = True
+                elif self._phase != SPACE and char in CLOSERS:
+                    self._phase = CLOSED
+                    here = True
+                elif self._ends(char):
+                    return 0 if here else -1
+                else:
+                    self._go_on(char)
+            elif char in STOPS:
+                self._phase = STOP
+                self._stop = char
+                self._gap = False
+                if not self._word:
+                    self._before = ""
+                    self._first_in_line = self._first
+                here = True
+            else:
+                self._letter(char)
+            self._text = True
+        return None
+
+    def _space(self, char: str) -> None:
+        if self._phase in (STOP, CLOSED):
+            self._phase = SPACE
+        elif self._phase == TEXT and self._word:
+            self._leave_word(self._word)
+        if char == "\n":
+            self._gap = True
+            if self._phase == TEXT:
+                self._first = True
+
+    def _leave_word(self, word: str) -> None:
+        self._previous = word
+        self._word = ""
+        if self._first and any(c.isalnum() for c in word):
+            self._first = False
+
+    def _letter(self, char: str) -> None:
+        if not self._word:
+            self._first_in_line = self._first
+        if len(self._word) < _WORD:
+            self._word += char
+        self._before = char
+        self._words = self._words or char.isalnum()
+
+    def _go_on(self, char: str) -> None:
+        """The stop was none: either the word goes on after it, or a new one begins."""
+        if self._phase == SPACE:
+            self._leave_word(self._word + self._stop)
+            self._first = self._gap
+        elif len(self._word) < _WORD:
+            self._word += self._stop
+        self._phase = TEXT
+        self._stop = ""
+        self._letter(char)
+
+    def _ends(self, following: str) -> bool:
+        """Whether the stop just seen ended the sentence, given the first character of the rest."""
+        if not self._words:
+            return False
+        if self._stop[-1] in CJK_STOPS:
+            return True
+        if self._phase != SPACE or following in NO_OPENERS:
+            return False
+        after_number = self._before.isdigit() or self._before in CLOSERS
+        if following.islower() and not (after_number and self._stop == "."):
+            return False
+        opens = self._gap or (following.isalpha() and not following.islower())
+        word = self._word.lstrip(_WRAPPING)
+        if self._stop == "!" and (after_number or len(word) == 1):
+            return opens  # 5! - 3!, n! \cdot m!
+        if "?" in self._stop or "!" in self._stop:
+            return True
+        if len(self._stop) > 1 or self._stop == "…":
+            return opens and bool(word)
+        return self._full_stop(word, following)
+
+    def _full_stop(self, word: str, following: str) -> bool:
+        if self._first_in_line and _MARKER.fullmatch(word):
+            return False
+        if _DOTTED.fullmatch(word):
+            return word.lower() in _CLOCK
+        if word in TITLES or word.lower() in ABBREVIATIONS:
+            return False
+        if word.lower() in NUMBERED:
+            return not (following.isdigit() or following in "(#$\\[")
+        if len(word) == 1 and word.isupper() and following.isupper() and not self._gap:
+            previous = self._previous.lstrip(_WRAPPING)
+            return previous.lower() in NAMES_A_LETTER or not any(c.isalpha() for c in previous)
+        return True
+
+
+@register("split", "sentence")
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """A unit ends with a sentence, or with an empty line."""
+
+    def open(self, piece: Callable[[int], str], cap: int) -> Boundary:
+        return SentenceBoundary(piece, cap)

@@ -1,0 +1,30 @@
+"""Token level: the draft may be cut anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from semspec.registry import register
+from semspec.splitters._units import check_cap
+from semspec.types import Boundary
+
+
+class TokenBoundary:
+    """Every token is a unit, whatever its text."""
+
+    __slots__ = ()
+
+    def feed(self, token: int) -> Literal[0]:
+        return 0
+
+
+@register("split", "token")
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """Every token is a unit of its own."""
+
+    def open(self, piece: Callable[[int], str], cap: int) -> Boundary:
+        check_cap(cap)
+        return TokenBoundary()

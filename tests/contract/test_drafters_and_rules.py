@@ -1,0 +1,166 @@
+"""What every drafter and rule keeps to, found through the registry: a new one is tested unasked."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semspec import registry, world
+from semspec.driver import Driver
+from semspec.engines.toy import Toy
+from semspec.loop import speculate
+from semspec.protocols import Plan
+from semspec.types import Context, Draft, Outcome, Sampling, Verdict
+from tests.support.law import PROMPT, toy_kit
+
+DRAFTERS = registry.plugins("drafter")
+RULES = registry.plugins("accept")
+QUESTION = world.DOMAINS["residues"].make(random.Random(0)).question
+TOY = Toy(vocabulary=4, stop=True)
+
+
+def kit_for(rule: Any, seed: int, **options: Any) -> Any:
+    sampling = options.pop("sampling", Sampling(1.0))
+    split = options.pop("split")
+    kit = toy_kit(rule, TOY.models()["target"], sampling, seed, split=split, **options)
+    return dataclasses.replace(kit, prompt=QUESTION)  # some rules know the embedded world only
+
+
+def splits_of(rule: Any) -> list[str]:
+    return [s for s in ("token", "paragraph") if rule.splits is None or s in rule.splits]
+
+
+def watched(plan: Plan[Any], seen: list[Any]) -> Plan[Any]:
+    """Runs a plan through, keeping what it returns."""
+    value = yield from plan
+    seen.append(value)
+    return value
+
+
+class Watched:
+    """A session that keeps what its drafts or verdicts were."""
+
+    def __init__(self, session: Any, seen: list[Any]) -> None:
+        self.session, self.seen = session, seen
+
+    def draft(self, context: Context, room: int) -> Plan[Draft]:
+        return watched(self.session.draft(context, room), self.seen)
+
+    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        return watched(self.session.judge(context, draft), self.seen)
+
+    def observe(self, context: Context, done: Any) -> None:
+        self.session.observe(context, done)
+
+
+def solve(
+    drafter: Any, rule: Any, kit: Any, budget: int
+) -> tuple[Outcome, Context, list[Draft], list[Verdict]]:
+    context = Context(1, PROMPT)
+    drafts: list[Draft] = []
+    verdicts: list[Verdict] = []
+    plan = speculate(
+        context,
+        kit,
+        Watched(drafter.open(kit), drafts),  # type: ignore[arg-type]
+        Watched(rule.open(kit), verdicts),  # type: ignore[arg-type]
+        budget,
+    )
+    (done,) = Driver(dict(TOY.models())).run([(context, plan)])  # type: ignore[arg-type]
+    return done.value, context, drafts, verdicts
+
+
+def combinations() -> Iterator[Any]:
+    for d, drafter in DRAFTERS.items():
+        for r, rule in RULES.items():
+            for split in splits_of(rule.cls):
+                yield pytest.param(drafter.cls, rule.cls, split, id=f"{d}-{r}-{split}")
+
+
+@pytest.mark.parametrize(("drafter", "rule", "split"), list(combinations()))
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    draft_length=st.integers(1, 4),
+    step_cap=st.integers(1, 6),
+    budget=st.integers(1, 30),
+    temperature=st.sampled_from([0.0, 0.6, 1.0]),
+)
+def test_loop_invariants(
+    drafter: Any,
+    rule: Any,
+    split: str,
+    seed: int,
+    draft_length: int,
+    step_cap: int,
+    budget: int,
+    temperature: float,
+) -> None:
+    made = rule()
+    options = {"split": split, "draft_length": draft_length, "step_cap": step_cap}
+    sampling = Sampling(temperature)
+
+    def again() -> tuple[Outcome, Context, list[Draft], list[Verdict]]:
+        kit = kit_for(made, seed, sampling=sampling, **options)
+        return solve(drafter(), made, kit, budget)
+
+    outcome, context, drafts, verdicts = again()
+    stop_ids = TOY.models()["target"].stop_ids
+
+    # budget and end of text
+    assert 1 <= len(outcome.tokens) <= budget
+    assert not set(outcome.tokens[:-1]) & stop_ids, "something was written after the end of text"
+    assert (outcome.finish == "eos") == (outcome.tokens[-1] in stop_ids)
+    assert outcome.finish == "eos" or len(outcome.tokens) == budget
+
+    # the record rebuilds the output, and every round made progress
+    rebuilt = [t for r in outcome.rounds for t in [*r.kept, *r.written, *r.handed]]
+    assert rebuilt == outcome.tokens == context.output
+    assert all(r.kept or r.written or r.handed for r in outcome.rounds)
+    assert [t for _, part in outcome.segments() for t in part] == outcome.tokens
+
+    # drafts and verdicts are well formed
+    for draft in drafts:
+        if draft.tokens:
+            assert draft.ends == sorted(set(draft.ends))
+            assert draft.ends[-1] == len(draft.tokens)
+            assert draft.ends[0] >= 1
+    judged = [draft for draft in drafts if draft.tokens]
+    for draft, verdict in zip(judged, verdicts, strict=True):
+        assert 0 <= verdict.keep <= len(draft.tokens)
+        if made.cuts == "ends":
+            assert verdict.keep in {0, *draft.ends}
+        assert len(verdict.scores) in {0, *range(1, len(draft.ends) + 1)}
+
+    # same seed, same output
+    assert again()[0].tokens == outcome.tokens
+
+
+@pytest.mark.parametrize("kind", registry.PACKAGES)
+def test_plugins_are_frozen_documented_dataclasses(kind: registry.Kind) -> None:
+    known = registry.plugins(kind)
+    assert known, f"no {kind} is registered"
+    for name, plugin in known.items():
+        assert dataclasses.is_dataclass(plugin.cls), name
+        parameters = plugin.cls.__dataclass_params__
+        assert parameters.frozen, f"{name}: options must not change during a run"
+        assert all(f.kw_only for f in dataclasses.fields(plugin.cls)), name
+        assert 10 < len(plugin.summary) < 100, f"{name}: one line of help, not {plugin.summary!r}"
+        plugin.cls()  # every option has a default
+
+
+def test_every_rule_says_what_it_needs() -> None:
+    for plugin in RULES.values():
+        rule = plugin.cls()
+        assert rule.cuts in {"tokens", "ends"}
+        assert rule.splits is None or rule.splits <= set(registry.plugins("split"))
+        assert isinstance(rule.lossless, bool)
+        assert isinstance(rule.needs, frozenset)
+
+

@@ -1,0 +1,149 @@
+"""Lossless means: what comes out has exactly the target's law. Shown, not assumed.
+
+100,000 outputs of three tokens each against the exact law of the toy target. A rule that is wrong
+in the way that public code often is must fail the same test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from semspec.drafters.lm import LanguageModel
+from semspec.engines.toy import Toy
+from semspec.protocols import Kit, Plan
+from semspec.rules.lossless import Lossless, LosslessSession
+from semspec.types import Context, Draft, Query, Read, Role, Round, Sampling, Verdict, What
+from tests.support.law import p_value, plain_plan, speculative_plan
+
+SURE = 1e-4  # a correct rule falls below it once in 10,000 runs; the seeds are fixed, so: never
+TOY = Toy(vocabulary=4, seed=3)
+STOPPING = Toy(vocabulary=4, seed=3, stop=True)
+SAMPLINGS = {
+    "T=1": Sampling(1.0),
+    "T=0.6": Sampling(0.6),
+    "top-k": Sampling(1.0, top_k=3),
+    "top-p": Sampling(0.8, top_p=0.9),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deterministic:
+    """Proposes tokens that were not sampled from anything, as retrieval does."""
+
+    uses: ClassVar[frozenset[Role]] = frozenset()
+    plain: ClassVar[bool] = False
+    rows: bool = False  # claims, wrongly, that they were sampled from the draft model's rows
+
+    def open(self, kit: Kit) -> DeterministicSession:
+        return DeterministicSession(kit, self.rows)
+
+
+class DeterministicSession:
+    def __init__(self, kit: Kit, rows: bool) -> None:
+        self.kit, self.rows = kit, rows
+
+    def draft(self, context: Context, room: int) -> Plan[Draft]:
+        tokens: list[int] = []
+        for _ in range(min(room, self.kit.draft_length)):
+            query = Query(
+                "draft",
+                context,
+                self.kit.sampling,
+                self.kit.rng,
+                tokens=tokens,
+                reads=(Read(What.PROBS),),
+            )
+            probs = (yield query)[Read(What.PROBS)]
+            tokens.append(int(probs[-1].argmax()))
+        ends = list(range(1, len(tokens) + 1))
+        return Draft(tokens, ends, probs=probs if self.rows else None)
+
+    def observe(self, context: Context, done: Round) -> None: ...
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_plain_decoding_has_the_targets_law(sampling: Sampling) -> None:
+    assert p_value(TOY, plain_plan, None, sampling) > SURE
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("draft_length", [1, 2, 5])
+def test_sampled_chain_is_lossless(sampling: Sampling, draft_length: int) -> None:
+    rule = Lossless()
+    plan = speculative_plan(LanguageModel(), rule)
+    assert p_value(TOY, plan, rule, sampling, draft_length=draft_length) > SURE
+
+
+def test_chain_of_whole_steps_is_lossless() -> None:
+    """Drafted by steps, cut by tokens."""
+    rule = Lossless()
+    plan = speculative_plan(LanguageModel(), rule)
+    assert p_value(TOY, plan, rule, Sampling(1.0), split="paragraph", draft_length=2) > SURE
+
+
+@pytest.mark.parametrize("draft_length", [2, 4])
+def test_end_of_text_is_lossless(draft_length: int) -> None:
+    rule = Lossless()
+    plan = speculative_plan(LanguageModel(), rule)
+    assert p_value(STOPPING, plan, rule, Sampling(1.0), draft_length=draft_length) > SURE
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.6)], ids=["T=1", "T=0.6"])
+def test_unsampled_chain_is_lossless(sampling: Sampling) -> None:
+    rule = Lossless()
+    plan = speculative_plan(Deterministic(), rule)
+    assert p_value(TOY, plan, rule, sampling) > SURE
+
+
+def test_wrong_rule_is_found_out() -> None:
+    """p/q on drafts that were never sampled from q: the common bug fails the same test."""
+    rule = Lossless()
+    plan = speculative_plan(Deterministic(rows=True), rule)
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=20_000) < 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffByOne(Lossless):
+    """Judges every token by the row after it: another classic."""
+
+    def open(self, kit: Kit) -> LosslessSession:
+        return OffByOneSession(kit)
+
+
+class OffByOneSession(LosslessSession):
+    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        inner = super().judge(context, draft)
+        query = next(inner)
+        answer = yield query
+        rows = answer.values[query.reads[0]]
+        answer.values = {query.reads[0]: torch.cat([rows[1:], rows[:1]])}
+        try:
+            inner.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        raise AssertionError
+
+
+def test_shifted_rows_are_found_out() -> None:
+    rule = OffByOne()
+    plan = speculative_plan(LanguageModel(), rule)
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=20_000) < 1e-12
+
+
+def test_methods_worked_example() -> None:
+    """methods.md 2.1: three deterministic siblings under p = [.35 .25 .20 .15 .05]."""
+    from semspec.rules._acceptance import residual
+
+    p = torch.tensor([0.35, 0.25, 0.20, 0.15, 0.05])
+    emitted, rest, row = torch.zeros(5), 1.0, p
+    for sibling in (0, 1, 2):
+        emitted[sibling] += rest * row[sibling]
+        rest *= float(1 - row[sibling])
+        row = residual(row, sibling, None)
+    assert torch.allclose(emitted + rest * row, p, atol=1e-6)
+
+
