@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001, RUF002 - the full-width stops are meant
 r"""A unit is a sentence, as far as its text alone can tell.
 
 A sentence ends
@@ -38,7 +39,7 @@ NO_OPENERS = frozenset(",;:+=<>/^&|%")  # what follows a stop that was not a ful
 TITLES = frozenset("Mr Mrs Ms Dr Prof St Mt Rev Gen Sen Rep Gov Capt Lt Col Sgt Hon Pres".split())
 ABBREVIATIONS = frozenset("vs viz cf al approx resp ca".split())
 NUMBERED = frozenset(  # abbreviations before a number, words or ends of sentences before a word
-    "no nos nr fig figs eq eqs eqn sec secs ch vol p pp art thm lem lemma prop cor def ex ref".split()
+    "no nos nr fig figs eq eqs eqn sec secs ch vol p pp art thm lem prop cor def ex ref".split()
 )
 # a lone capital after one of these is a quantity or an option, after others a person's initial
 NAMES_A_LETTER = frozenset("is be option choice answer case point equals".split())
