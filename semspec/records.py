@@ -162,11 +162,12 @@ class OpenRun(RunFolder):
     def _check(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
         file = self.path / "config.json"
         if not file.exists():
-            if (self.path / "problems.jsonl").exists():  # nothing tells what made these
-                raise UserError(
-                    f"{self.path} holds problems.jsonl but no config.json; "
-                    "choose another hydra.run.dir, or delete the folder"
-                )
+            for name in ("problems.jsonl", "result.json"):
+                if (self.path / name).exists():  # nothing tells what made it
+                    raise UserError(
+                        f"{self.path} holds {name} but no config.json; "
+                        "choose another hydra.run.dir, or delete the folder"
+                    )
             write_json(file, {"digest": digest(config, free), "config": config})
             return
         if self.config is None:

@@ -26,6 +26,11 @@ def number(value: float | None, digits: int = 2, unit: str = "") -> str:
     return DASH if value is None else f"{value:,.{digits}f}{unit}"
 
 
+def seconds(value: float | None) -> str:
+    """Three digits where a fixed number would show 0.00."""
+    return f"{value:.3g}" if value is not None and 0 < value < 1 else number(value)
+
+
 def percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.0f} %"
 
@@ -218,8 +223,10 @@ def result_table(result: Mapping[str, Any], title: str = "") -> RenderableType:
         table.add_row("speed-up [95 %]", "1.00x", faster.strip(), style="bold")
         table.add_row("speed-up per token", "1.00x", number(result["speedup_per_token"], 2, "x"))
     row("tokens per second", lambda f: number(f["tokens_per_second"], 1))
-    row("seconds per problem", lambda f: number(f["latency"]))
-    row("  median / 90 %", lambda f: f"{number(f['latency_median'])} / {number(f['latency_p90'])}")
+    row("seconds per problem", lambda f: seconds(f["latency"]))
+    row(
+        "  median / 90 %", lambda f: f"{seconds(f['latency_median'])} / {seconds(f['latency_p90'])}"
+    )
     row("tokens per problem", lambda f: number(f["tokens"], 1))
     row("units accepted", lambda f: percent(f["acceptance_rate"]))
     row("tokens accepted", lambda f: percent(f["acceptance_rate_tokens"]))

@@ -170,6 +170,13 @@ def _lines(parts: Iterable[Piece]) -> Iterator[_Line]:
         yield line
 
 
+def _gathered(rejected: list[Piece]) -> list[Piece]:
+    """Many small rejections within a line, as token by token, share a row."""
+    if len(rejected) <= 3 or any(p.score is not None for p in rejected):
+        return rejected
+    return [Piece("draft", " / ".join(p.text.strip() for p in rejected), rejected=True)]
+
+
 class Transcript:
     """Renders pieces: a line a unit, who wrote it in front, what was rejected beneath."""
 
@@ -185,7 +192,7 @@ class Transcript:
         for line in _lines(self.parts):
             if line.body:
                 yield from self._row(console, options, line.mark, line.score, line.body)
-            for piece in line.rejected if self.rejected else ():
+            for piece in _gathered(line.rejected) if self.rejected else ():
                 gone = Text(_visible(piece.text).strip(), STYLES["rejected"])
                 yield from self._row(console, options, "x", piece.score, gone)
             for note in line.notes:

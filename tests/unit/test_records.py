@@ -10,8 +10,9 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,13 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {"seed": 1, "model": {"name": "tiny", "layers": [1, 2]}, "quiet": False}
 
 
-@pytest.fixture(autouse=True)
-def _spare_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill loses nothing that was written; only a crash of the machine needs fsync."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory where that can be: thousands of files are written anew here."""
+    memory = Path("/dev/shm")
+    parent = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
+        yield Path(folder)
 
 
 @dataclass(frozen=True)
@@ -403,9 +407,11 @@ def test_a_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
-    (tmp_path / "problems.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match=r"no config\.json"):
-        RunFolder.open(tmp_path, CONFIG)
+    for name in ("result.json", "problems.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+        with pytest.raises(UserError, match=f"holds {name} but no config"):
+            RunFolder.open(tmp_path, CONFIG)
+        (tmp_path / name).unlink()
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
         RunFolder.open(tmp_path, CONFIG)

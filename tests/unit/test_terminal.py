@@ -154,6 +154,11 @@ def test_the_table() -> None:
     assert "note" not in text
 
 
+def test_short_latencies_keep_their_digits() -> None:
+    text = shown(result_table(summarise([a_line(seconds=0.01234)])))
+    assert "0.0123" in text and "6.00 / 6.00" in text
+
+
 def test_the_table_without_plain() -> None:
     text = shown(result_table(summarise([a_line(n, plain=False) for n in range(10)])))
     assert "speed-up [95 %]" not in text
@@ -244,6 +249,12 @@ def test_tokens_share_a_line() -> None:
         "  T│ Then",
         "  x│ Let",
     ]
+
+
+def test_many_small_rejections_share_a_row() -> None:
+    rounds = [Round(drafted=[5], ends=[1], written=[1])] * 4
+    text = shown(transcript(pieces(rounds, decode, unit="tokens")))
+    assert text.splitlines()[2:] == ["  x│ So y=04. / So y=04. / So y=04. / So y=04."]
 
 
 def test_a_tree_shows_what_was_kept() -> None:
