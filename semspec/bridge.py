@@ -1,10 +1,10 @@
 """A draft whose special tokens are not the target's: ids translated on the way in and out.
 
 QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but not their special tokens
-(``<|im_start|>`` here, a token for the user there, ``<think>`` in both at different ids) nor the
-padding of their vocabularies. Rules compare draft and target by id, column by column and position by position,
-so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the draft's ids
-behind a one-to-one map:
+(``<|im_start|>`` here, a mark for the user there, ``<think>`` in both at different ids) nor the
+padding of their vocabularies. Rules compare draft and target by id, column by column and position
+by position, so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the
+draft's ids behind a one-to-one map:
 
 * tokens of the same content are the same token; end of text is end of text, whatever its name, and
   likewise for the beginning of text;
