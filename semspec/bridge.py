@@ -1,10 +1,10 @@
 """A draft whose special tokens are not the target's: ids translated on the way in and out.
 
 QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but not their special tokens
-(``<|im_start|>`` here, a token for the user there, ``<think>`` in both at different ids) nor the
-padding of their vocabularies. Rules compare draft and target by id, column by column and position by position,
-so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the draft's ids
-behind a one-to-one map:
+(``<|im_start|>`` here, a mark for the user there, ``<think>`` in both at different ids) nor the
+padding of their vocabularies. Rules compare draft and target by id, column by column and position
+by position, so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the
+draft's ids behind a one-to-one map:
 
 * tokens of the same content are the same token; end of text is end of text, whatever its name, and
   likewise for the beginning of text;
@@ -99,6 +99,8 @@ def build_bridge(
     ours, theirs = target.vocabulary | target.added, draft.vocabulary | draft.added
     if ours == theirs and target_size == draft_size:
         return None
+    if target.eos is None:
+        raise UserError(f"the tokenizer of '{target.name}' has no end-of-text token: set eos_token")
     _check_ordinary(target, draft, ours, theirs)
 
     to_target = [NONE] * draft_size
@@ -124,8 +126,6 @@ def build_bridge(
         for t in target.stop_ids:
             if t < target_size and paired[t] == NONE:
                 to_draft[t] = draft.eos
-    if target.eos is None:
-        raise UserError(f"the tokenizer of '{target.name}' has no end-of-text token: set eos_token")
     return Bridge(to_draft, to_target, target.eos, filler)
 
 
@@ -192,7 +192,10 @@ class BridgedEngine:
         bridge: Bridge,
         draft_prompt: Callable[[Context], Sequence[int]] | None = None,
     ) -> None:
-        """``draft_prompt``: the draft's own prompt (draft ids), in place of the context's."""
+        """``draft_prompt``: the draft's own prompt (draft ids), in place of the context's.
+
+        Where it is the longer one, the caller leaves room for that in the context limit.
+        """
         self.engine = engine
         self.bridge = bridge
         self.draft_prompt = draft_prompt

@@ -16,6 +16,9 @@ letter, a comma or an operator (except after a number: "x = 3. y is"), after an 
 (e.g., Dr., "No." before a number), an initial, a list marker ("1." first in a line), an ellipsis
 unless a capital follows, a factorial.
 
+Look-ahead and exactness: a token that revealed an end was drawn. Where it is thrown away and drawn
+again, openings of sentences come out too rarely, so a lossless rule must keep it in the draft.
+
 A character whose bytes are spread over tokens reaches a splitter as U+FFFD and counts as a letter,
 so a CJK stop in such pieces is missed; the vocabularies in use have these stops as one token.
 """

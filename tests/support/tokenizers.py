@@ -1,10 +1,12 @@
 # ruff: noqa: RUF001 - the special tokens are the models' own
-"""Small real tokenizers, built in a folder: byte-level BPE with the special tokens of two families."""
+"""Small real tokenizers in a folder: byte-level BPE with the special tokens of two families."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -60,11 +62,12 @@ def save(
     template: str | None,
     eos: str | None,
     bos: str | None = None,
-    **files: object,
+    files: Mapping[str, object] | None = None,
 ) -> str:
     """A model's folder as far as text goes; ``files`` are written as JSON."""
     tokenizer.add_special_tokens([AddedToken(s, normalized=False) for s in special])
-    wrapped = PreTrainedTokenizerFast(
+    fast: Any = PreTrainedTokenizerFast  # untyped
+    wrapped = fast(
         tokenizer_object=tokenizer,
         eos_token=eos,
         bos_token=bos,
@@ -72,16 +75,16 @@ def save(
         clean_up_tokenization_spaces=False,
     )
     wrapped.save_pretrained(folder)
-    for name, content in files.items():
+    for name, content in (files or {}).items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return str(folder)
 
 
 def qwq(folder: Path, **files: object) -> str:
     """Like QwQ-32B: <|im_end|> ends a turn, <|endoftext|> a document."""
-    return save(folder, bpe(), QWQ, QWQ_TEMPLATE, "<|im_end|>", **files)
+    return save(folder, bpe(), QWQ, QWQ_TEMPLATE, "<|im_end|>", files=files)
 
 
 def r1(folder: Path, **files: object) -> str:
     """Like the R1 distillates: the same ordinary tokens, other special ones."""
-    return save(folder, bpe(), R1, R1_TEMPLATE, R1[0], R1[3], **files)
+    return save(folder, bpe(), R1, R1_TEMPLATE, R1[0], R1[3], files=files)

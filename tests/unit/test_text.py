@@ -76,14 +76,14 @@ def test_an_empty_question_is_refused(text: Text, question: str) -> None:
 
 def test_no_chat_template(tmp_path: Path) -> None:
     text = Text(small.save(tmp_path, small.bpe(), ["<e>"], None, "<e>"))
-    with pytest.raises(UserError, match="no chat template.*instruction-tuned"):
+    with pytest.raises(UserError, match=r"no chat template.*instruction-tuned"):
         text.prompt("How many?")
 
 
 def test_a_template_that_refuses(tmp_path: Path) -> None:
     text = Text(small.r1(tmp_path))
     assert text.prompt("Why?")[0] == f"{small.R1[3]}{small.R1[1]}Why?{small.R1[2]}<think>\n"
-    with pytest.raises(UserError, match="no system message, please.*leave the system message out"):
+    with pytest.raises(UserError, match=r"no system message, please.*leave the system message out"):
         text.prompt("Why?", system="Be brief.")
 
 
@@ -113,9 +113,10 @@ def test_the_file_is_taken_at_its_word(tmp_path: Path) -> None:
     typed = Text(small.qwq(tmp_path / "typed", config={"model_type": "qwen2"}))
     assert typed.fingerprint == plain.fingerprint
     backend = typed.tokenizer.backend_tokenizer
-    assert small.PATTERN in json.loads(backend.to_str())["pre_tokenizer"]["pretokenizers"][0][
-        "pattern"
-    ].values()
+    assert (
+        small.PATTERN
+        in json.loads(backend.to_str())["pre_tokenizer"]["pretokenizers"][0]["pattern"].values()
+    )
 
 
 @pytest.mark.parametrize(
