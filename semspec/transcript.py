@@ -17,7 +17,7 @@ from rich.text import Text
 from semspec.types import Round, Writer
 
 STYLES = {"draft": "cyan", "target": "bold yellow", "rejected": "dim strike", "note": "dim italic"}
-_OVER = re.compile(r"[.?!…。？！][)\]\"'”’*]*\s*$|\n\s*$")  # noqa: RUF001
+_OVER = re.compile(r"[.?!…。？！][)\]\"'”’*]*\s*$|\n\s*$")
 _HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of half a character
 
 Decode = Callable[[Sequence[int]], str]

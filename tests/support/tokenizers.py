@@ -1,4 +1,4 @@
-# ruff: noqa: RUF001 - the special tokens are the models' own
+
 """Small real tokenizers in a folder: byte-level BPE with the special tokens of two families."""
 
 from __future__ import annotations
@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 CORPUS = [

@@ -1,4 +1,4 @@
-# ruff: noqa: RUF001 - the special tokens are the models' own
+
 """The bridge: maps between real tokenizers, and an engine behind one whose law is known."""
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from semspec.protocols import Drafter, Plan, Rule
 from semspec.rules.lossless import Lossless
 from semspec.sampling import probabilities
 from semspec.text import Text
-from semspec.types import Answer, Context, Generate, Outcome, Query, Read, Sampling, What
+from semspec.types import (
+    Answer,
+    Context,
+    Generate,
+    Outcome,
+    Query,
+    Read,
+    Sampling,
+    What,
+)
 from tests.support import tokenizers as small
 from tests.support.law import toy_kit
 

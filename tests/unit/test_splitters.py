@@ -1,4 +1,4 @@
-# ruff: noqa: RUF001 - the full-width stops are meant
+
 """Splitters: the traps by hand, the invariants by hypothesis."""
 
 from __future__ import annotations
