@@ -74,15 +74,14 @@ class Stage:
 
 
 STAGES = (
-    Stage("d1", 2, 1200, 8, 16, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5),
-    Stage("d2", 2, 1200, 12, 12, 0.35, 4e-3, 3e-3, 20, 0.5, 0.05, "d1"),
-    Stage("d3", 2, 1200, 8, 16, 0.60, 4e-3, 3e-3, 20, 0.9, 0.5, "d2"),
-    Stage("d4", 2, 700, 20, 2, 0.45, 4e-3, 3e-3, 20, 0.3, 0.02, "d3"),
-    Stage("t6", 6, 300, 20, 2, 0.45, 3e-3, 2e-3, 20, 0.7, 0.4, "d4"),
-    Stage("t12", 12, 200, 20, 1, 0.45, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6"),
-    Stage("t24", 24, 200, 20, 0, 0.45, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12"),
+    Stage("d1", 2, 2400, 4, 8, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5),
+    Stage("d2", 2, 2400, 6, 6, 0.35, 4e-3, 3e-3, 20, 0.7, 0.2, "d1"),
+    Stage("d3", 2, 1600, 10, 2, 0.40, 4e-3, 3e-3, 20, 0.3, 0.02, "d2"),
+    Stage("t6", 6, 500, 10, 2, 0.40, 3e-3, 2e-3, 20, 0.7, 0.4, "d3"),
+    Stage("t12", 12, 300, 16, 1, 0.40, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6"),
+    Stage("t24", 24, 250, 16, 0, 0.40, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12"),
 )
-DRAFT, TARGET = "d4", "t24"
+DRAFT, TARGET = "d3", "t24"
 
 
 # ---- text -------------------------------------------------------------------------------------
@@ -357,6 +356,11 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     arguments.work.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer(arguments.seed)
+    kept = arguments.work / "vocabulary.json"
+    vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    if kept.exists() and kept.read_text() != vocabulary:
+        parser.error(f"{arguments.work} holds stages of another tokenizer: give an empty folder")
+    kept.write_text(vocabulary)
     for number, stage in enumerate(STAGES):
         shutil.rmtree(arguments.work / f"{stage.name}.part", ignore_errors=True)
         if not (arguments.work / stage.name).exists():

@@ -5,7 +5,6 @@ Pure: it yields queries and receives answers (``protocols.Plan``), and never see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
@@ -69,9 +68,10 @@ def _commit(
     written = list(verdict.write)[: left - len(kept)]
     if kept and kept[-1] in kit.stop_ids:
         written = []
-    done.drafted, done.ends = draft.tokens, draft.ends
+    done.drafted, done.ends, done.parents = draft.tokens, draft.ends, draft.parents
     done.kept, done.written = kept, written
-    done.units_kept = sum(end <= verdict.keep for end in draft.ends) if draft.parents is None else 0
+    chain = draft.parents is None
+    done.units_kept = sum(end <= verdict.keep for end in draft.ends) if chain else len(kept)
     done.scores, done.note = verdict.scores, verdict.note
     context.extend(kept)
     context.extend(written)
@@ -91,7 +91,7 @@ def _hand_over(
     )
     answer = yield query
     _book(query, answer, done)
-    done.handed = answer.tokens
+    done.handed, done.handed_ends = answer.tokens, answer.ends
     context.extend(answer.tokens)
 
 
@@ -118,7 +118,8 @@ def _finish(context: Context, kit: Kit) -> Literal["eos", "budget"]:
 
 def _book(query: Query, answer: Answer, done: Round) -> None:
     done.seconds[query.purpose] = done.seconds.get(query.purpose, 0.0) + answer.seconds
-    done.passes[query.model] = done.passes.get(query.model, 0) + 1
+    # a generated token is a pass of its own; the prompt goes through with the first
+    done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
 
 
 def _booked(plan: Plan[T], done: Round) -> Plan[T]:
@@ -133,6 +134,13 @@ def _booked(plan: Plan[T], done: Round) -> Plan[T]:
         return stop.value  # type: ignore[no-any-return]
 
 
-def unit_ends(ends: Sequence[int], length: int) -> list[int]:
-    """Ends of a draft's units; what is left open at its end (cap, limit, end of text) counts too."""
-    return [*ends, length] if length and (not ends or ends[-1] < length) else list(ends)
+def draft_ends(answer: Answer) -> list[int]:
+    """Ends of the units of a generated draft.
+
+    What a limit or the end of the text left open counts as a unit; a token that only revealed the
+    end of the last unit does not.
+    """
+    length = len(answer.tokens)
+    if answer.finish == "units" or not length or (answer.ends and answer.ends[-1] == length):
+        return list(answer.ends)
+    return [*answer.ends, length]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from semspec.types import (
     Answer,
@@ -71,8 +71,8 @@ class DraftSession(Protocol):
 class Drafter(Protocol):
     """Proposes tokens."""
 
-    uses: frozenset[Role]  # the models that it asks
-    plain: bool  # whether it never drafts, so that the target may write to the end
+    uses: ClassVar[frozenset[Role]]  # the models that it asks
+    plain: ClassVar[bool]  # whether it never drafts, so that the target may write to the end
 
     def open(self, kit: Kit) -> DraftSession: ...
 
@@ -88,10 +88,10 @@ class RuleSession(Protocol):
 class Rule(Protocol):
     """Decides how much of a draft to keep."""
 
-    needs: frozenset[What]  # what it reads from the target
-    cuts: Literal["tokens", "ends"]  # where it may cut a draft
-    splits: frozenset[str] | None  # the splits it can work with; None: any
-    lossless: bool  # whether what comes out has exactly the target's law
+    needs: ClassVar[frozenset[What]]  # what it reads from the target
+    cuts: ClassVar[Literal["tokens", "ends"]]  # where it may cut a draft
+    splits: ClassVar[frozenset[str] | None]  # the splits it can work with; None: any
+    lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
 
     def evidence(self) -> tuple[Read, ...]:
         """What a model-based drafter must read for it while drafting; see ``Draft.evidence``."""

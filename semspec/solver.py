@@ -61,8 +61,14 @@ class Solver:
 
     def _load_draft(self, model: ModelConfig) -> Engine:
         text = Text(model.location, model.revision)
-        bridge = build_bridge(self.text, text)  # refuses tokenizers that do not agree
+        build_bridge(self.text, text)  # refuses tokenizers that do not agree, before weights load
         engine = self._load(model)
+        bridge = build_bridge(
+            self.text,
+            text,
+            target_vocabulary=self.engines["target"].vocabulary,
+            draft_vocabulary=engine.vocabulary,
+        )
         return engine if bridge is None else BridgedEngine(engine, bridge)
 
     def kit(self, problem_id: str, prompt: str, mode: Mode) -> Kit:

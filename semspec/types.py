@@ -100,14 +100,18 @@ class Boundary(Protocol):
     def feed(self, token: int) -> int | None:
         """0: a unit ends after this token; -1: it had ended before this token; None: no end here.
 
-        After -1 the token that revealed the end counts as the first of the next unit.
+        After -1 the token that revealed the end is the first of the next unit.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Ask a query to continue after its tokens."""
+    """Ask a query to continue after its tokens.
+
+    A token that only revealed the last end asked for (-1) stays in the answer, after ``ends[-1]``:
+    dropping it and drawing again would favour tokens that do not open a unit.
+    """
 
     limit: int  # tokens at most
     boundary: Boundary | None = None  # None: until end of text or the limit
@@ -155,7 +159,7 @@ class Draft:
     """
 
     tokens: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)  # ascending, in 1..len(tokens)
+    ends: list[int] = field(default_factory=list)  # ascending; a tail without an end is no unit
     probs: Tensor | None = None
     parents: list[int] | None = None  # None: a chain
     evidence: Mapping[Read, Any] = field(default_factory=dict)  # what the draft model read for a rule
@@ -193,10 +197,12 @@ class Round:
     kept: list[int] = field(default_factory=list)
     written: list[int] = field(default_factory=list)  # by the rule: residual, bonus, correction
     handed: list[int] = field(default_factory=list)  # by the target after a handover
+    handed_ends: list[int] = field(default_factory=list)  # ends of units among them
+    parents: list[int] | None = None  # of the drafted tokens, where they are a tree
     scores: list[float] = field(default_factory=list)
     note: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
-    passes: dict[str, int] = field(default_factory=dict)  # queries, by role
+    passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
     units_kept: int = 0
 
 

@@ -109,21 +109,16 @@ class ToyEngine:
             greedy = query.sampling.greedy
             token = int(row.argmax()) if greedy else draw(row, query.rng.random())
             end = ask.boundary.feed(token) if ask.boundary is not None else None
-            if end == -1:
-                ends.append(len(tokens))
-                if len(ends) == ask.units:
-                    answer.finish = "units"
-                    break
             tokens.append(token)
             states.append((states[-1][1], token))
+            if end is not None:
+                ends.append(len(tokens) + end)
             if token in self.stop_ids:
                 answer.finish = "eos"
                 break
-            if end == 0:
-                ends.append(len(tokens))
-                if len(ends) == ask.units:
-                    answer.finish = "units"
-                    break
+            if len(ends) == ask.units:
+                answer.finish = "units"
+                break
         answer.fed += len(tokens)
         return tokens, ends
 

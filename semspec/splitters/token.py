@@ -22,7 +22,7 @@ class TokenBoundary:
 
 @register("split", "token")
 @dataclass(frozen=True, kw_only=True)
-class Token:
+class TokenSplit:
     """Every token is a unit of its own."""
 
     def open(self, piece: Callable[[int], str], cap: int) -> Boundary:

@@ -10,13 +10,13 @@ from typing import ClassVar
 from semspec.world.base import Domain, Form
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-FURTHEST = 29  # days that one line may count
+FURTHEST = 9  # days that one line may count
 _DAY = "|".join(WEEKDAYS)
 _SLOTS = {
     **dict.fromkeys("tuv", "[a-z]"),
     **dict.fromkeys("rp", f"(?:{_DAY})"),
-    "E": r"\d{1,2} days (?:after|before) [a-z]",
-    "X": rf"\d{{1,2}} days (?:after|before) [a-z]=(?:{_DAY})",
+    "E": r"\d days (?:after|before) [a-z]",
+    "X": rf"\d days (?:after|before) [a-z]=(?:{_DAY})",
 }
 _FORMS = {
     "goal": [
@@ -53,7 +53,7 @@ _FORMS = {
     ],
 }
 _QUESTION = re.compile(rf"Counting weekdays, let ([a-z])=({_DAY}), (.+)\. Find ([a-z])\.")
-_EXPRESSION = re.compile(rf"(\d{{1,2}}) days (after|before) ([a-z](?:=(?:{_DAY}))?)")
+_EXPRESSION = re.compile(rf"(\d) days (after|before) ([a-z](?:=(?:{_DAY}))?)")
 
 
 class Weekdays(Domain):

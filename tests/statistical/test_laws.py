@@ -16,8 +16,18 @@ from semspec.drafters.lm import LanguageModel
 from semspec.engines.toy import Toy
 from semspec.protocols import Kit, Plan
 from semspec.rules.lossless import Lossless, LosslessSession
-from semspec.types import Context, Draft, Query, Read, Role, Round, Sampling, Verdict, What
-from tests.support.law import p_value, plain_plan, speculative_plan
+from semspec.types import (
+    Context,
+    Draft,
+    Query,
+    Read,
+    Role,
+    Round,
+    Sampling,
+    Verdict,
+    What,
+)
+from tests.support.law import handover_plan, p_value, plain_plan, speculative_plan
 
 SURE = 1e-4  # a correct rule falls below it once in 10,000 runs; the seeds are fixed, so: never
 TOY = Toy(vocabulary=4, seed=3)
@@ -78,11 +88,18 @@ def test_sampled_chain_is_lossless(sampling: Sampling, draft_length: int) -> Non
     assert p_value(TOY, plan, rule, sampling, draft_length=draft_length) > SURE
 
 
-def test_chain_of_whole_steps_is_lossless() -> None:
-    """Drafted by steps, cut by tokens."""
+@pytest.mark.parametrize("split", ["paragraph", "sentence"])
+def test_chain_of_whole_steps_is_lossless(split: str) -> None:
+    """Drafted by steps, cut by tokens; a sentence's end is revealed only by the token after it."""
     rule = Lossless()
     plan = speculative_plan(LanguageModel(), rule)
-    assert p_value(TOY, plan, rule, Sampling(1.0), split="paragraph", draft_length=2) > SURE
+    assert p_value(TOY, plan, rule, Sampling(1.0), split=split, draft_length=2) > SURE
+
+
+@pytest.mark.parametrize("split", ["paragraph", "sentence"])
+def test_what_the_target_writes_unit_by_unit_is_its_own(split: str) -> None:
+    """Handovers of one unit each: nothing that was drawn is drawn again."""
+    assert p_value(TOY, handover_plan, None, Sampling(1.0), split=split) > SURE
 
 
 @pytest.mark.parametrize("draft_length", [2, 4])

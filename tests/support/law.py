@@ -8,21 +8,27 @@ from collections.abc import Callable
 
 from scipy.stats import chisquare
 
+from semspec.drafters.none import NoDrafter
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import decode_plainly, speculate
 from semspec.protocols import Drafter, Kit, Plan, Rule
+from semspec.rules.lossless import Lossless
 from semspec.splitters.paragraph import Paragraph
-from semspec.splitters.token import Token
+from semspec.splitters.sentence import Sentence
+from semspec.splitters.token import TokenSplit
 from semspec.types import Context, Outcome, Sampling
 
 PROMPT = (0, 1)
-SPLITTERS = {"token": Token, "paragraph": Paragraph}
+SPLITTERS = {"token": TokenSplit, "paragraph": Paragraph, "sentence": Sentence}
+
+
+PIECES = (" It", " is", "\n\n", ".")
 
 
 def piece(token: int) -> str:
-    """Token 2 ends a paragraph in the toy world."""
-    return "\n\n" if token == 2 else f"t{token} "
+    """In the toy world token 2 ends a paragraph, and token 3 a sentence if a word follows."""
+    return PIECES[token % len(PIECES)]
 
 
 def toy_kit(
@@ -91,3 +97,9 @@ def p_value(
     expected += [sum(law[o] for o in rare) * samples] * bool(rare)
     scale = sum(observed) / sum(expected)
     return float(chisquare(observed, [e * scale for e in expected]).pvalue)
+
+
+def handover_plan(context: Context, kit: Kit, length: int) -> Plan[Outcome]:
+    """Never drafts, so that every round is a handover of one unit."""
+    rule = Lossless()
+    return speculate(context, kit, NoDrafter().open(kit), rule.open(kit), length)

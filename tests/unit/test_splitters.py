@@ -1,9 +1,11 @@
+
 """Splitters: the traps by hand, the invariants by hypothesis."""
 
 from __future__ import annotations
 
 import random
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +33,7 @@ def units(name: str, pieces: list[str], cap: int = CAP) -> list[str]:
     """The units as text, the unfinished rest last."""
     ends = unit_ends(splitter(name).open(pieces.__getitem__, cap), range(len(pieces)))
     cuts = [0, *ends, len(pieces)]
-    texts = ["".join(pieces[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    texts = ["".join(pieces[a:b]) for a, b in pairwise(cuts)]
     return texts if texts[-1] else texts[:-1]
 
 
@@ -209,10 +211,41 @@ def test_sentence_cap() -> None:
 # ---- all --------------------------------------------------------------------------------------
 
 FRAGMENTS = [
-    "", " ", "\n", "\n\n", "\r\n", "\n\n\n", ".\n\n", "\n\nWe", ". ", ".", "...", "?", "! ", "。",
-    "」", '"', ")", "**", " e", "e.g", "Dr", "No", " 5", "3", "A", " So", " so", "So. Go", " So.\n\n",
-    "\ufffd", "<think>", ",", " +", "好", "(", "\\ldots",
-]  # fmt: skip
+    *(
+        "",
+        " ",
+        "\n",
+        "\n\n",
+        "\r\n",
+        "\n\n\n",
+        ".\n\n",
+        "\n\nWe",
+        ". ",
+        ".",
+        "...",
+        "?",
+        "! ",
+        "。",
+    ),
+    *(
+        "」",
+        '"',
+        ")",
+        "**",
+        " e",
+        "e.g",
+        "Dr",
+        "No",
+        " 5",
+        "3",
+        "A",
+        " So",
+        " so",
+        "So. Go",
+        " So.\n\n",
+    ),
+    *("\ufffd", "<think>", ",", " +", "好", "(", "\\ldots"),
+]
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=40)
 caps = st.integers(1, 12)
 
@@ -227,11 +260,11 @@ def test_units_are_a_partition(name: str, pieces: list[str], cap: int) -> None:
     assert ends == sorted(set(ends))
     assert all(0 < end <= len(pieces) for end in ends)
     cuts = [0, *ends]
-    assert all(b - a <= cap for a, b in zip(cuts, cuts[1:], strict=False))
+    assert all(b - a <= cap for a, b in pairwise(cuts))
     assert len(pieces) - cuts[-1] <= cap  # one more only where an end is still to be told
     assert "".join(units(name, pieces, cap)) == "".join(pieces)
     if name != "token" and cap > len(pieces):
-        finished = ["".join(pieces[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        finished = ["".join(pieces[a:b]) for a, b in pairwise(cuts)]
         assert all(u.strip() for u in finished)
 
 

@@ -1,0 +1,118 @@
+# Everything a user or a developer types. `make` alone prints what there is.
+#
+# Two environments, each made when it is first needed and again when what it is made from changes:
+#   .venv         semspec on transformers; `make test` and `make lint` add the development tools
+#   .venv-sglang  SGLang on a CPU with semspec, for tests/sglang
+# A stamp in the environment's folder carries a checksum of its ingredients and is written last, so
+# an install that was interrupted is begun again from an empty folder.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+# Of pyproject.toml only what stands before the first [tool.] table goes into an environment.
+checksum = $(shell (sed '/^\[tool\./,$$d' pyproject.toml; cat $(1)) | cksum | cut -d' ' -f1)
+CORE := .venv/core-$(call checksum,constraints/cpu.txt).stamp
+DEV := .venv/dev-$(call checksum,constraints/cpu.txt).stamp
+SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-cpu-nodeps.txt).stamp
+
+# One thread for each process: more collapse on few cores, and sums then depend on their number.
+ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+PIP := -m pip --disable-pip-version-check --quiet --quiet
+
+##@ Use
+
+.PHONY: run
+run: $(CORE) ## Run semspec, offline on the embedded pair unless ARGS="model=... draft=..." say otherwise
+	@.venv/bin/python -m semspec.run $(ARGS)
+
+.PHONY: bench
+bench: $(CORE) ## Measure speed and accuracy on this machine and write the figures that the README quotes
+	@$(ONE_THREAD) .venv/bin/python scripts/bench.py $(ARGS)
+
+##@ Check
+
+.PHONY: test
+test: test-core test-sglang ## All tests, SGLang's included
+
+.PHONY: test-core
+test-core: $(DEV) ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
+	@$(ONE_THREAD) .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+.PHONY: test-sglang
+test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
+	@$(ONE_THREAD) .venv-sglang/bin/python -m pytest tests/sglang $(ARGS)
+
+.PHONY: lint
+lint: $(DEV) ## Style (ruff), nothing is changed
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+
+.PHONY: format
+format: $(DEV) ## Format, and mend what ruff can mend
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+.PHONY: types
+types: $(DEV) ## Types (mypy, strict)
+	@.venv/bin/mypy
+
+##@ Environments
+
+.PHONY: env
+env: $(DEV) ## .venv with the development tools
+	@:
+
+.PHONY: env-sglang
+env-sglang: $(SGLANG) ## .venv-sglang (about 2 GB)
+	@:
+
+.PHONY: clean
+clean: ## Remove both environments, caches and builds; runs/ stays
+	@rm -rf .venv .venv-sglang dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help
+help: ## What there is
+	@awk 'BEGIN { FS = ":.*## "; printf "usage: make \033[36mTARGET\033[0m [ARGS=\"...\"] [PYTHON=python3.12]\n" } \
+	  /^##@/ { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST)) \
+	  | if [ -t 1 ] && [ -z "$${NO_COLOR:-}" ]; then cat; else sed 's/\x1b\[[0-9;]*m//g'; fi
+
+# ---- how they are made ------------------------------------------------------------------------
+
+define check_python
+version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || version=missing; \
+case $$version in 3.1[1-9]|3.[2-9][0-9]) ;; \
+  *) echo "semspec needs Python 3.11 or newer; $(PYTHON) is $$version. Name another: make PYTHON=python3.12" >&2; exit 1;; esac
+endef
+
+# setuptools is there for hydra's one dependency without a wheel; --no-build-isolation keeps pip from
+# fetching build tools that no file pins.
+$(CORE):
+	@$(check_python)
+	@echo "Making .venv (about a minute, once) ..." >&2
+	@$(PYTHON) -m venv --clear .venv
+	@.venv/bin/python $(PIP) install -c constraints/cpu.txt setuptools hatchling
+	@.venv/bin/python $(PIP) install -c constraints/cpu.txt --no-build-isolation --editable .
+	@touch $@
+
+$(DEV): | $(CORE)
+	@echo "Adding the development tools to .venv (half a minute, once) ..." >&2
+	@rm $(CORE)
+	@.venv/bin/python $(PIP) install -r constraints/cpu.txt
+	@touch $(CORE) $@
+
+$(SGLANG):
+	@$(check_python)
+	@echo "Making .venv-sglang with SGLang for the CPU (a few minutes, once) ..." >&2
+	@$(PYTHON) -m venv --clear .venv-sglang
+	@.venv-sglang/bin/python $(PIP) install -r constraints/sglang-cpu.txt
+	@.venv-sglang/bin/python $(PIP) install --no-deps -r constraints/sglang-cpu-nodeps.txt
+	@.venv-sglang/bin/python $(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,222 @@
+"""Files that survive a kill at any moment: whole files are replaced, lines are whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from semspec.errors import UserError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+@contextlib.contextmanager
+def told_in_one_line(folder: Path) -> Iterator[None]:
+    """Turns what a disk can do to us into one line and the way out."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise UserError(
+                f"no space left in {folder}: {reason}; "
+                "free space and start the same command again to continue"
+            ) from error
+        if error.errno in _FORBIDDEN:
+            raise UserError(
+                f"cannot write in {folder}: {reason}; "
+                "make it writable or choose another hydra.run.dir"
+            ) from error
+        raise UserError(
+            f"cannot use {folder}: {reason} ({error.filename or 'no file named'}); "
+            "mend it or choose another hydra.run.dir"
+        ) from error
+
+
+def _convert(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if hasattr(value, "item"):  # a numpy or torch scalar
+        return value.item()
+    raise TypeError(f"not JSON: {type(value).__name__}")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return value
+
+
+def dumps(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader takes: ASCII (models emit lone surrogates), NaN and infinity null."""
+    separators = (",", ": ") if indent else (",", ":")
+    try:
+        return json.dumps(
+            value, allow_nan=False, default=_convert, indent=indent, separators=separators
+        )
+    except ValueError:  # rare, so that the common case stays one fast call
+        loose = json.loads(json.dumps(value, default=_convert))
+        return json.dumps(_finite(loose), allow_nan=False, indent=indent, separators=separators)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:  # one write in practice; a full disk takes a part and refuses the rest
+        view = view[os.write(fd, view) :]
+
+
+def sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:  # some network file systems cannot; the rename itself is still atomic
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, durable: bool = True) -> Iterator[int]:
+    """A descriptor whose content takes the place of ``path`` at the end, or leaves it as it was."""
+    temporary = path.with_name(f".{path.name}.tmp")  # one name: what a kill leaves is overwritten
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        try:
+            yield fd
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any, durable: bool = True) -> None:
+    """Writes a whole JSON file, or leaves the old one."""
+    data = (dumps(value, indent=2) + "\n").encode()
+    with replacing(path, durable) as fd:
+        _write_all(fd, data)
+
+
+def read_json(path: Path) -> Any | None:
+    """The file's content; None where there is none or it is not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """Lines that end in a newline; what follows the last one was torn, or is being written."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    """A line's object, or None where it is not one."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class LineFile:
+    """A file of JSON lines that only grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+    def append(self, value: Any) -> None:
+        """Writes one line in one write; where that fails, takes back what was written of it."""
+        data = (dumps(value) + "\n").encode()
+        before = os.fstat(self._fd).st_size
+        try:
+            _write_all(self._fd, data)
+        except BaseException:  # an interrupt may come between the parts of a write, too
+            with contextlib.suppress(OSError):  # else the next start cuts it off
+                os.ftruncate(self._fd, before)
+            raise
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def __enter__(self) -> LineFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def cut(path: Path, size: int) -> None:
+    """Shortens a file in place: needs no space, and a kill leaves either length."""
+    with path.open("rb+") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
+
+
+def cut_torn_line(path: Path) -> None:
+    """Removes what follows the last newline, and a last line that is no JSON object."""
+    if not path.exists():
+        return
+    size = good = 0
+    last = b""
+    for line in whole_lines(path):
+        good, size, last = size, size + len(line), line
+    if last and parse(last) is None:  # a crash of the machine may leave zeros before the newline
+        size = good
+    if size != path.stat().st_size:
+        cut(path, size)
+
+
+def keep_lines(path: Path, ids: set[str]) -> None:
+    """Drops every line whose ``id`` is not among ``ids``, and every line that cannot be read."""
+    end = size = 0  # of the kept lines before the first dropped one; of all whole lines
+    later = dropped = False  # whether a kept line follows a dropped one
+    for line in whole_lines(path):
+        size += len(line)
+        if _kept(line, ids):
+            later = later or dropped
+            end = end if dropped else size
+        else:
+            dropped = True
+    if later:
+        with replacing(path) as fd:
+            for line in whole_lines(path):
+                if _kept(line, ids):
+                    _write_all(fd, line)
+    elif path.exists() and path.stat().st_size != end:
+        cut(path, end)
+
+
+def _kept(line: bytes, ids: set[str]) -> bool:
+    value = parse(line)
+    return value is not None and value.get("id") in ids

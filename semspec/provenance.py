@@ -1,0 +1,123 @@
+"""Where a result came from: code, versions, command and machine. Never raises, tells no secrets.
+
+Environment variables are not recorded, and options that look like a credential are masked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("semspec", "torch", "transformers", "huggingface-hub", "sglang")
+
+_NAME = r"(?:[\w.+~@/-]*[._/-]|[-+~]*)(?:token|secret|password|passwd|credentials?|api_?-?key|auth)"
+_OPTION = re.compile(rf"({_NAME}=).+", re.IGNORECASE | re.DOTALL)  # max_tokens=9 is none
+_FLAG = re.compile(rf"-{_NAME}", re.IGNORECASE)
+_VALUE = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_)[\w-]{16,}|(?<=://)[^/@\s]+(?=@)")
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """The command line with whatever looks like a credential replaced by ``***``."""
+    shown: list[str] = []
+    for word in argv:
+        if shown and _FLAG.fullmatch(argv[len(shown) - 1]) and not word.startswith("-"):
+            shown.append("***")
+        else:
+            shown.append(_VALUE.sub("***", _OPTION.sub(r"\1***", word)))
+    return shown
+
+
+def collect(seed: int | None = None, argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Everything that can be told; what cannot is None."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": _try(lambda: masked(sys.orig_argv if argv is None else argv)),
+        "seed": seed,
+        "git": _try(_git),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "python": _try(platform.python_version),
+        "platform": _try(platform.platform),
+        "machine": {
+            "cpu": _try(_cpu),
+            "cores": _try(os.cpu_count),
+            "cores_allowed": _try(lambda: len(os.sched_getaffinity(0))),
+            "threads": _try(_threads),
+            "memory_gib": _try(_memory),
+            "gpus": _try(_gpus) or [],
+            "load": _try(lambda: [round(load, 2) for load in os.getloadavg()]),
+        },
+    }
+
+
+def _try(tell: Callable[[], Any]) -> Any:
+    try:
+        return tell()
+    except Exception:
+        return None
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(Exception):
+        return importlib.metadata.version(package)
+    return None
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=5,
+        check=True,
+    ).stdout.strip()
+
+
+def _git() -> dict[str, Any] | None:
+    """The checkout that this package is run from; None where it is installed."""
+    root = Path(__file__).resolve().parent.parent
+    git = ("git", "-C", str(root))
+    top = _run(*git, "rev-parse", "--show-toplevel")
+    if Path(top).resolve() != root:  # someone else's repository, with our package somewhere in it
+        return None
+    dirty = _run(*git, "status", "--porcelain", "--untracked-files=no")
+    return {"revision": _run(*git, "rev-parse", "HEAD"), "dirty": bool(dirty)}
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> float:
+    pages: int = os.sysconf("SC_PHYS_PAGES")
+    size: int = os.sysconf("SC_PAGE_SIZE")
+    return round(pages * size / 2**30, 1)
+
+
+def _threads() -> int | None:
+    torch = sys.modules.get("torch")  # loading it only to ask would take seconds
+    return torch.get_num_threads() if torch else None
+
+
+def _gpus() -> list[str]:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if shutil.which("nvidia-smi"):
+        listed = _run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+        return [line.strip() for line in listed.splitlines() if line.strip()]
+    return []

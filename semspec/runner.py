@@ -1,0 +1,136 @@
+"""One run: the same problems plainly and speculatively, interleaved, recorded as they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from semspec import metrics, provenance, terminal
+from semspec.config import RunConfig
+from semspec.protocols import BenchmarkProblem
+from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
+from semspec.solver import Solution, Solver
+from semspec.transcript import pieces
+
+SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
+WARM_UP_TOKENS = 48
+
+
+def execute(
+    config: RunConfig, resolved: Mapping[str, Any], folder: Path, console: Console | None = None
+) -> dict[str, Any]:
+    """Runs (or continues) a run in ``folder``; returns what result.json holds."""
+    console = console or terminal.open_console()
+    problems = list(islice(config.benchmark.problems(), config.problems))
+    started = provenance.collect(config.seed)
+    with RunFolder.open(
+        folder, resolved, total=len(problems), free=SHOWN_ONLY, provenance=started
+    ) as run:
+        if run.result is not None:
+            console.print(f"[dim]{folder}: finished before; this is its result[/]")
+            result = run.result
+        else:
+            result = _solve_all(config, problems, run, console)
+            result["provenance"] = started
+            run.finish(result)
+        _show(config, run, result, problems, console)
+    return result
+
+
+def _solve_all(
+    config: RunConfig, problems: Sequence[BenchmarkProblem], run: OpenRun, console: Console
+) -> dict[str, Any]:
+    todo = list(run.todo(problems))
+    if todo:
+        with Solver(config) as solver:
+            _warm_up(solver, todo[0], config)
+            with terminal.Progress(len(problems), quiet=config.quiet, console=console) as progress:
+                progress.resume(run.problem_lines())
+                for number, group in enumerate(_groups(todo, config.concurrency)):
+                    for line in _solve_group(solver, group, run, progress, config, number):
+                        run.commit(line)
+                        progress.advance(line)
+    return metrics.summarise(run.problem_lines(), seed=config.seed)
+
+
+def _groups(
+    problems: Sequence[BenchmarkProblem], size: int
+) -> Iterator[Sequence[BenchmarkProblem]]:
+    for start in range(0, len(problems), size):
+        yield problems[start : start + size]
+
+
+def _solve_group(
+    solver: Solver,
+    group: Sequence[BenchmarkProblem],
+    run: OpenRun,
+    progress: terminal.Progress,
+    config: RunConfig,
+    number: int,
+) -> Iterator[dict[str, Any]]:
+    """Both modes for a few problems; who goes first alternates, so that neither is favoured."""
+    modes: list[Mode] = ["plain", "speculative"] if config.plain else ["speculative"]
+    if number % 2:
+        modes.reverse()
+    solved: dict[tuple[str, Mode], Solve] = {}
+    for mode in modes:
+        progress.begin(group[0].id, mode)
+        for done in solver.solve(group, mode):
+            run.append_rounds(done.problem.id, mode, done.outcome.rounds)
+            solved[done.problem.id, mode] = _solve(config, done)
+    for problem in group:
+        yield problem_line(
+            problem.id,
+            solved[problem.id, "speculative"],
+            solved.get((problem.id, "plain")),
+            problem.answer,
+        )
+
+
+def _solve(config: RunConfig, done: Solution) -> Solve:
+    return Solve.from_outcome(
+        done.outcome, done.text, config.benchmark.grade(done.problem, done.text)
+    )
+
+
+def _warm_up(solver: Solver, problem: BenchmarkProblem, config: RunConfig) -> None:
+    """A few tokens in each mode that are not counted: first passes allocate and compile."""
+    modes: tuple[Mode, ...] = ("plain", "speculative")
+    for mode in modes:
+        for _ in solver.solve([problem], mode, budget=min(WARM_UP_TOKENS, config.max_new_tokens)):
+            pass
+
+
+def _show(
+    config: RunConfig,
+    run: RunFolder,
+    result: Mapping[str, Any],
+    problems: Sequence[BenchmarkProblem],
+    console: Console,
+) -> None:
+    if config.transcript and not config.quiet and problems:
+        _show_transcript(config, run, problems, console)
+    console.print(terminal.result_table(result))
+    console.print(f"[dim]results: {run.path}[/]", soft_wrap=True)
+
+
+def _show_transcript(
+    config: RunConfig, run: RunFolder, problems: Sequence[BenchmarkProblem], console: Console
+) -> None:
+    """One problem in which both wrote, so that there is something to see."""
+    from semspec.text import Text
+
+    lines = {line["id"]: line for line in run.problem_lines()}
+    shown = next(
+        (p for p in problems if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"]),
+        problems[0],
+    )
+    text = Text(config.model.location, config.model.revision)
+    console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
+    rounds = run.round_lines(shown.id, "speculative")
+    unit = "tokens" if config.split == "token" else "steps"
+    console.print(terminal.transcript(pieces(rounds, text.decode, unit)))
