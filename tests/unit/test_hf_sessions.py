@@ -250,3 +250,26 @@ def test_one_context_twice_in_a_batch() -> None:
     )
     assert close(first[LOGITS][0], second[LOGITS][0])
     assert (first.fed, second.fed) == (13, 5)
+
+
+@pytest.mark.parametrize("survives", [0, 1, 2])
+def test_a_pass_that_fails_leaves_a_session_that_works(
+    monkeypatch: pytest.MonkeyPatch, survives: int
+) -> None:
+    engine, at = load(chunk=8), context(tokens(30))
+    ask(engine, at, LOGITS, tokens=tokens(6))
+    forward, passes = engine.model.forward, iter(range(9))
+
+    def fail(*args: Any) -> Any:
+        if next(passes) == survives:
+            raise MemoryError
+        return forward(*args)
+
+    monkeypatch.setattr(engine.model, "forward", fail)
+    with pytest.raises(MemoryError):
+        ask(engine, at, LOGITS, tokens=tokens(6), rows_from=5)
+    monkeypatch.undo()
+    after = tokens(6, seed=3)
+    answer = ask(engine, at, LOGITS, tokens=after)
+    assert close(answer[LOGITS], truth("llama", at.tokens + after).logits[0, 29:])
+    assert answer.cached == 5 + 8 * survives

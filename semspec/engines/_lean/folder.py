@@ -30,7 +30,6 @@ def locate(folder_or_repo: str, revision: str | None) -> Path:
 
 
 def _snapshot(repo: str, revision: str | None) -> Path:
-    import httpx
     from huggingface_hub import constants, errors, snapshot_download
 
     at = f"{repo} at revision {revision}" if revision else repo
@@ -55,7 +54,7 @@ def _snapshot(repo: str, revision: str | None) -> Path:
             f"{at} is not downloaded and {why}: run 'hf download {repo}' where there is a network, "
             "or point model.path at a local folder"
         ) from e
-    except (errors.HfHubHTTPError, httpx.HTTPError, OSError) as e:
+    except Exception as e:  # disk, network: errors of whatever HTTP library the Hub client uses
         first = (str(e).strip() or type(e).__name__).splitlines()[0]
         raise UserError(
             f"could not download {at} ({first}): check the network and the free disk space, "

@@ -83,6 +83,24 @@ def _ancestors(parents: Sequence[int]) -> Tensor:
     return sees
 
 
+def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Tensor | None:
+    """[batch, 1, longest, visible] bool: which cached rows each new token sees; None: all."""
+    longest = max(end - start for start, end in zip(starts, ends, strict=True))
+    trees = any(job.query.parents is not None for job in jobs)
+    if longest == 1 and not trees and len(set(ends)) == 1:
+        return None
+    reach = torch.tensor(starts)[:, None, None] + torch.arange(longest)[None, :, None]
+    mask = torch.arange(max(ends)) <= reach  # what is before it, and itself
+    for own, job, start, end in zip(mask, jobs, starts, ends, strict=True):
+        if job.query.parents is None or end <= job.context:
+            continue
+        first = max(job.context, start)  # index of the first node in this pass
+        sees = _ancestors(job.query.parents)
+        shown = sees[first - job.context : end - job.context, : end - job.context]
+        own[first - start : end - start, job.context : end] = shown
+    return mask[:, None]
+
+
 def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache) -> Place:
     """Where the next ``counts`` tokens of each job go. Jobs stand in the order of their slots."""
     starts = [len(job.session.tokens) for job in jobs]
@@ -97,18 +115,11 @@ def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         write += range(row, row + count)
         padded += range(b * longest, b * longest + count)
     gaps = len(padded) < batch * longest
-    trees = [job.query.parents is not None for job in jobs]
-    mask = None
-    if longest > 1 or any(trees) or len(set(starts)) > 1:
-        reach = torch.tensor(starts)[:, None, None] + torch.arange(longest)[None, :, None]
-        mask = torch.arange(visible) <= reach  # a token sees what is before it, and itself
-        for b, job in enumerate(jobs):
-            if job.query.parents is not None and ends[b] > job.context:
-                sees = _ancestors(job.query.parents)
-                first = max(job.context - starts[b], 0)  # row of the first node in this pass
-                node = starts[b] + first - job.context
-                shown = sees[node : ends[b] - job.context, : ends[b] - job.context]
-                mask[b, first : counts[b], job.context : ends[b]] = shown
+    attention = any(job.reader.attention for job in jobs)
+    # from position 0 on, a fused kernel does half the work; grouped heads on CUDA are folded
+    causal = batch == 1 and starts == [0] and jobs[0].query.parents is None and not attention
+    causal = causal and model.device.type == "cpu"
+    mask = None if causal else _mask(jobs, starts, ends)
     device = model.device
     turns = model.turns(max(positions) + 1)
     return Place(
@@ -118,7 +129,8 @@ def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         visible=visible,
         write=torch.tensor(write, device=device),
         turns=turns[torch.tensor(positions, device=device)],
-        mask=None if mask is None else mask[:, None].to(device),
+        mask=None if mask is None else mask.to(device),
+        causal=causal,
         padded=torch.tensor(padded, device=device) if gaps else None,
     )
 

@@ -30,7 +30,8 @@ class Place:
     visible: int  # cache rows that any token may look at
     write: Tensor  # [tokens] rows of the cache as slots * positions
     turns: Tensor  # [tokens, 1, head_dim / 2] the rotary turn of each position, complex
-    mask: Tensor | None  # [batch, 1, longest, visible] true: may look; None: looks at everything
+    mask: Tensor | None  # [batch, 1, longest, visible] true: may look; None: needs no telling
+    causal: bool  # no mask, and each token sees what is before it, from position 0 on
     padded: Tensor | None  # [tokens] each token's place in [batch * longest]; None: no gaps
 
 
@@ -89,7 +90,7 @@ class Model:
             k, v = keys[:, :, : place.visible], values[:, :, : place.visible]
             if attention_tap and i in attention_layers:
                 attention_tap(i, self._weights(q, k, place.mask))
-            attended = self._attend(q, k, v, place.mask)
+            attended = self._attend(q, k, v, place)
             if place.padded is not None:
                 attended = attended[place.padded]
             x = x + F.linear(attended, block.out, block.out_bias)
@@ -118,13 +119,15 @@ class Model:
             q = gaps.index_copy_(0, place.padded, q)
         return q.view(place.batch, place.longest, -1, self.spec.head_dim).transpose(1, 2)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Tensor:
         """softmax(q k / sqrt(d)) v, as [batch * longest, heads * head_dim]."""
-        spec = self.spec
+        spec, mask = self.spec, place.mask
         batch, _, longest, d = q.shape
         group = spec.heads // spec.kv_heads
         if group == 1 or (longest > 1 and not q.is_cuda):
-            o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=group > 1)
+            o = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=place.causal, enable_gqa=group > 1
+            )
         else:
             # the heads that share keys become more rows: fused kernels on CUDA know no groups
             folded = q.reshape(batch, spec.kv_heads, group * longest, d)

@@ -1,0 +1,223 @@
+"""Times engine=hf on one model folder: decoding, scoring and long contexts, beside transformers.
+
+    python scripts/bench_engine.py path/to/model [--tokens 64] [--contexts 256 1024 2048]
+
+Random weights will do: the cost of a pass does not depend on what the numbers are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from semspec.engines._lean.engine import HfEngine
+from semspec.engines.hf import Hf
+from semspec.errors import UserError
+from semspec.types import Context, Generate, Query, Read, Sampling, What
+
+GREEDY = Sampling(temperature=0.0)
+CONTEXTS = (256, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineBench:
+    """Milliseconds on this machine; the least of several runs, since others can only add to it."""
+
+    load: float
+    token_greedy: float
+    token_sampled: float
+    token_transformers: float | None
+    score: dict[int, float]  # by number of tokens
+    token_at: dict[int, float]  # by context length
+    prefill_at: dict[int, float]
+    batch_token: dict[int, float]  # by batch size, for each token of each member
+    weights_mb: float
+    cache_mb: float
+    threads: int
+
+
+def bench_engine(
+    folder: Path,
+    *,
+    tokens: int = 64,
+    repeats: int = 5,
+    contexts: Sequence[int] = CONTEXTS,
+    batches: Sequence[int] = (4, 8),
+    reference: bool = True,
+    options: Hf | None = None,
+) -> EngineBench:
+    """Measures one model; contexts beyond its limit are reached by raising the limit in a copy."""
+    with tempfile.TemporaryDirectory() as temporary:
+        at = _roomy_copy(folder, Path(temporary), max([*contexts, 512]) + tokens + 1)
+        options = options or Hf()
+        options.load(str(at)).close()  # imports are not what is measured
+        started = time.perf_counter()
+        engine = options.load(str(at))
+        load = time.perf_counter() - started
+        prompt = _tokens(engine, 64)
+        decode = {
+            sampling: _least(repeats, partial(_decode, engine, prompt, sampling, tokens))
+            for sampling in (GREEDY, Sampling(temperature=0.6))
+        }
+        score = {n: _least(repeats * 4, partial(_score, engine, n)) for n in (20, 40, 80)}
+        batch_token = {b: _least(repeats, partial(_batch, engine, b, tokens)) for b in batches}
+        engine.close()
+        at_length = {n: _at_length(engine, n, tokens, repeats) for n in contexts}
+        memory = engine.memory_bytes()
+        return EngineBench(
+            load=1e3 * load,
+            token_greedy=decode[GREEDY],
+            token_sampled=decode[Sampling(temperature=0.6)],
+            token_transformers=_transformers(at, engine, prompt, tokens) if reference else None,
+            score=score,
+            token_at={n: token for n, (token, _) in at_length.items()},
+            prefill_at={n: prefill for n, (_, prefill) in at_length.items()},
+            batch_token=batch_token,
+            weights_mb=memory["weights"] / 1e6,
+            cache_mb=memory["cache"] / 1e6,
+            threads=torch.get_num_threads(),
+        )
+
+
+def _least(repeats: int, run: Callable[[], float]) -> float:
+    """The least of several runs' seconds, in milliseconds."""
+    return 1e3 * min(run() for _ in range(repeats))
+
+
+def _roomy_copy(folder: Path, into: Path, positions: int) -> Path:
+    """The folder itself, or one with its weights and a higher limit of positions."""
+    path = folder / "config.json"
+    if not path.exists():
+        raise UserError(f"no config.json in {folder}: give the folder of a model")
+    config = json.loads(path.read_text())
+    if config.get("max_position_embeddings", 0) >= positions:
+        return folder
+    for file in folder.iterdir():
+        if file.is_file():
+            (into / file.name).symlink_to(file.resolve())
+    (into / "config.json").unlink()
+    (into / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+    return into
+
+
+def _tokens(engine: HfEngine, count: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    usable = [i for i in range(min(engine.vocabulary, 10_000)) if i not in engine.stop_ids]
+    return rng.choices(usable, k=count)
+
+
+def _query(context: Context, sampling: Sampling, generate: Generate | None = None) -> Query:
+    return Query("target", context, sampling, random.Random(0), generate=generate)
+
+
+def _decode(engine: HfEngine, prompt: Sequence[int], sampling: Sampling, tokens: int) -> float:
+    """Seconds for one token, from a short context that is cached."""
+    context, stop_ids = Context(0, prompt), engine.stop_ids
+    engine.stop_ids = frozenset()  # every run has the same length
+    engine.answer([_query(context, sampling)])
+    answer = engine.answer([_query(context, sampling, Generate(tokens))])[0]
+    engine.stop_ids = stop_ids
+    engine.forget(context)
+    return answer.seconds / tokens
+
+
+def _score(engine: HfEngine, count: int) -> float:
+    """Seconds for scoring so many drafted tokens after a cached context of 256."""
+    context, draft = Context(0, _tokens(engine, 256)), _tokens(engine, count, 1)
+    query = _query(context, Sampling(temperature=0.6))
+    engine.answer([query])
+    query.tokens, query.reads = draft, (Read(What.PROBS),)
+    seconds = engine.answer([query])[0].seconds
+    engine.forget(context)
+    return seconds
+
+
+def _batch(engine: HfEngine, batch: int, tokens: int) -> float:
+    """Seconds for one token of one member of a batch of different lengths."""
+    contexts = [Context(i, _tokens(engine, 64 + 16 * i, i)) for i in range(batch)]
+    engine.answer([_query(context, GREEDY) for context in contexts])
+    stop_ids, engine.stop_ids = engine.stop_ids, frozenset()
+    answers = engine.answer([_query(context, GREEDY, Generate(tokens)) for context in contexts])
+    engine.stop_ids = stop_ids
+    for context in contexts:
+        engine.forget(context)
+    return answers[0].seconds / tokens / batch
+
+
+def _at_length(engine: HfEngine, length: int, tokens: int, repeats: int) -> tuple[float, float]:
+    """Milliseconds for one token at a context of this length, and for reading that context."""
+    context = Context(0, _tokens(engine, length))
+    prefill = engine.answer([_query(context, GREEDY)])[0].seconds
+    stop_ids, engine.stop_ids = engine.stop_ids, frozenset()
+    few = min(tokens, 32)
+    token = _least(
+        repeats,
+        lambda: engine.answer([_query(context, GREEDY, Generate(few))])[0].seconds / few,
+    )
+    engine.stop_ids = stop_ids
+    engine.forget(context)
+    return token, 1e3 * prefill
+
+
+def _transformers(at: Path, engine: HfEngine, prompt: Sequence[int], tokens: int) -> float:
+    """The same greedy decoding with transformers' generate and its dynamic cache."""
+    from transformers import AutoModelForCausalLM
+
+    where, dtype = engine.model.device, engine.model.dtype
+    model: Any = AutoModelForCausalLM.from_pretrained(at, dtype=dtype)
+    model = model.to(where).eval()
+    ids = torch.tensor([list(prompt)], device=where)
+
+    def run(count: int) -> float:
+        started = time.perf_counter()
+        model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            min_new_tokens=count,
+            max_new_tokens=count,
+            use_cache=True,
+            pad_token_id=0,
+        )
+        return time.perf_counter() - started
+
+    with torch.inference_mode():
+        run(2)
+        # the prompt's own pass cancels out
+        return 1e3 * statistics.median((run(tokens) - run(1)) / (tokens - 1) for _ in range(3))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--contexts", type=int, nargs="*", default=list(CONTEXTS))
+    parser.add_argument("--no-reference", action="store_true", help="skip transformers")
+    given = parser.parse_args()
+    try:
+        result = bench_engine(
+            given.folder,
+            tokens=given.tokens,
+            contexts=given.contexts,
+            reference=not given.no_reference,
+        )
+    except UserError as e:
+        print(e, file=sys.stderr)
+        sys.exit(2)
+    print(json.dumps(asdict(result), indent=2))
+
+
+if __name__ == "__main__":
+    main()
