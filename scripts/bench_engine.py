@@ -57,7 +57,7 @@ def bench_engine(
     batches: Sequence[int] = (4, 8),
     reference: bool = True,
     options: Hf | None = None,
-) -> EngineBench:
+) -> dict[str, Any]:
     """Measures one model; contexts beyond its limit are reached by raising the limit in a copy."""
     with tempfile.TemporaryDirectory() as temporary:
         at = _roomy_copy(folder, Path(temporary), max([*contexts, 512]) + tokens + 1)
@@ -76,18 +76,20 @@ def bench_engine(
         engine.close()
         at_length = {n: _at_length(engine, n, tokens, repeats) for n in contexts}
         memory = engine.memory_bytes()
-        return EngineBench(
-            load=1e3 * load,
-            token_greedy=decode[GREEDY],
-            token_sampled=decode[Sampling(temperature=0.6)],
-            token_transformers=_transformers(at, engine, prompt, tokens) if reference else None,
-            score=score,
-            token_at={n: token for n, (token, _) in at_length.items()},
-            prefill_at={n: prefill for n, (_, prefill) in at_length.items()},
-            batch_token=batch_token,
-            weights_mb=memory["weights"] / 1e6,
-            cache_mb=memory["cache"] / 1e6,
-            threads=torch.get_num_threads(),
+        return asdict(
+            EngineBench(
+                load=1e3 * load,
+                token_greedy=decode[GREEDY],
+                token_sampled=decode[Sampling(temperature=0.6)],
+                token_transformers=_transformers(at, engine, prompt, tokens) if reference else None,
+                score=score,
+                token_at={n: token for n, (token, _) in at_length.items()},
+                prefill_at={n: prefill for n, (_, prefill) in at_length.items()},
+                batch_token=batch_token,
+                weights_mb=memory["weights"] / 1e6,
+                cache_mb=memory["cache"] / 1e6,
+                threads=torch.get_num_threads(),
+            )
         )
 
 
@@ -216,7 +218,7 @@ def main() -> None:
     except UserError as e:
         print(e, file=sys.stderr)
         sys.exit(2)
-    print(json.dumps(asdict(result), indent=2))
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def _ancestors(parents: Sequence[int]) -> Tensor:
 
 
 def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Tensor | None:
-    """[batch, 1, longest, visible] bool: which cached rows each new token sees; None: all."""
+    """[batch, 1, longest, visible] 0 for each cached row that a new token sees, else -inf."""
     longest = max(end - start for start, end in zip(starts, ends, strict=True))
     trees = any(job.query.parents is not None for job in jobs)
     if longest == 1 and not trees and len(set(ends)) == 1:
@@ -98,7 +98,8 @@ def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Te
         sees = _ancestors(job.query.parents)
         shown = sees[first - job.context : end - job.context, : end - job.context]
         own[first - start : end - start, job.context : end] = shown
-    return mask[:, None]
+    # to be added to scores: given true and false, attention would make this anew in every layer
+    return torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)[:, None]
 
 
 def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache) -> Place:
@@ -129,7 +130,7 @@ def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         visible=visible,
         write=torch.tensor(write, device=device),
         turns=turns[torch.tensor(positions, device=device)],
-        mask=None if mask is None else mask.to(device),
+        mask=None if mask is None else mask.to(device, model.dtype),
         causal=causal,
         padded=torch.tensor(padded, device=device) if gaps else None,
     )

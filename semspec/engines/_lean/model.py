@@ -30,7 +30,7 @@ class Place:
     visible: int  # cache rows that any token may look at
     write: Tensor  # [tokens] rows of the cache as slots * positions
     turns: Tensor  # [tokens, 1, head_dim / 2] the rotary turn of each position, complex
-    mask: Tensor | None  # [batch, 1, longest, visible] true: may look; None: needs no telling
+    mask: Tensor | None  # [batch, 1, longest, visible] 0: may look, -inf; None: needs no telling
     causal: bool  # no mask, and each token sees what is before it, from position 0 on
     padded: Tensor | None  # [tokens] each token's place in [batch * longest]; None: no gaps
 
@@ -142,6 +142,6 @@ class Model:
         k = k.repeat_interleave(self.spec.heads // self.spec.kv_heads, 1)
         scores = (q.float() @ k.float().mT) * self.spec.head_dim**-0.5
         if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
+            scores += mask
         weights: Tensor = scores.softmax(-1).mean(1)
         return weights
