@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from semspec import registry
 from semspec.errors import UserError
@@ -81,11 +81,28 @@ HELP = {
 def register_configs() -> None:
     """Makes every plugin's dataclass a node of its Hydra group."""
     store = ConfigStore.instance()
-    store.store(name="run_schema", node=RunConfig)
+    store.store(name="run_schema", node=_composable(RunConfig))
     for group, kind in GROUPS.items():
         assert kind in get_args(registry.Kind)
         for name, plugin in registry.plugins(kind).items():  # type: ignore[arg-type]
-            store.store(group=group, name=name, node=plugin.cls)
+            store.store(group=group, name=name, node=_composable(plugin.cls))
+
+
+def _composable(cls: type[Any]) -> DictConfig:
+    """A dataclass as a node that presets and overrides may still write to.
+
+    OmegaConf takes frozen for read-only while it composes; the objects that are built from the
+    finished configuration are frozen all the same.
+    """
+    node: DictConfig = OmegaConf.structured(cls)
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        OmegaConf.set_readonly(one, False)
+        for key in one:
+            if not OmegaConf.is_missing(one, key) and isinstance(one._get_node(key), DictConfig):
+                pending.append(one._get_node(key))
+    return node
 
 
 def presets(group: str) -> dict[str, str]:

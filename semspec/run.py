@@ -16,6 +16,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -104,7 +105,7 @@ def run_job(composed: DictConfig) -> None:
     from semspec.runner import execute
 
     folder = Path(HydraConfig.get().runtime.output_dir)
-    in_sweep = HydraConfig.get().mode is not None and HydraConfig.get().mode.name == "MULTIRUN"
+    in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
         plain = OmegaConf.to_container(composed, resolve=True)
         assert isinstance(plain, dict)

@@ -132,5 +132,5 @@ def _show_transcript(
     text = Text(config.model.location, config.model.revision)
     console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
     rounds = run.round_lines(shown.id, "speculative")
-    unit = "tokens" if config.split == "token" else "steps"
-    console.print(terminal.transcript(pieces(rounds, text.decode, unit)))
+    parts = pieces(rounds, text.decode, "tokens" if config.split == "token" else "steps")
+    console.print(terminal.transcript(parts))

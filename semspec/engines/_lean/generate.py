@@ -43,9 +43,11 @@ class Writer:
         if end == -1:
             job.reader.unit(len(answer.tokens))
             self._unit_ends()
-            if self.done:
-                return False  # the token belongs to a unit that nobody asked for
         answer.tokens.append(token)
+        if self.done:  # the token opens a unit that nobody asked for: kept, but in no pool
+            if token in self.stop_ids:
+                answer.finish = "eos"
+            return False
         if token in self.stop_ids:
             self.done, answer.finish = True, "eos"
         elif end == 0:
