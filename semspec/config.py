@@ -99,9 +99,8 @@ def _composable(cls: type[Any]) -> DictConfig:
     while pending:
         one = pending.pop()
         OmegaConf.set_readonly(one, False)
-        for key in one:
-            if not OmegaConf.is_missing(one, key) and isinstance(one._get_node(key), DictConfig):
-                pending.append(one._get_node(key))
+        children = [one._get_node(key) for key in one]
+        pending += [c for c in children if isinstance(c, DictConfig) and not c._is_missing()]
     return node
 
 

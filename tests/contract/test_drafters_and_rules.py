@@ -129,7 +129,7 @@ def test_loop_invariants(
     for draft in drafts:
         if draft.tokens:
             assert draft.ends == sorted(set(draft.ends))
-            assert 1 <= draft.ends[0]
+            assert draft.ends[0] >= 1
             # at most the token that revealed the last end is no unit's
             assert len(draft.tokens) - 1 <= draft.ends[-1] <= len(draft.tokens)
     judged = [draft for draft in drafts if draft.tokens]
