@@ -135,8 +135,13 @@ def test_boundaries(after: bool) -> None:
     boundary, ends = marked(after)
     _, _, answer = run(boundary, 1, POOLED, LOGITS, LOGPROBS)
     assert (answer.finish, answer.ends) == ("units", ends[:1])
-    assert answer.tokens == free()[: ends[0]]  # a token that revealed the end is dropped
-    assert len(answer[LOGITS]) == len(answer[LOGPROBS]) == ends[0]
+    count = ends[0] + (not after)  # a token that revealed the end is kept
+    assert answer.tokens == free()[:count]
+    assert len(answer[LOGITS]) == len(answer[LOGPROBS]) == count
+    out = truth("llama", PROMPT + answer.tokens, output_hidden_states=True)
+    own = torch.stack(out.hidden_states)[:, 0, len(PROMPT) :][:, : ends[0]]
+    assert close(answer[POOLED], own.mean(1)[None])
+    assert answer.fed == 20 + ends[0]
 
 
 @pytest.mark.parametrize("after", [True, False])
@@ -161,7 +166,7 @@ def test_end_of_text_ends() -> None:
     engine.stop_ids = frozenset({drawn[4]})
     answer = ask(engine, context(PROMPT), POOLED, generate=Generate(30, Marks(after=[drawn[4]])))
     assert answer.tokens == drawn[: drawn.index(drawn[4]) + 1]
-    assert (answer.finish, answer.ends) == ("eos", [])
+    assert (answer.finish, answer.ends) == ("eos", [len(answer.tokens)])
     assert len(answer[POOLED]) == 1
 
 

@@ -40,27 +40,21 @@ class Writer:
             if self.keeps_rows:
                 job.reader.logits.drawn.append(probs)
         end = None if ask.boundary is None else ask.boundary.feed(token)
-        if end == -1:
-            job.reader.unit(len(answer.tokens))
-            self._unit_ends()
         answer.tokens.append(token)
-        if self.done:  # the token opens a unit that nobody asked for: kept, but in no pool
-            if token in self.stop_ids:
-                answer.finish = "eos"
-            return False
+        written = len(answer.tokens)
+        if end is not None:
+            answer.ends.append(written + end)
+            self.closes = end == 0
+            if end == -1:  # what the pools have seen so far is the whole unit
+                job.reader.unit(written - 1)
         if token in self.stop_ids:
             self.done, answer.finish = True, "eos"
-        elif end == 0:
-            self.closes = True
-            self._unit_ends()
-        self.done |= len(answer.tokens) >= self.limit
-        return not self.done or bool(job.reader.pools)  # a pool takes the last token in, too
-
-    def _unit_ends(self) -> None:
-        answer = self.job.answer
-        answer.ends.append(len(answer.tokens))
-        if len(answer.ends) == self.ask.units:
+        elif len(answer.ends) == ask.units:
             self.done, answer.finish = True, "units"
+        self.done |= written >= self.limit
+        # pools take the last token in, too, unless it only revealed the end of the last unit
+        pooled = bool(job.reader.pools) and not (answer.finish == "units" and end == -1)
+        return not self.done or pooled
 
     def fed(self, states: Tensor | None) -> None:
         """The last token went through the model; its states [layers + 1, width] if tapped."""

@@ -23,7 +23,7 @@ OF_ROWS = OVER_VOCABULARY | {What.HIDDEN, What.ATTENTION}
 
 class Reader:
     def __init__(self, query: Query, answer: Answer, spec: Spec, embed: Tensor) -> None:
-        self.query, self.spec, self.embed = query, spec, embed
+        self.query, self.answer, self.spec, self.embed = query, answer, spec, embed
         self.generating = query.generate is not None
         context = len(query.context)
         self.total = context + len(query.tokens)
@@ -101,9 +101,10 @@ class Reader:
             pool.close(self.total + end)
 
     def values(self) -> dict[Read, Any]:
-        """The value of every read; what was drawn and dropped again leaves no row."""
+        """The value of every read."""
         self.logits.flush()
-        if self.generating:  # what the limit or the end of text left open is a unit, too
+        # what the limit or the end of text left open is a unit, too
+        if self.generating and self.answer.finish != "units":
             for pool in self.pools.values():
                 if pool.spans[-1][0] < self.total + len(self.tokens):
                     pool.close(self.total + len(self.tokens))
