@@ -71,14 +71,16 @@ class Stage:
     constant: float  # share of the steps before the rate falls
     floor: float  # what the rate falls to, relative
     grown_from: str = ""
+    spread: float = 0.0  # share of drill lines as long as a step: look-ups far back
 
 
 STAGES = (
     Stage("d1", 2, 2400, 4, 8, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5),
     Stage("d2", 2, 2400, 6, 6, 0.35, 4e-3, 3e-3, 20, 0.7, 0.2, "d1"),
     Stage("d3", 2, 1600, 10, 2, 0.40, 4e-3, 3e-3, 20, 0.3, 0.02, "d2"),
-    Stage("t6", 6, 500, 10, 2, 0.40, 3e-3, 2e-3, 20, 0.7, 0.4, "d3"),
-    Stage("t12", 12, 300, 16, 1, 0.40, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6"),
+    Stage("t2", 2, 1200, 4, 8, 0.40, 4e-3, 3e-3, 20, 0.7, 0.3, "d3", 0.6),
+    Stage("t6", 6, 400, 8, 4, 0.40, 3e-3, 2e-3, 20, 0.7, 0.4, "t2", 0.6),
+    Stage("t12", 12, 300, 14, 2, 0.40, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6", 0.6),
     Stage("t24", 24, 250, 16, 0, 0.40, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12"),
 )
 DRAFT, TARGET = "d3", "t24"
@@ -106,11 +108,11 @@ def solution_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
     )
 
 
-def drill_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
+def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> tuple[str, str]:
     """Values to look up and to compute, without the rest: only values are learned from it."""
     domain = draw_domain(rng, weekdays)
     letters = rng.sample(LETTERS, len(LETTERS))
-    facts_only = rng.random() < 0.5
+    facts_only = rng.random() < (0.2 if spread else 0.5)
     known = letters[: rng.randint(1, 4)]
     values = {v: domain.draw_value(rng) for v in known}
     given = "".join(
@@ -127,7 +129,11 @@ def drill_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
         result = domain.compute(operation, values)
         assert result is not None
         substituted = domain.substitute(expression, values)
-        lines.append(f"{substituted} {rng.choice(CONNECTIVES)} {v}={result}.")
+        if spread and not facts_only and rng.random() < spread:
+            form = rng.choice(domain.forms["value"])
+            lines.append(form.format(v=v, E=expression, X=substituted, r=result))
+        else:
+            lines.append(f"{substituted} {rng.choice(CONNECTIVES)} {v}={result}.")
         if not facts_only:
             values[v] = result
     return ("" if facts_only else given), "\n\n".join(lines) + "\n\n"
@@ -197,7 +203,9 @@ class Rows:
                 self._encode([solution_row(self.rng, share) for _ in range(40 * solutions)]),
                 key=lambda row: len(row[0]),
             )
-            drill = self._encode([drill_row(self.rng, share) for _ in range(40 * drills)])
+            drill = self._encode(
+                [drill_row(self.rng, share, stage.spread) for _ in range(40 * drills)]
+            )
             order = list(range(40))
             self.rng.shuffle(order)
             for i in order:

@@ -132,15 +132,3 @@ def _booked(plan: Plan[T], done: Round) -> Plan[T]:
             query = plan.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
-
-
-def draft_ends(answer: Answer) -> list[int]:
-    """Ends of the units of a generated draft.
-
-    What a limit or the end of the text left open counts as a unit; a token that only revealed the
-    end of the last unit does not.
-    """
-    length = len(answer.tokens)
-    if answer.finish == "units" or not length or (answer.ends and answer.ends[-1] == length):
-        return list(answer.ends)
-    return [*answer.ends, length]

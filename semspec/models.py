@@ -7,6 +7,8 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
+from semspec.hub import locate
+
 PACKAGE = Path(__file__).parent
 EMBEDDED = "embedded/"  # what is shipped with the package: ``path: embedded/tiny-target``
 
@@ -29,3 +31,7 @@ class ModelConfig:
         if self.path.startswith(EMBEDDED):
             return str(beside_package("hub_artifacts") / self.path.removeprefix(EMBEDDED))
         return self.path
+
+    def fetch(self) -> Path:
+        """The local folder; a Hub repository is downloaded first, where it is not yet."""
+        return locate(self.location, self.revision)

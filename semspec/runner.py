@@ -129,7 +129,7 @@ def _show_transcript(
         (p for p in problems if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"]),
         problems[0],
     )
-    text = Text(config.model.location, config.model.revision)
+    text = Text(str(config.model.fetch()))
     console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
     rounds = run.round_lines(shown.id, "speculative")
     parts = pieces(rounds, text.decode, "tokens" if config.split == "token" else "steps")

@@ -1,7 +1,7 @@
 """Models, text and methods put together: solves questions in either mode.
 
-    solver = Solver(config)
-    for done in solver.solve(problems, "speculative"): ...
+solver = Solver(config)
+for done in solver.solve(problems, "speculative"): ...
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
 
 from semspec import registry
 from semspec.bridge import BridgedEngine, build_bridge
@@ -16,7 +18,6 @@ from semspec.config import RunConfig
 from semspec.driver import Driver
 from semspec.errors import UserError
 from semspec.loop import decode_plainly, speculate
-from semspec.models import ModelConfig
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.records import Mode
 from semspec.text import Text
@@ -44,25 +45,24 @@ class Solver:
         self.drafter, self.rule = config.draft, config.accept
         self.splitter = registry.plugin("split", config.split).cls()
         self.engines: dict[Role, Engine] = {}
-        self.text = Text(config.model.location, config.model.revision)
+        # all folders first: what is missing is said before anything heavy begins
+        target = config.model.fetch()
+        draft = self.drafter.model.fetch() if "draft" in self.drafter.uses else None
+        self.text = Text(str(target))
         try:
-            self.engines["target"] = self._load(config.model)
-            if "draft" in self.drafter.uses:
-                self.engines["draft"] = self._load_draft(self.drafter.model)
+            self.engines["target"] = config.engine.load(str(target))
+            if draft is not None:
+                self.engines["draft"] = self._load_draft(draft)
         except BaseException:
             self.close()
             raise
         self.driver = Driver(self.engines)
         self._contexts = 0
 
-    def _load(self, model: ModelConfig) -> Engine:
-        engine: Engine = self.config.engine.load(model.location, model.revision)
-        return engine
-
-    def _load_draft(self, model: ModelConfig) -> Engine:
-        text = Text(model.location, model.revision)
+    def _load_draft(self, folder: Path) -> Engine:
+        text = Text(str(folder))
         build_bridge(self.text, text)  # refuses tokenizers that do not agree, before weights load
-        engine = self._load(model)
+        engine: Engine = self.config.engine.load(str(folder))
         bridge = build_bridge(
             self.text,
             text,
@@ -138,10 +138,8 @@ class Solver:
         for engine in self.engines.values():
             engine.close()
 
-    def __enter__(self) -> Solver:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-

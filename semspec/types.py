@@ -149,6 +149,17 @@ class Answer:
     def __getitem__(self, read: Read) -> Any:
         return self.values[read]
 
+    def unit_ends(self) -> list[int]:
+        """Ends of the generated units.
+
+        What a limit or the end of the text left open counts as a unit; a token that only revealed
+        the end of the last unit does not.
+        """
+        length = len(self.tokens)
+        if self.finish == "units" or not length or (self.ends and self.ends[-1] == length):
+            return list(self.ends)
+        return [*self.ends, length]
+
 
 @dataclass(slots=True)
 class Draft:
@@ -162,7 +173,9 @@ class Draft:
     ends: list[int] = field(default_factory=list)  # ascending; a tail without an end is no unit
     probs: Tensor | None = None
     parents: list[int] | None = None  # None: a chain
-    evidence: Mapping[Read, Any] = field(default_factory=dict)  # what the draft model read for a rule
+    evidence: Mapping[Read, Any] = field(
+        default_factory=dict
+    )  # what the draft model read for a rule
 
 
 @dataclass(slots=True)

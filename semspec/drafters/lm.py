@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from semspec.loop import draft_ends
 from semspec.models import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
@@ -48,7 +47,7 @@ class LanguageModelSession:
         )
         return Draft(
             answer.tokens,
-            draft_ends(answer),
+            answer.unit_ends(),
             probs=answer.values.get(Read(What.PROBS)),
             evidence=answer.values,
         )

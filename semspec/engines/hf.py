@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from semspec.errors import UserError
+from semspec.hub import locate
 from semspec.registry import register
 from semspec.types import What
 
@@ -37,10 +40,24 @@ class Hf:
         import torch  # here, so that listing plugins stays quick
 
         from semspec.engines._lean.engine import HfEngine, resolve
-        from semspec.engines._lean.folder import locate
 
         device, dtype = resolve(self.device, self.dtype)
         if self.threads and device.type == "cpu":
             torch.set_num_threads(self.threads)
         folder = locate(folder_or_repo, revision)
+        if device.type == "cpu":
+            _check_memory(folder, 4 if dtype == torch.float32 else 2)
         return HfEngine(folder, dtype, device, self.max_context, self.chunk)
+
+
+def _check_memory(folder: Path, width: int) -> None:
+    """Refuses weights that this machine cannot hold, before it starts to swap."""
+    # checkpoints of this size are stored in 16 bits
+    needed = sum(file.stat().st_size for file in folder.glob("*.safetensors")) * width // 2
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise UserError(
+            f"{folder.name} needs {needed / 2**30:.0f} GiB of memory, this machine has"
+            f" {memory / 2**30:.0f} GiB and no GPU that could be used: choose a smaller model,"
+            " or a machine with a GPU"
+        )

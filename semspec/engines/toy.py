@@ -10,10 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from semspec.errors import UserError
 from semspec.registry import register
 from semspec.sampling import draw, probabilities
 from semspec.types import Answer, Context, Query, Read, Sampling, What
@@ -31,7 +33,7 @@ class ToyEngine:
         self.vocabulary = vocabulary
         self.stop_ids = stop_ids
         self.context_limit = 1 << 20
-        self.offers = frozenset(What) - {What.ATTENTION}
+        self.offers = Toy.offers
         generator = torch.Generator().manual_seed(1)
         shape = (vocabulary, vocabulary, self.layers + 1, self.width)
         self.features = torch.randn(shape, generator=generator)
@@ -73,16 +75,15 @@ class ToyEngine:
         states = self._states(query)
         answer = Answer(fed=len(query.tokens))
         if query.generate is None:
-            spans = [read.spans for read in query.reads if read.what is What.POOLED]
-            tokens, ends = list(query.tokens), [end for pair in spans[:1] for _, end in pair]
-            row_states = states
+            tokens, row_states = list(query.tokens), states
         else:
             first = len(states) - 1
-            tokens, ends = self._generate(query, states, answer)
+            tokens, answer.ends = self._generate(query, states, answer)
             row_states = states[first : first + len(tokens)]
-            answer.tokens, answer.ends = tokens, ends
+            answer.tokens = tokens
         answer.values = {
-            read: self._read(read, query, tokens, states, row_states, ends) for read in query.reads
+            read: self._read(read, query, answer, tokens, states, row_states)
+            for read in query.reads
         }
         answer.seconds = time.perf_counter() - started
         return answer
@@ -126,10 +127,10 @@ class ToyEngine:
         self,
         read: Read,
         query: Query,
+        answer: Answer,
         tokens: list[int],
         states: list[tuple[int, int]],
         row_states: list[tuple[int, int]],
-        ends: list[int],
     ) -> Tensor | tuple[Tensor, Tensor]:
         first, second = (torch.tensor(part) for part in zip(*row_states, strict=True))
         what = read.what
@@ -151,7 +152,9 @@ class ToyEngine:
         if what is What.EMBEDDINGS:
             return self.features[0, torch.tensor(tokens, dtype=torch.long), 0]
         assert what is What.POOLED, what
-        spans = read.spans if query.generate is None else list(itertools.pairwise([0, *ends]))
+        spans = read.spans
+        if query.generate is not None:
+            spans = tuple(itertools.pairwise([0, *answer.unit_ends()]))
         own = states[len(states) - len(tokens) :]
         pooled = []
         for start, end in spans:
@@ -171,6 +174,13 @@ class Toy:
     seed: int = 0
     likeness: float = 0.6  # how much the draft resembles the target, 0 to 1
     stop: bool = False  # whether the last token ends the text
+
+    offers: ClassVar[frozenset[What]] = frozenset(What) - {What.ATTENTION}
+
+    def load(self, folder_or_repo: str, revision: str | None = None) -> ToyEngine:
+        raise UserError(
+            "engine=toy knows neither text nor weights, it is there for tests: use engine=hf"
+        )
 
     def models(self) -> Mapping[str, ToyEngine]:
         """A target and a draft."""

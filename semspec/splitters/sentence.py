@@ -1,4 +1,3 @@
-
 r"""A unit is a sentence, as far as its text alone can tell.
 
 A sentence ends
@@ -39,10 +38,54 @@ CJK_STOPS = frozenset("。！？｡")
 CLOSERS = frozenset("\"'”’»)]}*_`$\\」』）】》〉〕｣")
 NO_OPENERS = frozenset(",;:+=<>/^&|%")  # what follows a stop that was not a full one
 
-TITLES = frozenset(["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Mt", "Rev", "Gen", "Sen", "Rep", "Gov", "Capt", "Lt", "Col", "Sgt", "Hon", "Pres"])
+TITLES = frozenset(
+    [
+        "Mr",
+        "Mrs",
+        "Ms",
+        "Dr",
+        "Prof",
+        "St",
+        "Mt",
+        "Rev",
+        "Gen",
+        "Sen",
+        "Rep",
+        "Gov",
+        "Capt",
+        "Lt",
+        "Col",
+        "Sgt",
+        "Hon",
+        "Pres",
+    ]
+)
 ABBREVIATIONS = frozenset(["vs", "viz", "cf", "al", "approx", "resp", "ca"])
 NUMBERED = frozenset(  # abbreviations before a number, words or ends of sentences before a word
-    ["no", "nos", "nr", "fig", "figs", "eq", "eqs", "eqn", "sec", "secs", "ch", "vol", "p", "pp", "art", "thm", "lem", "prop", "cor", "def", "ex", "ref"]
+    [
+        "no",
+        "nos",
+        "nr",
+        "fig",
+        "figs",
+        "eq",
+        "eqs",
+        "eqn",
+        "sec",
+        "secs",
+        "ch",
+        "vol",
+        "p",
+        "pp",
+        "art",
+        "thm",
+        "lem",
+        "prop",
+        "cor",
+        "def",
+        "ex",
+        "ref",
+    ]
 )
 # a lone capital after one of these is a quantity or an option, after others a person's initial
 NAMES_A_LETTER = frozenset(["is", "be", "option", "choice", "answer", "case", "point", "equals"])

@@ -83,4 +83,3 @@ def split_steps(turn: str) -> list[str]:
     """The steps of an assistant's turn, each with the ``"\\n\\n"`` that ends it."""
     parts = turn.removeprefix(THINK_OPEN).split(STEP_END)
     return [part + STEP_END for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
-

@@ -80,7 +80,9 @@ class Domain(ABC):
 
     name: ClassVar[str]
     opening: ClassVar[str]  # how a question begins
-    question: ClassVar[re.Pattern[str]]  # groups: first name, its value, the definitions, the name asked for
+    question: ClassVar[
+        re.Pattern[str]
+    ]  # groups: first name, its value, the definitions, the name asked for
     forms: ClassVar[Mapping[str, Sequence[Form]]]  # kind of step -> its surface forms
 
     def __init__(self, shortest: int = 3, longest: int = 7) -> None:
@@ -216,7 +218,9 @@ class Domain(ABC):
             name, stated, used, result = claims
             for definition in problem.definitions:
                 if definition.name == name:
-                    substituted = self.read_expression(self.substitute(definition.expression, problem.values))
+                    substituted = self.read_expression(
+                        self.substitute(definition.expression, problem.values)
+                    )
                     assert substituted is not None, definition
                     return (
                         stated == " ".join(definition.operation)

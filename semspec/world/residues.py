@@ -58,7 +58,9 @@ class Residues(Domain):
     name = "residues"
     opening = "Modulo 100, let"
     question = _QUESTION
-    forms: ClassVar = {kind: [Form(text, _SLOTS) for text in texts] for kind, texts in _FORMS.items()}
+    forms: ClassVar = {
+        kind: [Form(text, _SLOTS) for text in texts] for kind, texts in _FORMS.items()
+    }
 
     def draw_value(self, rng: random.Random) -> str:
         return f"{rng.randrange(MODULUS):02d}"

@@ -60,7 +60,9 @@ class Weekdays(Domain):
     name = "weekdays"
     opening = "Counting weekdays, let"
     question = _QUESTION
-    forms: ClassVar = {kind: [Form(text, _SLOTS) for text in texts] for kind, texts in _FORMS.items()}
+    forms: ClassVar = {
+        kind: [Form(text, _SLOTS) for text in texts] for kind, texts in _FORMS.items()
+    }
 
     def draw_value(self, rng: random.Random) -> str:
         return rng.choice(WEEKDAYS)

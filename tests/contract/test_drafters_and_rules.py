@@ -163,5 +163,3 @@ def test_every_rule_says_what_it_needs() -> None:
         assert rule.splits is None or rule.splits <= set(registry.plugins("split"))
         assert isinstance(rule.lossless, bool)
         assert isinstance(rule.needs, frozenset)
-
-

@@ -162,5 +162,3 @@ def test_methods_worked_example() -> None:
         rest *= float(1 - row[sibling])
         row = residual(row, sibling, None)
     assert torch.allclose(emitted + rest * row, p, atol=1e-6)
-
-

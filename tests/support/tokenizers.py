@@ -1,4 +1,3 @@
-
 """Small real tokenizers in a folder: byte-level BPE with the special tokens of two families."""
 
 from __future__ import annotations

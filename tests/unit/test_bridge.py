@@ -1,4 +1,3 @@
-
 """The bridge: maps between real tokenizers, and an engine behind one whose law is known."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-
 """Splitters: the traps by hand, the invariants by hypothesis."""
 
 from __future__ import annotations
