@@ -12,6 +12,7 @@ In a process of its own: ``subprocess.Popen([...], env=sglang_env.environment())
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import sys
@@ -94,3 +95,4 @@ def _shut_down(engine: Any) -> None:
 
     with mock.patch.object(psutil.Process, "children", others):
         engine.shutdown()
+    atexit.unregister(engine.shutdown)  # it would do the same again
