@@ -2,11 +2,13 @@
 
     python scripts/train_tiny_pair.py --work /tmp/tiny --out hub_artifacts
 
-Six stages, each resumed after a kill (a finished stage leaves a folder in ``--work``): a two-layer
-model learns to look values up and to compute (drill rows early, whole solutions late); its last
-stage is the draft; then the target is *grown* from it, 2 -> 6 -> 12 -> 24 layers, by copying blocks
-whose output projections start at zero, so that every growth keeps the function. Shallow models
-learn several times faster per second than deep ones, which is what makes a deep target cheap.
+Stages, each resumed after a kill (a finished stage leaves a folder in ``--work``). The draft is a
+two-layer model that learns to compute (drill rows early, whole solutions late) and is stopped
+early: it looks up the latest value well and older ones badly, so its errors are errors of meaning.
+The target begins with rows of nothing but values to recall, until an induction head has formed,
+learns the rest with two layers, and is then *grown*, 2 -> 6 -> 12 -> 24, by copying blocks whose
+output projections start at zero, so that every growth keeps the function. Shallow models learn
+several times faster per second than deep ones, which is what makes a deep target cheap.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class Stage:
     """One leg of the training; ``grown_from`` and ``layers`` say from what it starts."""
 
     name: str
+    seed: int  # added to the seed of the whole
     layers: int
     steps: int
     solutions: int  # rows a batch: whole problems with solutions
@@ -72,16 +75,23 @@ class Stage:
     floor: float  # what the rate falls to, relative
     grown_from: str = ""
     spread: float = 0.0  # share of drill lines as long as a step: look-ups far back
+    bias: bool = False  # biases in attention: a head for "the token before" is learned with them
+    recall: bool = False  # drill rows of nothing but values to recall
 
 
 STAGES = (
-    Stage("d1", 2, 2400, 4, 8, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5),
-    Stage("d2", 2, 2400, 6, 6, 0.35, 4e-3, 3e-3, 20, 0.7, 0.2, "d1"),
-    Stage("d3", 2, 1600, 10, 2, 0.40, 4e-3, 3e-3, 20, 0.3, 0.02, "d2"),
-    Stage("t2", 2, 1200, 4, 8, 0.40, 4e-3, 3e-3, 20, 0.7, 0.3, "d3", 0.6),
-    Stage("t6", 6, 400, 8, 4, 0.40, 3e-3, 2e-3, 20, 0.7, 0.4, "t2", 0.6),
-    Stage("t12", 12, 300, 14, 2, 0.40, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6", 0.6),
-    Stage("t24", 24, 250, 16, 0, 0.40, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12"),
+    # the draft: two layers that compute well but look up only what was said last
+    Stage("d1", 0, 2, 2400, 4, 8, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5),
+    Stage("d2", 1, 2, 2400, 6, 6, 0.35, 4e-3, 3e-3, 20, 0.7, 0.2, "d1"),
+    Stage("d3", 2, 2, 1600, 10, 2, 0.40, 4e-3, 3e-3, 20, 0.3, 0.02, "d2"),
+    # the target: pure recall first, until an induction head has formed, and then the rest
+    Stage("t0", 0, 2, 500, 1, 11, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5, "", 0.3, True, True),
+    Stage("t1", 1, 2, 1500, 4, 8, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5, "t0", 0.3, True),
+    Stage("t2", 2, 2, 1200, 8, 4, 0.40, 4e-3, 3e-3, 20, 0.5, 0.2, "t1", 0.5, True),
+    Stage("t3", 6, 2, 2000, 4, 8, 0.40, 4e-3, 3e-3, 20, 0.7, 0.2, "t2", 0.2, True),
+    Stage("t6", 3, 6, 250, 12, 2, 0.40, 3e-3, 2e-3, 20, 0.7, 0.4, "t3", 0.5, True),
+    Stage("t12", 4, 12, 200, 16, 1, 0.40, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6", 0.5, True),
+    Stage("t24", 5, 24, 200, 16, 0, 0.40, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12", 0.0, True),
 )
 DRAFT, TARGET = "d3", "t24"
 
@@ -133,10 +143,24 @@ def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> tuple
             form = rng.choice(domain.forms["value"])
             lines.append(form.format(v=v, E=expression, X=substituted, r=result))
         else:
-            lines.append(f"{substituted} {rng.choice(CONNECTIVES)} {v}={result}.")
+            start = "Now " if spread and not facts_only else ""  # " x=" and "x=" differ
+            lines.append(f"{start}{substituted} {rng.choice(CONNECTIVES)} {v}={result}.")
         if not facts_only:
             values[v] = result
     return ("" if facts_only else given), "\n\n".join(lines) + "\n\n"
+
+
+def recall_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
+    """Values that are said once and then asked for, in any order and among a few words."""
+    domain = draw_domain(rng, weekdays)
+    names = rng.sample(LETTERS, rng.randint(4, 10))
+    values = {v: domain.draw_value(rng) for v in names}
+    words = ["Now", "since", "that", "is", "and", "gives", "from"]
+
+    def say(v: str) -> str:
+        return " " + " ".join(rng.choices(words, k=rng.randint(1, 4))) + f" {v}={values[v]}"
+
+    return "".join(say(v) for v in names), "".join(say(rng.choice(names)) for _ in range(30))
 
 
 def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
@@ -203,14 +227,17 @@ class Rows:
                 self._encode([solution_row(self.rng, share) for _ in range(40 * solutions)]),
                 key=lambda row: len(row[0]),
             )
-            drill = self._encode(
-                [drill_row(self.rng, share, stage.spread) for _ in range(40 * drills)]
-            )
+            drill = self._encode([self._drill(stage) for _ in range(40 * drills)])
             order = list(range(40))
             self.rng.shuffle(order)
             for i in order:
                 batch = rows[i * solutions : (i + 1) * solutions]
                 yield self._collate(batch, drill[i * drills : (i + 1) * drills])
+
+    def _drill(self, stage: Stage) -> tuple[str, str]:
+        if stage.recall:
+            return recall_row(self.rng, stage.weekdays)
+        return drill_row(self.rng, stage.weekdays, stage.spread)
 
     def _collate(
         self, solutions: list[tuple[list[int], int]], drills: list[tuple[list[int], int]]
@@ -238,7 +265,9 @@ class Rows:
 # ---- training ---------------------------------------------------------------------------------
 
 
-def configuration(layers: int, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+def configuration(
+    layers: int, tokenizer: PreTrainedTokenizerFast, bias: bool = False
+) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=128,
@@ -250,6 +279,7 @@ def configuration(layers: int, tokenizer: PreTrainedTokenizerFast) -> LlamaConfi
         rms_norm_eps=1e-6,
         tie_word_embeddings=True,
         rope_theta=10000.0,
+        attention_bias=bias,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -266,15 +296,18 @@ def grow(source: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
             grown[key] = value
             continue
         for copy in range(repeat):
-            silent = copy > 0 and found[2] in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+            silent = copy > 0 and found[2].startswith(("self_attn.o_proj.", "mlp.down_proj."))
             place = f"model.layers.{int(found[1]) * repeat + copy}.{found[2]}"
             grown[place] = torch.zeros_like(value) if silent else value.clone()
+    for key, value in target.state_dict().items():
+        if key.endswith(".bias") and key not in grown:  # a source without biases
+            grown[key] = torch.zeros_like(value)
     target.load_state_dict(grown)
 
 
 def train(stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(configuration(stage.layers, tokenizer))
+    model = LlamaForCausalLM(configuration(stage.layers, tokenizer, stage.bias))
     if stage.grown_from:
         grow(LlamaForCausalLM.from_pretrained(work / stage.grown_from, dtype=torch.float32), model)
     model.train()
@@ -369,10 +402,10 @@ def main() -> None:
     if kept.exists() and kept.read_text() != vocabulary:
         parser.error(f"{arguments.work} holds stages of another tokenizer: give an empty folder")
     kept.write_text(vocabulary)
-    for number, stage in enumerate(STAGES):
+    for stage in STAGES:
         shutil.rmtree(arguments.work / f"{stage.name}.part", ignore_errors=True)
         if not (arguments.work / stage.name).exists():
-            train(stage, arguments.work, tokenizer, arguments.seed + number)
+            train(stage, arguments.work, tokenizer, arguments.seed + stage.seed)
         if stage.name == arguments.until:
             break
     for name, stage_name in (("tiny-draft", DRAFT), ("tiny-target", TARGET)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
@@ -134,12 +135,26 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
     expanded = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
+        if key == "prompt":
+            argument = f"prompt={quoted(value)}"
         if equals and key not in known and key.isidentifier() and key != "experiment":
             owners = [group for group in GROUPS if key in _fields(group, chosen[group])]
             if len(owners) == 1:
                 argument = f"{owners[0]}.{key}={value}"
         expanded.append(argument)
     return expanded
+
+
+def quoted(text: str) -> str:
+    """Free text as one value of Hydra's override grammar, nothing in it interpreted.
+
+    In quotes a backslash means something only before a quote (or before the end), and OmegaConf
+    would resolve ``${...}``.
+    """
+    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+    text = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    text = re.sub(r"(\\+)$", r"\1\1", text)
+    return f"'{text}'"
 
 
 def _fields(group: str, names: str) -> set[str]:

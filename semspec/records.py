@@ -139,6 +139,7 @@ class OpenRun(RunFolder):
         self.total = total
         self._next: dict[tuple[str, Mode], int] = {}  # open problems: the number of the next round
         self._begun = _now()
+        self._discarded = False
         self._held = contextlib.ExitStack()
         with told_in_one_line(self.path):
             if self.result is not None:  # nothing will be written: neither lock nor repair
@@ -248,6 +249,21 @@ class OpenRun(RunFolder):
         # Not durable: it is for onlookers, and an fsync a problem would be paid for nothing.
         write_json(self.path / "status.json", status, durable=False)
 
+    def discard(self) -> None:
+        """Removes what opening has written, where no problem was solved here: a false start."""
+        if self.done or self.result is not None:
+            return
+        self._held.close()
+        for name in (
+            "config.json",
+            "problems.jsonl",
+            "rounds.jsonl",
+            "starts.jsonl",
+            "status.json",
+        ):
+            (self.path / name).unlink(missing_ok=True)
+        self._discarded = True
+
     def close(self) -> None:
         self._held.close()
 
@@ -260,7 +276,7 @@ class OpenRun(RunFolder):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.result is None:
+        if self.result is None and not self._discarded:
             killed = kind is None or issubclass(kind, KeyboardInterrupt | SystemExit)
             note = None if killed else f"{kind.__name__}: {error}" if kind else None
             with contextlib.suppress(OSError):  # a full disk has been told of already

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from semspec import metrics, provenance, terminal
 from semspec.config import RunConfig
+from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
 from semspec.solver import Solution, Solver
@@ -34,7 +35,11 @@ def execute(
             console.print(f"[dim]{folder}: finished before; this is its result[/]")
             result = run.result
         else:
-            result = _solve_all(config, problems, run, console)
+            try:
+                result = _solve_all(config, problems, run, console)
+            except UserError:
+                run.discard()
+                raise
             result["provenance"] = started
             run.finish(result)
         _show(config, run, result, problems, console)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +72,7 @@ class Text:
     def __init__(self, name: str, revision: str | None = None) -> None:
         self.name = name
         self.tokenizer, stops = _load(name, revision)
+        self.tokenizer.model_max_length = sys.maxsize  # engines say what is too long, in one line
         own = self.tokenizer.eos_token_id
         self.stop_ids: frozenset[int] = stops if own is None else stops | {own}
         self._pieces: dict[int, str] = {}

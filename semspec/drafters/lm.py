@@ -16,7 +16,7 @@ from semspec.types import Context, Draft, Generate, Query, Read, Role, Round, Wh
 class LanguageModel:
     """A small model samples the next steps (or tokens) with the target's own sampling."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/tiny-draft"))
 
     uses: ClassVar[frozenset[Role]] = frozenset({"draft"})
     plain: ClassVar[bool] = False

@@ -1,0 +1,86 @@
+"""Greedy speculative output is the target's own, token for token, however it was drafted."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from semspec.protocols import BenchmarkProblem
+from semspec.solver import Solver
+from semspec.text import Text
+from tests.support.pair import TARGET, configuration, reference_outputs
+
+LIMIT = 400
+
+
+@pytest.fixture(scope="module")
+def problems() -> list[BenchmarkProblem]:
+    return list(islice(configuration().benchmark.problems(), 5))
+
+
+@pytest.fixture(scope="module")
+def reference(problems: list[BenchmarkProblem]) -> dict[str, list[int]]:
+    text = Text(str(TARGET))
+    outputs = reference_outputs([text.prompt(p.question)[1] for p in problems], LIMIT)
+    assert all(out[-1] in text.stop_ids for out in outputs), "the pair ends its solutions"
+    return {p.id: out for p, out in zip(problems, outputs, strict=True)}
+
+
+def solve(problems: list[BenchmarkProblem], mode: str, *overrides: str) -> dict[str, list[int]]:
+    made = configuration("temperature=0", f"max_new_tokens={LIMIT}", *overrides)
+    with Solver(made) as solver:
+        return {s.problem.id: s.outcome.tokens for s in solver.solve(problems, mode)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 5])
+def test_plain_decoding_equals_generate(
+    problems: list[BenchmarkProblem], reference: dict[str, list[int]], concurrency: int
+) -> None:
+    assert solve(problems, "plain", f"concurrency={concurrency}") == reference
+
+
+@pytest.mark.parametrize("rule", ["greedy", "lossless"])
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize(
+    ("split", "draft_length"),
+    [
+        ("token", 1),
+        ("token", 4),
+        ("token", 9),
+        ("sentence", 1),
+        ("sentence", 2),
+        ("paragraph", 1),
+        ("paragraph", 2),
+        ("paragraph", 4),
+    ],
+)
+def test_speculative_output_equals_generate(
+    problems: list[BenchmarkProblem],
+    reference: dict[str, list[int]],
+    split: str,
+    draft_length: int,
+    concurrency: int,
+    rule: str,
+) -> None:
+    outputs = solve(
+        problems,
+        "speculative",
+        f"accept={rule}",
+        f"split={split}",
+        f"draft_length={draft_length}",
+        f"concurrency={concurrency}",
+    )
+    assert outputs == reference
+
+
+@pytest.mark.parametrize("rule", ["random", "oracle", "logprob"])
+def test_answers_do_not_depend_on_how_many_run_at_a_time(
+    problems: list[BenchmarkProblem], rule: str
+) -> None:
+    def sampled(concurrency: int) -> dict[str, list[int]]:
+        made = configuration(f"accept={rule}", f"concurrency={concurrency}", "max_new_tokens=200")
+        with Solver(made) as solver:
+            return {s.problem.id: s.outcome.tokens for s in solver.solve(problems, "speculative")}
+
+    assert sampled(1) == sampled(4)

@@ -1,0 +1,231 @@
+"""``python -m semspec.run`` as a user meets it: in a process of its own, on the embedded pair."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semspec import registry
+from semspec.config import HELP
+from tests.support.pair import DRAFT, TARGET
+
+QUICK = ("benchmark.domains=[residues]", "max_new_tokens=120")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "semspec.run", *arguments]
+
+
+def run(
+    *arguments: str, code: int = 0, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": "100", "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment,
+        cwd=cwd,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def told(path: Path) -> list[tuple[Any, ...]]:
+    """What of a run must not depend on the clock or on interruptions."""
+    return [
+        (p["id"], p["text"], p["answer"], p["correct"], p["kept_tokens"], p["plain"]["text"])
+        for p in lines(path / "problems.jsonl")
+    ]
+
+
+def test_a_run_leaves_figures_and_shows_them(tmp_path: Path) -> None:
+    done = run("problems=3", *QUICK, f"hydra.run.dir={tmp_path}")
+    for shown in ("pass@1", "speed-up", "tokens per second", "written by the target", "T│"):
+        assert shown in done.stdout
+    assert "Traceback" not in done.stderr
+    result = json.loads((tmp_path / "result.json").read_text())
+    for key in (
+        "pass_at_1",
+        "tokens_per_second",
+        "latency",
+        "acceptance_rate",
+        "accept_length",
+        "target_share",
+        "speedup",
+        "provenance",
+    ):
+        assert key in result, key
+    assert result["problems"] == 3
+    assert result["plain"]["target_share"] == 1.0
+    assert result["provenance"]["packages"]["torch"]
+    rounds = lines(tmp_path / "rounds.jsonl")
+    for problem in lines(tmp_path / "problems.jsonl"):
+        own = [r for r in rounds if r["id"] == problem["id"] and r["mode"] == "speculative"]
+        written = sum(len(r["kept"]) + len(r["written"]) + len(r["handed"]) for r in own)
+        assert written == problem["tokens"]
+
+
+def test_a_finished_run_shows_its_result_again(tmp_path: Path) -> None:
+    run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}")
+    before = (tmp_path / "result.json").read_bytes()
+    again = run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}")
+    assert "finished before" in again.stdout
+    assert (tmp_path / "result.json").read_bytes() == before
+
+
+def test_another_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}")
+    done = run("problems=2", "temperature=1.0", *QUICK, f"hydra.run.dir={tmp_path}", code=2)
+    assert "temperature" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_killed_runs_go_on_and_end_with_the_same_result(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    arguments = ("problems=12", *QUICK)
+    run(*arguments, f"hydra.run.dir={whole}")
+    chance = random.Random(5)
+    kills = 0
+    for _ in range(8):
+        process = subprocess.Popen(
+            command(*arguments, f"hydra.run.dir={broken}"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        begun = time.monotonic()
+        # wait until it has begun to write, then for a moment of its own
+        while not (broken / "rounds.jsonl").exists() and time.monotonic() - begun < 60:
+            time.sleep(0.02)
+        time.sleep(chance.uniform(1.5, 3.5))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    run(*arguments, f"hydra.run.dir={broken}")
+    assert kills >= 1, "the run was over before it could be killed"
+    assert told(broken) == told(whole)
+    strip = ("seconds",)
+    for a, b in zip(lines(broken / "rounds.jsonl"), lines(whole / "rounds.jsonl"), strict=True):
+        assert {k: v for k, v in a.items() if k not in strip} == {
+            k: v for k, v in b.items() if k not in strip
+        }
+    results = [json.loads((f / "result.json").read_text()) for f in (broken, whole)]
+    for key in ("pass_at_1", "acceptance_rate", "accept_length", "target_share", "tokens"):
+        assert results[0][key] == results[1][key]
+
+
+def test_a_sweep_runs_every_job_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    run(
+        "-m",
+        "split=paragraph,sentence",
+        "draft_length=1,2",
+        "problems=1",
+        "quiet=true",
+        *QUICK,
+        f"hydra.sweep.dir={tmp_path}",
+    )
+    results = sorted(tmp_path.glob("*/result.json"))
+    assert len(results) == 4
+    names = {p.parent.name for p in results}
+    assert all("split=" in n and "draft_length=" in n for n in names), names
+
+
+def test_a_prompt_of_the_users_own(tmp_path: Path) -> None:
+    done = run("prompt=Modulo 100, let x=76, k is x - 2. Find k.", f"hydra.run.dir={tmp_path}")
+    assert "Find k." in done.stdout
+    assert "\\boxed{" in done.stdout
+
+
+def test_help_lists_everything() -> None:
+    text = run("--help").stdout
+    for kind in registry.PACKAGES:
+        for name in registry.plugins(kind):
+            assert f"  {name} " in text, f"{kind} {name} is not in the help"
+    for option in HELP:
+        assert f"  {option} " in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["splitt=paragraph"], "did you mean 'split'"),
+        (["accept=losless"], "did you mean 'lossless'"),
+        (["draft_length=two"], "draft_length"),
+        (["draft_length=0"], "at least 1"),
+        (["temperature=-1"], "0 (greedy) or more"),
+        (["accept=oracle", "split=token"], "split=paragraph"),
+        (["accept=logprob", "threshold=1"], "negative"),
+        (["accept.thresold=-3"], "thresold"),
+        (["split=paragraf"], "split=paragraph"),
+        (["prompt="], "empty"),
+        (["prompt=  "], "empty"),
+        (["max_new_tokens"], "max_new_tokens"),
+        (["model.path=nowhere"], "model.path"),
+        (["benchmark.domains=[chess]"], "residues"),
+        (["model=qwq32b", "draft=r1-1.5b"], "hf download Qwen/QwQ-32B"),
+        (["engine=toy"], "engine=hf"),
+        (["-m", "draft_length=1,0"], "at least 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_mistakes_end_with_one_line_and_exit_code_2(
+    arguments: Sequence[str], says: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    done = run(*arguments, f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}", code=2)
+    assert says in done.stderr
+    assert done.stderr.strip().count("\n") == 0, done.stderr
+    assert not (folder / "problems.jsonl").exists(), "something was written"
+
+
+def test_a_prompt_longer_than_the_context_is_refused(tmp_path: Path) -> None:
+    done = run(f"prompt={'so ' * 3000}", f"hydra.run.dir={tmp_path}", code=2)
+    assert "context" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_damaged_weights_are_refused(tmp_path: Path) -> None:
+    model = shutil.copytree(DRAFT, tmp_path / "model")
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    done = run(f"draft.model.path={model}", f"hydra.run.dir={tmp_path / 'out'}", code=2)
+    assert "model.safetensors" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_pair_is_small_and_loads_quickly() -> None:
+    files = [f for folder in (TARGET, DRAFT) for f in folder.rglob("*") if f.is_file()]
+    assert sum(f.stat().st_size for f in files) < 16 * 2**20
+    code = (
+        "import time, torch, transformers\n"
+        "from semspec.engines.hf import Hf\n"
+        "from semspec.text import Text\n"
+        f"Text({str(DRAFT)!r}); Hf().load({str(DRAFT)!r})\n"  # the imports that happen once
+        "t = time.perf_counter()\n"
+        f"for folder in ({str(TARGET)!r}, {str(DRAFT)!r}):\n"
+        "    Hf().load(folder); Text(folder)\n"
+        "print(time.perf_counter() - t)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert float(done.stdout) < 2.0

@@ -1,0 +1,37 @@
+"""The embedded pair, for tests that need real models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from semspec import run
+from semspec.config import RunConfig
+from semspec.models import beside_package
+
+TARGET = beside_package("hub_artifacts") / "tiny-target"
+DRAFT = beside_package("hub_artifacts") / "tiny-draft"
+
+
+def configuration(*overrides: str) -> RunConfig:
+    return run.build(run.compose(list(overrides)))
+
+
+def reference_outputs(prompts: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
+    """What transformers' own ``generate`` writes after each prompt, greedily, in fp32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
+    outputs = []
+    for prompt in prompts:
+        ids = torch.tensor([list(prompt)])
+        with torch.inference_mode():
+            out = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=limit,
+                do_sample=False,
+            )
+        outputs.append(out[0, len(prompt) :].tolist())
+    return outputs

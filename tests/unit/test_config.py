@@ -1,0 +1,46 @@
+"""From the command line to the typed configuration."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semspec import config, run
+from semspec.errors import UserError
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.text(alphabet=st.sampled_from(list("ab ,=:{}[]()$\\'\"\n#%&*?!~+\u00e9\u4e2d")), min_size=1)
+)
+def test_any_prompt_arrives_as_it_was_typed(text: str) -> None:
+    overrides = config.expand_shorthands([f"prompt=a{text}"])
+    assert run.build(run.compose(overrides)).prompt == "a" + text
+
+
+def test_an_option_of_the_chosen_rule_needs_no_prefix() -> None:
+    expanded = config.expand_shorthands(["accept=logprob", "threshold=-3", "split=token"])
+    assert expanded == ["accept=logprob", "accept.threshold=-3", "split=token"]
+    assert run.build(run.compose(expanded)).accept.threshold == -3.0
+
+
+def test_an_option_of_another_rule_stays_unknown() -> None:
+    assert config.expand_shorthands(["accept=lossless", "threshold=-3"])[1] == "threshold=-3"
+    with pytest.raises(UserError, match="unknown option 'threshold'"):
+        run.check_arguments(["accept=lossless", "threshold=-3"])
+
+
+@pytest.mark.parametrize("group", ["model", "draft", "accept", "engine", "benchmark"])
+def test_every_choice_of_every_group_composes(group: str) -> None:
+    for name in config.options(group):
+        if (group, name) == ("benchmark", "prompt"):
+            continue  # needs its text
+        made = run.build(run.compose([f"{group}={name}"]))
+        assert made.model.path
+
+
+def test_real_models_are_a_valid_configuration() -> None:
+    made = run.build(run.compose(["model=qwq32b", "draft=r1-1.5b"]))
+    assert made.model.path == "Qwen/QwQ-32B"
+    assert made.draft.model.path.endswith("R1-Distill-Qwen-1.5B")
