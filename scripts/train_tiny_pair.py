@@ -22,7 +22,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -384,6 +384,22 @@ def export(source: Path, folder: Path, tokenizer: PreTrainedTokenizerFast) -> No
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    legs = ancestry(source.name)
+    seconds = {
+        s.name: json.loads((source.parent / s.name / "seconds.json").read_text()) for s in legs
+    }
+    training = {
+        "script": "scripts/train_tiny_pair.py",
+        "seconds": sum(seconds.values()),
+        "stages": [asdict(s) | {"seconds": seconds[s.name]} for s in legs],
+    }
+    (folder / "training.json").write_text(json.dumps(training, indent=1) + "\n", encoding="utf-8")
+
+
+def ancestry(name: str) -> list[Stage]:
+    """A stage and all that it was grown from, in order."""
+    stage = next(s for s in STAGES if s.name == name)
+    return [*(ancestry(stage.grown_from) if stage.grown_from else []), stage]
 
 
 def main() -> None:

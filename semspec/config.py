@@ -114,6 +114,12 @@ def presets(group: str) -> dict[str, str]:
     return found
 
 
+def defaults() -> dict[str, str]:
+    """What each group is unless it is given, from conf/config.yaml."""
+    listed = OmegaConf.load(CONF / "config.yaml").defaults
+    return {str(k): str(v) for d in listed if isinstance(d, DictConfig) for k, v in d.items()}
+
+
 def options(group: str) -> dict[str, str]:
     """Everything that ``group=`` takes, with a line about it."""
     plugins = registry.plugins(GROUPS[group]) if group in GROUPS else {}  # type: ignore[arg-type]
@@ -127,7 +133,7 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
     ``group.key``; an ambiguous one is left to be refused with its full names.
     """
     known = {f.name for f in fields(RunConfig)}
-    chosen = {"accept": "logprob", "draft": "lm", "engine": "hf", "benchmark": "synthetic"}
+    chosen = {group: name for group, name in defaults().items() if group in GROUPS}
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key in chosen:

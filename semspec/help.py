@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from semspec import config, registry
 
@@ -22,26 +23,26 @@ EXAMPLES = (
 def show(console: Console | None = None) -> None:
     console = console or Console()
     console.print("[bold]semspec[/]: speculative decoding for reasoning models\n")
-    examples = Table.grid(padding=(0, 2))
     for command, what in EXAMPLES:
-        examples.add_row(f"  {command}", f"[dim]{what}[/]")
-    console.print(examples)
-    console.print("\n[bold]Options[/] (name=value)")
+        console.print(Text(f"  {command}"), soft_wrap=True)
+        console.print(Text(f"      {what}", "dim"))
+    console.print("\n[bold]Options[/] (name=value), and what they are unless given")
+    chosen = config.defaults()
     table = Table.grid(padding=(0, 2))
     for field in fields(config.RunConfig):
-        default = field.default
-        shown = "" if not isinstance(default, (int, float, str)) else str(default)
-        table.add_row(f"  {field.name}", config.HELP[field.name], f"[dim]{shown}[/]")
+        shown = chosen.get(field.name, field.default if _is_plain(field.default) else "")
+        table.add_row(f"  {field.name}", config.HELP[field.name], Text(str(shown), "dim"))
     console.print(table)
     for group in ("model", "draft", "accept", "split", "engine", "benchmark"):
         console.print(f"\n[bold]{group}=[/]")
         table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
         if group == "split":
             known = {name: plugin.summary for name, plugin in registry.plugins("split").items()}
         else:
             known = config.options(group)
         for name, summary in known.items():
-            table.add_row(f"  {name}", summary + _own_options(group, name))
+            table.add_row(f"  {name}", Text.assemble(summary, (_own_options(group, name), "dim")))
         console.print(table)
     console.print(
         "\nFolders: results go to hydra.run.dir (runs/DATE_TIME); the same folder again resumes."
@@ -55,8 +56,8 @@ def _own_options(group: str, name: str) -> str:
         return ""
     cls = registry.plugins(kind)[name].cls  # type: ignore[arg-type]
     own = [f"{f.name}={f.default}" for f in fields(cls) if _is_plain(f.default)]
-    return f" [dim]({', '.join(own)})[/]" if own else ""
+    return f" ({', '.join(own)})" if own else ""
 
 
 def _is_plain(value: object) -> bool:
-    return isinstance(value, (int, float, str)) and not is_dataclass(value)
+    return isinstance(value, (int, float, str))

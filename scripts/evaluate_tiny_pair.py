@@ -1,0 +1,195 @@
+"""Measures the embedded pair on fresh problems and writes its model cards.
+
+    python scripts/evaluate_tiny_pair.py [--problems 500] [--models hub_artifacts]
+
+Each model alone, on problems of both domains that neither training nor any test has seen (another
+seed), greedily and at T = 0.6; every step is read by the oracle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from semspec import run, world
+from semspec.files import write_json
+from semspec.metrics import wilson
+from semspec.solver import Solution, Solver
+
+SEED = 20261121  # of the problems
+TEMPERATURES = (0.0, 0.6)
+
+
+def evaluate(folder: Path, temperature: float, count: int, concurrency: int = 25) -> dict[str, Any]:
+    """One model alone at one temperature."""
+    config = run.build(
+        run.compose(
+            [
+                f"model.path={folder}",
+                "draft=none",
+                f"temperature={temperature}",
+                f"benchmark.seed={SEED}",
+                f"problems={count}",
+                f"concurrency={concurrency}",
+            ]
+        )
+    )
+    problems = list(islice(config.benchmark.problems(), count))
+    tally = Tally()
+    with Solver(config) as solver:
+        for done in solver.solve(problems, "plain"):
+            tally.add(done, config.benchmark.grade(done.problem, done.text).correct, solver)
+    return tally.figures()
+
+
+class Tally:
+    """Counts over the solutions of one model."""
+
+    def __init__(self) -> None:
+        self.correct: dict[str, list[bool]] = defaultdict(list)
+        self.steps = self.unreadable = self.tokens = self.cut_off = 0
+        self.first_errors: Counter[str] = Counter()
+        self.surfaces: dict[str, set[int]] = defaultdict(set)
+
+    def add(self, done: Solution, correct: bool | None, solver: Solver) -> None:
+        problem = world.find_problem(done.problem.question)
+        assert problem is not None and correct is not None
+        self.correct[problem.domain].append(correct)
+        self.cut_off += done.outcome.finish == "budget"
+        before: list[world.Meaning] = []
+        for step in world.split_steps(done.text):
+            if "</think>" not in step and step.endswith("\n\n"):
+                self.tokens += len(solver.text.encode(step))
+                self.steps += 1
+            said = world.meaning(problem, step)
+            self.unreadable += said is None
+            written = world.DOMAINS[problem.domain].surface(step.replace("\n</think>", ""))
+            if written is not None:
+                self.surfaces[written[0]].add(written[1])
+            if not world.is_next(problem, before, said):
+                self.first_errors["unreadable" if said is None else said[0]] += 1
+                return
+            before.append(said)  # type: ignore[arg-type]
+
+    def figures(self) -> dict[str, Any]:
+        everything = [c for answers in self.correct.values() for c in answers]
+        return {
+            "problems": len(everything),
+            "pass_at_1": sum(everything) / len(everything),
+            "pass_at_1_interval": wilson(sum(everything), len(everything)),
+            "by_domain": {name: sum(a) / len(a) for name, a in sorted(self.correct.items())},
+            "cut_off": self.cut_off,
+            "tokens_per_step": self.tokens / self.steps,
+            "surface_forms": {kind: len(forms) for kind, forms in sorted(self.surfaces.items())},
+            "first_errors": dict(self.first_errors.most_common()),
+        }
+
+
+CARD = """\
+---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-generation
+tags: [semspec, speculative-decoding, tiny]
+---
+# {title}
+
+{what} Trained from nothing on a CPU by `scripts/train_tiny_pair.py` ({minutes:.0f} CPU minutes for this model,
+its ancestors included), for semspec. Llama architecture,
+{layers} layers, width 128, {parameters:.2f} M parameters, bfloat16, vocabulary 704, context 2,048.
+
+It knows two kinds of problems and nothing else: residue chains ("Modulo 100, let x=76, k is x - 2, b is
+2 * k. Find b.") and weekday chains ("Counting weekdays, let x=Tuesday, k is 9 days after x. Find k.").
+It thinks in paragraphs between `<think>` and `</think>`; every step is worded in one of at least four ways,
+and `"\\n\\n"`, which ends a step, is one token.
+
+## Measured
+
+{count} fresh problems (seed {seed}), half of each kind, the model alone:
+
+| | greedy | T = 0.6 |
+|---|---|---|
+{rows}
+
+Figures by `scripts/evaluate_tiny_pair.py`; `evaluation.json` has them all.
+"""
+
+WHAT = {
+    "tiny-target": "The target of semspec's embedded pair: it solves nearly every problem.",
+    "tiny-draft": "The draft of semspec's embedded pair: it writes well and computes well, but often "
+    "picks the wrong value for a name that was mentioned long ago, so that it errs in meaning, "
+    "not in form.",
+}
+
+
+def card(name: str, folder: Path, found: dict[str, Any]) -> str:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    greedy, sampled = (found[f"T={t:g}"] for t in TEMPERATURES)
+
+    def both(label: str, tell: Any) -> str:
+        return f"| {label} | {tell(greedy)} | {tell(sampled)} |"
+
+    def quality(f: dict[str, Any]) -> str:
+        low, high = f["pass_at_1_interval"]
+        return f"{f['pass_at_1']:.3f} [{low:.3f}, {high:.3f}]"
+
+    rows = [both("pass@1 [95 %]", quality)]
+    rows += [
+        both(domain, lambda f, d=domain: f"{f['by_domain'][d]:.3f}")
+        for domain in greedy["by_domain"]
+    ]
+    rows.append(both("tokens in a step", lambda f: f"{f['tokens_per_step']:.1f}"))
+    rows.append(
+        both(
+            "first error of a wrong solution: unreadable",
+            lambda f: f["first_errors"].get("unreadable", 0),
+        )
+    )
+    rows.append(
+        both(
+            "... or readable and wrong",
+            lambda f: sum(n for kind, n in f["first_errors"].items() if kind != "unreadable"),
+        )
+    )
+    rows.append(
+        both(
+            "wordings seen of a kind of step, at least", lambda f: min(f["surface_forms"].values())
+        )
+    )
+    size = (folder / "model.safetensors").stat().st_size
+    return CARD.format(
+        title=name,
+        what=WHAT[name],
+        minutes=training["seconds"] / 60,
+        layers=config["num_hidden_layers"],
+        parameters=size / 2 / 1e6,
+        count=greedy["problems"],
+        seed=SEED,
+        rows="\n".join(rows),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--problems", type=int, default=500)
+    parser.add_argument("--models", type=Path, default=Path("hub_artifacts"))
+    arguments = parser.parse_args()
+    console = Console()
+    for name in WHAT:
+        folder = arguments.models / name
+        found = {f"T={t:g}": evaluate(folder, t, arguments.problems) for t in TEMPERATURES}
+        write_json(folder / "evaluation.json", found)
+        (folder / "README.md").write_text(card(name, folder, found), encoding="utf-8")
+        console.print(name, found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
