@@ -7,6 +7,7 @@ into one line and exit code 2, and hands over to ``semspec.runner``.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -136,9 +137,19 @@ def main() -> None:
         print(f"semspec: {error}", file=sys.stderr)
         sys.exit(2)
     sys.argv[1:] = arguments
-    hydra.main(config_path=str(config.CONF.resolve()), config_name="config", version_base="1.3")(
-        run_job
-    )()
+    # Hydra would print an error its own way and exit with 1: let it through to here
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    start = hydra.main(
+        config_path=str(config.CONF.resolve()), config_name="config", version_base="1.3"
+    )
+    try:
+        start(run_job)()
+    except KeyboardInterrupt:
+        print("semspec: interrupted; the same hydra.run.dir goes on from here", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:  # Hydra's own: the run's folder cannot be made
+        print(f"semspec: {error}: choose another hydra.run.dir, or free space", file=sys.stderr)
+        sys.exit(2)
     if FAILED:
         print(f"semspec: {len(FAILED)} of the sweep's jobs failed", file=sys.stderr)
         sys.exit(2)
