@@ -38,7 +38,8 @@ bench: $(CORE) ## Measure speed and accuracy on this machine and write the figur
 ##@ Check
 
 .PHONY: test
-test: test-core test-sglang ## All tests, SGLang's included
+test: $(DEV) $(SGLANG) ## All tests, SGLang's included
+	@status=0; for part in test-core test-sglang; do $(MAKE) $$part || status=1; done; exit $$status
 
 .PHONY: test-core
 test-core: $(DEV) ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
