@@ -76,7 +76,7 @@ class Stage:
     grown_from: str = ""
     spread: float = 0.0  # share of drill lines as long as a step: look-ups far back
     bias: bool = False  # biases in attention: a head for "the token before" is learned with them
-    recall: bool = False  # drill rows of nothing but values to recall
+    recalls: int = 0  # rows a batch: nothing but values to recall
 
 
 STAGES = (
@@ -85,13 +85,14 @@ STAGES = (
     Stage("d2", 1, 2, 2400, 6, 6, 0.35, 4e-3, 3e-3, 20, 0.7, 0.2, "d1"),
     Stage("d3", 2, 2, 1600, 10, 2, 0.40, 4e-3, 3e-3, 20, 0.3, 0.02, "d2"),
     # the target: pure recall first, until an induction head has formed, and then the rest
-    Stage("t0", 0, 2, 500, 1, 11, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5, "", 0.3, True, True),
+    Stage("t0", 0, 2, 500, 1, 0, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5, "", 0.3, True, 11),
     Stage("t1", 1, 2, 1500, 4, 8, 0.35, 4e-3, 3e-3, 40, 0.9, 0.5, "t0", 0.3, True),
     Stage("t2", 2, 2, 1200, 8, 4, 0.40, 4e-3, 3e-3, 20, 0.5, 0.2, "t1", 0.5, True),
     Stage("t3", 6, 2, 2000, 4, 8, 0.40, 4e-3, 3e-3, 20, 0.7, 0.2, "t2", 0.2, True),
     Stage("t6", 3, 6, 250, 12, 2, 0.40, 3e-3, 2e-3, 20, 0.7, 0.4, "t3", 0.5, True),
-    Stage("t12", 4, 12, 200, 16, 1, 0.40, 2e-3, 1.2e-3, 20, 0.5, 0.2, "t6", 0.5, True),
-    Stage("t24", 5, 24, 200, 16, 0, 0.40, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12", 0.0, True),
+    Stage("r6", 7, 6, 600, 6, 2, 0.25, 3e-3, 2e-3, 20, 0.7, 0.3, "t6", 0.5, True, 5),
+    Stage("t12", 4, 12, 150, 14, 1, 0.35, 2e-3, 1.2e-3, 20, 0.5, 0.2, "r6", 0.5, True, 2),
+    Stage("t24", 5, 24, 150, 16, 0, 0.35, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12", 0.0, True),
 )
 DRAFT, TARGET = "d3", "t24"
 
@@ -222,22 +223,23 @@ class Rows:
 
     def batches(self, stage: Stage) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         solutions, drills, share = stage.solutions, stage.drills, stage.weekdays
+        recalls = stage.recalls
         while True:
             rows = sorted(
                 self._encode([solution_row(self.rng, share) for _ in range(40 * solutions)]),
                 key=lambda row: len(row[0]),
             )
-            drill = self._encode([self._drill(stage) for _ in range(40 * drills)])
+            drill = self._encode(
+                [drill_row(self.rng, share, stage.spread) for _ in range(40 * drills)]
+            )
+            recall = self._encode([recall_row(self.rng, share) for _ in range(40 * recalls)])
             order = list(range(40))
             self.rng.shuffle(order)
             for i in order:
                 batch = rows[i * solutions : (i + 1) * solutions]
-                yield self._collate(batch, drill[i * drills : (i + 1) * drills])
-
-    def _drill(self, stage: Stage) -> tuple[str, str]:
-        if stage.recall:
-            return recall_row(self.rng, stage.weekdays)
-        return drill_row(self.rng, stage.weekdays, stage.spread)
+                others = drill[i * drills : (i + 1) * drills]
+                others += recall[i * recalls : (i + 1) * recalls]
+                yield self._collate(batch, others)
 
     def _collate(
         self, solutions: list[tuple[list[int], int]], drills: list[tuple[list[int], int]]
