@@ -6,7 +6,7 @@ Stages, each resumed after a kill (a finished stage leaves a folder in ``--work`
 two-layer model that learns to compute (drill rows early, whole solutions late) and is stopped
 early: it looks up the latest value well and older ones badly, so its errors are errors of meaning.
 The target begins with rows of nothing but values to recall, until an induction head has formed,
-learns the rest with two layers, and is then *grown*, 2 -> 6 -> 12 -> 24, by copying blocks whose
+learns the rest with two layers, and is then *grown*, 2 -> 6 -> 24, by copying blocks whose
 output projections start at zero, so that every growth keeps the function. Shallow models learn
 several times faster per second than deep ones, which is what makes a deep target cheap.
 """
@@ -91,8 +91,10 @@ STAGES = (
     Stage("t3", 6, 2, 2000, 4, 8, 0.40, 4e-3, 3e-3, 20, 0.7, 0.2, "t2", 0.2, True),
     Stage("t6", 3, 6, 250, 12, 2, 0.40, 3e-3, 2e-3, 20, 0.7, 0.4, "t3", 0.5, True),
     Stage("r6", 7, 6, 600, 6, 2, 0.25, 3e-3, 2e-3, 20, 0.7, 0.3, "t6", 0.5, True, 5),
-    Stage("t12", 4, 12, 150, 14, 1, 0.35, 2e-3, 1.2e-3, 20, 0.5, 0.2, "r6", 0.5, True, 2),
-    Stage("t24", 5, 24, 150, 16, 0, 0.35, 2e-3, 1.2e-3, 20, 0.1, 0.01, "t12", 0.0, True),
+    # recall again: a second head is needed for the second digit, and takes its time
+    Stage("s6", 9, 6, 900, 1, 0, 0.05, 4e-3, 2e-3, 20, 0.8, 0.3, "r6", 0.5, True, 12),
+    Stage("u6", 10, 6, 120, 12, 0, 0.35, 2.5e-3, 1.5e-3, 20, 0.5, 0.2, "s6", 0.5, True, 2),
+    Stage("t24", 11, 24, 90, 16, 0, 0.35, 2e-3, 1.2e-3, 10, 0.1, 0.02, "u6", 0.0, True),
 )
 DRAFT, TARGET = "d3", "t24"
 

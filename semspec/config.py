@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -143,7 +144,7 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
         key, equals, value = argument.partition("=")
         if key == "prompt":
             argument = f"prompt={quoted(value)}"
-        if equals and key not in known and key.isidentifier() and key != "experiment":
+        if equals and key not in known and key.isidentifier():
             owners = [group for group in GROUPS if key in _fields(group, chosen[group])]
             if len(owners) == 1:
                 argument = f"{owners[0]}.{key}={value}"
@@ -185,14 +186,21 @@ def check(config: RunConfig) -> None:
             raise UserError(f"{name}={getattr(config, name)}: give at least {least}")
     if config.concurrency < 1:
         raise UserError(f"concurrency={config.concurrency}: give at least 1")
-    if config.temperature < 0:
-        raise UserError(f"temperature={config.temperature}: give 0 (greedy) or more")
+    if not 0 <= config.temperature < math.inf or 0 < config.temperature < 1e-3:
+        raise UserError(
+            f"temperature={config.temperature}: give 0 (greedy) or more, at least 0.001"
+        )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
     if config.top_k < 0 or config.step_cap < 0:
         raise UserError("top_k and step_cap are 0 (no limit) or more")
     registry.plugin("split", config.split)  # raises with the nearest name
     rule, engine = config.accept, config.engine
+    if rule.greedy_only and config.temperature > 0 and not config.draft.plain:
+        raise UserError(
+            f"accept={_name('accept', rule)} writes the most likely token at any temperature, which"
+            " is not what the target alone does: set temperature=0, or use accept=lossless"
+        )
     if rule.splits is not None and config.split not in rule.splits:
         name = _name("accept", rule)
         raise UserError(

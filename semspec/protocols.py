@@ -89,9 +89,10 @@ class Rule(Protocol):
     """Decides how much of a draft to keep."""
 
     needs: ClassVar[frozenset[What]]  # what it reads from the target
-    cuts: ClassVar[Literal["tokens", "ends"]]  # where it may cut a draft
+    cuts: ClassVar[Literal["tokens", "ends"]]  # where it may cut a draft (or nowhere)
     splits: ClassVar[frozenset[str] | None]  # the splits it can work with; None: any
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
+    greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
 
     def evidence(self) -> tuple[Read, ...]:
         """What a model-based drafter must read for it while drafting; see ``Draft.evidence``."""

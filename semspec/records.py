@@ -253,16 +253,13 @@ class OpenRun(RunFolder):
         """Removes what opening has written, where no problem was solved here: a false start."""
         if self.done or self.result is not None:
             return
-        self._held.close()
-        for name in (
-            "config.json",
-            "problems.jsonl",
-            "rounds.jsonl",
-            "starts.jsonl",
-            "status.json",
-        ):
-            (self.path / name).unlink(missing_ok=True)
         self._discarded = True
+        ours = ("config.json", "problems.jsonl", "rounds.jsonl", "starts.jsonl", "status.json")
+        for name in (*ours, ".lock"):
+            (self.path / name).unlink(missing_ok=True)
+        self._held.close()  # last: nobody else may begin here before it is empty
+        with contextlib.suppress(OSError):  # somebody else's files may be there
+            self.path.rmdir()
 
     def close(self) -> None:
         self._held.close()

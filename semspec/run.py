@@ -6,9 +6,11 @@ into one line and exit code 2, and hands over to ``semspec.runner``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -49,20 +51,41 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         return hydra.compose("config", overrides=list(overrides))
 
 
-def check_arguments(arguments: Sequence[str]) -> None:
-    """Composes once for every value of every swept option, so that a mistake ends before work."""
-    given = [a for a in arguments if not a.startswith("-")]
-    try:
-        parsed = OverridesParser.create().parse_overrides(given)
-    except HydraException as error:
-        raise UserError(_one_line(error)) from error
-    choices = []
-    for text, override in zip(given, parsed, strict=True):
-        if override.is_sweep_override():
-            key = override.get_key_element()
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+FLAGS_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"}
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Hydra's own flags with their values, and the overrides; Hydra wants the flags first."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    for argument in arguments:
+        if argument.startswith("-") or (flags and flags[-1] in FLAGS_WITH_VALUE):
+            flags.append(argument)
         else:
-            choices.append([text])
+            overrides.append(argument)
+    return flags, overrides
+
+
+def check_arguments(given: Sequence[str], sweep: bool = True) -> None:
+    """Composes once for every value of every swept option, so that a mistake ends before work."""
+    choices = []
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"'{text}' is not an option: options are written name=value")
+        if key.startswith("+"):
+            raise UserError(f"'{text}' would add an option that nothing reads: leave the + out")
+        if key in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip():
+            raise UserError(f"{key} is empty: name a folder")
+        try:
+            (override,) = OverridesParser.create().parse_overrides([text])
+            swept = override.is_sweep_override()
+            values = list(override.sweep_string_iterator()) if swept else []
+        except HydraException as error:
+            raise UserError(f"cannot read '{text}' ({_one_line(error)}): quote it") from error
+        if swept and not sweep:
+            raise UserError(f"'{text}' is several values: add -m for a sweep, or quote the value")
+        choices.append([f"{key}={value}" for value in values] if swept else [text])
     first = [values[0] for values in choices]
     for at, values in enumerate(choices):
         for value in values if at == 0 else values[1:]:
@@ -92,10 +115,14 @@ def _explain(error: Exception, job: Sequence[str]) -> str:
         elif "." not in key and key not in keys:
             hint = config.nearest(key, keys)
             return f"unknown option '{key}'{hint} see python -m semspec.run --help"
-    return _one_line(error)
+    told = _one_line(error)
+    culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in told), None)
+    return f"{culprit}: {told}" if culprit else told
 
 
 def _one_line(error: BaseException) -> str:
+    while error.__cause__ is not None:  # Hydra wraps what says more
+        error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kept = [x for x in lines if not x.startswith(("full_key", "object_type", "reference_type"))]
     return "; ".join(kept[:2]) or type(error).__name__
@@ -112,14 +139,36 @@ def run_job(composed: DictConfig) -> None:
         assert isinstance(plain, dict)
         execute(build(composed), {str(k): v for k, v in plain.items()}, folder)
     except UserError as error:
-        print(f"semspec: {error}", file=sys.stderr)
-        if not in_sweep:
+        with contextlib.suppress(OSError):  # Hydra has made the folder; where nothing is in it,
+            folder.rmdir()  # nothing shall be left
+        if not in_sweep:  # SystemExit, because Hydra prints a line of its own about any other
+            print(f"semspec: {error}", file=sys.stderr)
             sys.exit(2)
+        print(f"semspec: {folder.name}: {error}", file=sys.stderr)
+        FAILED.append(str(folder))
+    except Exception:
+        if not in_sweep:
+            raise
+        traceback.print_exc()  # a fault of ours; the other jobs go on all the same
         FAILED.append(str(folder))
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
+    try:
+        _main(sys.argv[1:])
+    except UserError as error:
+        print(f"semspec: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(130)  # nothing that still runs may turn it into another exit status
+    if FAILED:
+        print(f"semspec: {len(FAILED)} of the sweep's jobs failed", file=sys.stderr)
+        sys.exit(2)
+
+
+def _main(arguments: list[str]) -> None:
     if {"-h", "--help"} & set(arguments):
         from semspec.help import show
 
@@ -129,14 +178,11 @@ def main() -> None:
         print(f"semspec {__version__}")
         return
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    try:
-        config.register_configs()
-        arguments = config.expand_shorthands(arguments)
-        check_arguments(arguments)
-    except UserError as error:
-        print(f"semspec: {error}", file=sys.stderr)
-        sys.exit(2)
-    sys.argv[1:] = arguments
+    config.register_configs()
+    flags, overrides = split_arguments(arguments)
+    overrides = config.expand_shorthands(overrides)
+    check_arguments(overrides, sweep=bool({"-m", "--multirun"} & set(flags)))
+    sys.argv[1:] = [*flags, *overrides]
     # Hydra would print an error its own way and exit with 1: let it through to here
     os.environ["HYDRA_FULL_ERROR"] = "1"
     start = hydra.main(
@@ -144,15 +190,10 @@ def main() -> None:
     )
     try:
         start(run_job)()
-    except KeyboardInterrupt:
-        print("semspec: interrupted; the same hydra.run.dir goes on from here", file=sys.stderr)
-        sys.exit(130)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_one_line(error)) from error
     except OSError as error:  # Hydra's own: the run's folder cannot be made
-        print(f"semspec: {error}: choose another hydra.run.dir, or free space", file=sys.stderr)
-        sys.exit(2)
-    if FAILED:
-        print(f"semspec: {len(FAILED)} of the sweep's jobs failed", file=sys.stderr)
-        sys.exit(2)
+        raise UserError(f"{error}: choose another hydra.run.dir, or free space") from error
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ def execute(
             except UserError:
                 run.discard()
                 raise
-            result["provenance"] = started
+            # threads are known only now that the engines have set them
+            result["provenance"] = provenance.collect(config.seed) | {"started": started["started"]}
+            result["concurrency"] = config.concurrency
             run.finish(result)
         _show(config, run, result, problems, console)
     return result
@@ -118,7 +120,10 @@ def _show(
     console: Console,
 ) -> None:
     if config.transcript and not config.quiet and problems:
-        _show_transcript(config, run, problems, console)
+        try:
+            _show_transcript(config, run, problems, console)
+        except UserError as error:  # a finished run outlives its models
+            console.print(f"[dim]no transcript: {error}[/]")
     console.print(terminal.result_table(result))
     console.print(f"[dim]results: {run.path}[/]", soft_wrap=True)
 
@@ -137,5 +142,9 @@ def _show_transcript(
     text = Text(str(config.model.fetch()))
     console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
     rounds = run.round_lines(shown.id, "speculative")
-    parts = pieces(rounds, text.decode, "tokens" if config.split == "token" else "steps")
+
+    def decode(tokens: Sequence[int]) -> str:
+        return text.decode([t for t in tokens if t not in text.stop_ids])
+
+    parts = pieces(rounds, decode, "tokens" if config.split == "token" else "steps")
     console.print(terminal.transcript(parts))

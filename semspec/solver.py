@@ -50,7 +50,7 @@ class Solver:
         draft = self.drafter.model.fetch() if "draft" in self.drafter.uses else None
         self.text = Text(str(target))
         try:
-            self.engines["target"] = config.engine.load(str(target))
+            self.engines["target"] = self._load(target, self.text)
             if draft is not None:
                 self.engines["draft"] = self._load_draft(draft)
         except BaseException:
@@ -59,10 +59,17 @@ class Solver:
         self.driver = Driver(self.engines)
         self._contexts = 0
 
+    def _load(self, folder: Path, text: Text) -> Engine:
+        engine: Engine = self.config.engine.load(str(folder))
+        engine.stop_ids |= (
+            text.stop_ids
+        )  # a tokenizer may name an end that the weights' files do not
+        return engine
+
     def _load_draft(self, folder: Path) -> Engine:
         text = Text(str(folder))
         build_bridge(self.text, text)  # refuses tokenizers that do not agree, before weights load
-        engine: Engine = self.config.engine.load(str(folder))
+        engine = self._load(folder, text)
         bridge = build_bridge(
             self.text,
             text,

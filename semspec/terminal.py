@@ -253,6 +253,11 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     n, plain = result["problems"], result["plain"]
     if n == 0:
         return ["no problem was solved, so there are no figures"]
+    if result.get("concurrency", 1) > 1:
+        told.append(
+            f"{result['concurrency']} problems at a time: a problem's seconds hold its waiting for"
+            " the others, so tokens per second, latency and overhead are no throughput"
+        )
     if n == 1:
         told.append("1 problem: no interval of the speed-up can be told, and pass@1 says little")
     elif n < 10:

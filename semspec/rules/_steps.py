@@ -24,4 +24,6 @@ def left_to_right(
         if not accept(unit):
             keep = draft.ends[unit - 1] if unit else 0
             return Verdict(keep, handover=Handover(units=1), scores=list(scores[: unit + 1]))
-    return Verdict(draft.ends[-1], scores=list(scores))
+    # a token that revealed the last end opens the next unit: thrown away, it would be drawn again,
+    # and tokens that do not open a unit would come out too often
+    return Verdict(len(draft.tokens), scores=list(scores))

@@ -24,6 +24,7 @@ class Greedy:
     cuts: ClassVar[Literal["tokens", "ends"]] = "tokens"
     splits: ClassVar[frozenset[str] | None] = None
     lossless: ClassVar[bool] = False  # at a temperature above 0 it is not
+    greedy_only: ClassVar[bool] = True
 
     def evidence(self) -> tuple[Read, ...]:
         return ()

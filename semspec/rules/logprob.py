@@ -29,9 +29,10 @@ class LogProb:
     cuts: ClassVar[Literal["tokens", "ends"]] = "ends"
     splits: ClassVar[frozenset[str] | None] = None
     lossless: ClassVar[bool] = False
+    greedy_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.threshold > 0:
+        if not self.threshold <= 0:  # not a number is refused, too
             raise UserError(
                 f"accept.threshold={self.threshold} is above 0, the largest log-probability there"
                 " is: give a negative number, such as -4"

@@ -25,6 +25,7 @@ class Lossless:
     cuts: ClassVar[Literal["tokens", "ends"]] = "tokens"
     splits: ClassVar[frozenset[str] | None] = None
     lossless: ClassVar[bool] = True
+    greedy_only: ClassVar[bool] = False
 
     def evidence(self) -> tuple[Read, ...]:
         return (PROBS,)  # q, for drafts that were sampled

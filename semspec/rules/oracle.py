@@ -22,6 +22,7 @@ class Oracle:
     cuts: ClassVar[Literal["tokens", "ends"]] = "ends"
     splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph"})
     lossless: ClassVar[bool] = False
+    greedy_only: ClassVar[bool] = False
 
     def evidence(self) -> tuple[Read, ...]:
         return ()

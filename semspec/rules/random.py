@@ -20,6 +20,7 @@ class Random:
     cuts: ClassVar[Literal["tokens", "ends"]] = "ends"
     splits: ClassVar[frozenset[str] | None] = None
     lossless: ClassVar[bool] = False
+    greedy_only: ClassVar[bool] = False
 
     def evidence(self) -> tuple[Read, ...]:
         return ()

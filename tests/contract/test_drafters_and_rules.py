@@ -136,7 +136,7 @@ def test_loop_invariants(
     for draft, verdict in zip(judged, verdicts, strict=True):
         assert 0 <= verdict.keep <= len(draft.tokens)
         if made.cuts == "ends":
-            assert verdict.keep in {0, *draft.ends}
+            assert verdict.keep in {0, *draft.ends, len(draft.tokens)}
         assert len(verdict.scores) in {0, *range(1, len(draft.ends) + 1)}
 
     # same seed, same output

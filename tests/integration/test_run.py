@@ -133,6 +133,37 @@ def test_killed_runs_go_on_and_end_with_the_same_result(tmp_path: Path) -> None:
         assert results[0][key] == results[1][key]
 
 
+def test_a_failing_job_does_not_take_the_sweep_along(tmp_path: Path) -> None:
+    done = run(
+        "-m",
+        "benchmark.domains=[residues],[weekdays]",
+        f"draft.model.path={tmp_path / 'missing'},embedded/tiny-draft",
+        "problems=1",
+        "quiet=true",
+        "max_new_tokens=40",
+        f"hydra.sweep.dir={tmp_path / 'sweep'}",
+        "hydra.sweep.subdir=${hydra.job.num}",
+        code=2,
+    )
+    assert len(list((tmp_path / "sweep").glob("*/result.json"))) == 2
+    assert "2 of the sweep's jobs failed" in done.stderr
+
+
+def test_an_interrupt_ends_with_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
+    arguments = ("problems=12", *QUICK, f"hydra.run.dir={tmp_path}")
+    process = subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "rounds.jsonl").exists() and process.poll() is None:
+        time.sleep(0.02)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.strip().splitlines()[-1].startswith("semspec: interrupted")
+    assert "Traceback" not in said
+    run(*arguments)
+    assert len(lines(tmp_path / "problems.jsonl")) == 12
+
+
 def test_a_sweep_runs_every_job_in_a_folder_of_its_own(tmp_path: Path) -> None:
     run(
         "-m",
@@ -184,6 +215,14 @@ def test_help_lists_everything() -> None:
         (["model=qwq32b", "draft=r1-1.5b"], "hf download Qwen/QwQ-32B"),
         (["engine=toy"], "engine=hf"),
         (["-m", "draft_length=1,0"], "at least 1"),
+        (["draft_length=1,2"], "add -m"),
+        (["-m", "accept=glob(*)"], "glob"),
+        (["+foo=1"], "leave the + out"),
+        (["hydra.foo=1"], "foo"),
+        (["temperature=nan"], "temperature=nan"),
+        (["accept=greedy"], "temperature=0"),
+        (["accept=logprob", "threshold=nan"], "negative"),
+        (["problems=abc"], "abc"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -194,7 +233,7 @@ def test_mistakes_end_with_one_line_and_exit_code_2(
     done = run(*arguments, f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}", code=2)
     assert says in done.stderr
     assert done.stderr.strip().count("\n") == 0, done.stderr
-    assert not (folder / "problems.jsonl").exists(), "something was written"
+    assert not folder.exists(), "something was left"
 
 
 def test_a_prompt_longer_than_the_context_is_refused(tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ def test_the_boundary_is_fed_the_targets_tokens() -> None:
         )  # fmt: skip
         assert boundary.fed == answer.tokens
         assert answer.ends == [i + 1 for i, t in enumerate(answer.tokens) if t == 0]
-        assert len(answer[pooled]) == len(answer.ends)
+        assert len(answer[pooled]) == len(answer.unit_ends())
         assert (answer.finish == "units") == (len(answer.ends) == 2)
         finishes[answer.finish] += 1
     assert min(finishes[f] for f in ("units", "limit", "eos")) > 5

@@ -8,15 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
-import huggingface_hub
 import pytest
 import torch
-from huggingface_hub import constants, errors
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
-from semspec.engines._lean import folder as folders
 from semspec.engines.hf import Hf
 from semspec.errors import UserError
 from semspec.registry import plugins
@@ -198,46 +195,6 @@ def test_no_such_folder(name: str) -> None:
 
 def test_a_file_is_no_folder() -> None:
     assert "is a file" in refused(folder("llama") / "config.json")
-
-
-def test_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-
-    def snapshot_download(repo: str, **options: Any) -> str:
-        asked.update(options, repo=repo)
-        return str(folder("llama"))
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    engine = Hf(device="cpu").load("owner/name", revision="abc123")
-    assert engine.vocabulary == 97
-    assert (asked["repo"], asked["revision"]) == ("owner/name", "abc123")
-    assert not any("bin" in pattern for pattern in asked["allow_patterns"])
-    assert asked["ignore_patterns"] == folders.UNWANTED
-
-
-def http(kind: type[errors.HfHubHTTPError]) -> Exception:
-    return kind("no\nluck", response=Mock())
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (errors.LocalEntryNotFoundError("x"), "the Hub cannot be reached: run 'hf download own"),
-        (http(errors.RepositoryNotFoundError), "is not on the Hub: check model.path"),
-        (http(errors.RevisionNotFoundError), "check model.path and model.revision"),
-        (http(errors.GatedRepoError), "accept its terms"),
-        (http(errors.HfHubHTTPError), "check the network and the free disk space"),
-        (errors.HFValidationError("x"), "is neither a folder nor a Hub repository"),
-        (OSError(28, "No space left on device"), "No space left"),
-    ],
-)
-def test_the_hub_fails(monkeypatch: pytest.MonkeyPatch, error: Exception, words: str) -> None:
-    def fail(*_: Any, **__: Any) -> str:
-        raise error
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    assert words in refused("owner/name")
 
 
 def test_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

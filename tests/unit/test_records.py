@@ -122,7 +122,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
 
 def test_figures_of_a_solve() -> None:
     outcome = an_outcome(2)
-    outcome.rounds.append(Round([], [], [], [], [5], [], "", {"write": 1.0}, {"target": 1}))
+    outcome.rounds.append(Round(handed=[5], seconds={"write": 1.0}, passes={"target": 1}))
     outcome.tokens.append(5)
     solve = Solve.from_outcome(outcome, "text")
     assert (solve.tokens, solve.rounds, solve.drafts) == (11, 3, 2)
