@@ -94,7 +94,8 @@ STAGES = (
     # recall again: a second head is needed for the second digit, and takes its time
     Stage("s6", 9, 6, 900, 1, 0, 0.05, 4e-3, 2e-3, 20, 0.8, 0.3, "r6", 0.5, True, 12),
     Stage("u6", 10, 6, 120, 12, 0, 0.35, 2.5e-3, 1.5e-3, 20, 0.5, 0.2, "s6", 0.5, True, 2),
-    Stage("t24", 11, 24, 90, 16, 0, 0.35, 2e-3, 1.2e-3, 10, 0.1, 0.02, "u6", 0.0, True),
+    Stage("v6", 12, 6, 450, 14, 0, 0.40, 3e-3, 2e-3, 20, 0.3, 0.05, "u6", 0.0, True, 2),
+    Stage("t24", 13, 24, 60, 16, 0, 0.40, 1.5e-3, 1e-3, 10, 0.1, 0.02, "v6", 0.0, True),
 )
 DRAFT, TARGET = "d3", "t24"
 

@@ -300,11 +300,14 @@ class BridgedEngine:
         if cut:
             wanted = query.generate.units if query.generate and query.generate.boundary else None
             finish = "units" if wanted is not None and len(ends) >= wanted else "limit"
-        values = {
-            read: self._value(query, read, answer.values[self._read(read)], cut, len(ends))
+        outward = replace(answer, tokens=tokens, ends=ends, finish=finish)
+        # a unit that was cut keeps its pool, over what was drafted of it before the cut and after
+        units = len(outward.unit_ends())
+        outward.values = {
+            read: self._value(query, read, answer.values[self._read(read)], cut, units)
             for read in query.reads
         }
-        return replace(answer, tokens=tokens, ends=ends, finish=finish, values=values)
+        return outward
 
     def _value(self, query: Query, read: Read, value: Any, cut: int, units: int) -> Any:
         """One value: without what belongs to tokens cut away, in the target's columns."""
