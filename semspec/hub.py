@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from semspec.errors import UserError
+from semspec.errors import UserError, first_line
 
 # top level only; "consolidated" is a second copy of the same weights in another naming
 WANTED = ["*.safetensors", "*.json", "tokenizer*", "*.txt", "*.model", "*.jinja"]
@@ -61,7 +61,7 @@ def _snapshot(repo: str, revision: str | None) -> Path:
             "or point model.path at a local folder"
         ) from e
     except Exception as e:  # disk, network: errors of whatever HTTP library the Hub client uses
-        first = (str(e).strip() or type(e).__name__).splitlines()[0]
+        first = first_line(e)
         raise UserError(
             f"could not download {at} ({first}): check the network and the free disk space, "
             "or point model.path at a local folder"

@@ -23,14 +23,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from semspec.errors import UserError
+from semspec.errors import UserError, first_line
 
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
-
-
-def _one_line(reason: BaseException) -> str:
-    lines = str(reason).strip().splitlines()
-    return lines[0][:200] if lines else type(reason).__name__
 
 
 def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
@@ -58,7 +53,7 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
             else "check name and revision, log in with 'hf auth login' for a gated model, or give "
             "a local folder"
         )
-        raise UserError(f"no tokenizer in {where}: {way} ({_one_line(reason)})") from reason
+        raise UserError(f"no tokenizer in {where}: {way} ({first_line(reason)[:200]})") from reason
     try:
         stops: Any = transformers.GenerationConfig.from_pretrained(source, **options).eos_token_id
     except (OSError, ValueError):  # it is optional
@@ -133,7 +128,7 @@ class Text:
         except jinja2.TemplateError as reason:  # e.g. a template that refuses a system message
             raise UserError(
                 f"the chat template of '{self.name}' refuses this prompt "
-                f"({_one_line(reason)}): mend the template, or leave the system message out"
+                f"({first_line(reason)[:200]}): mend the template, or leave the system message out"
             ) from reason
         ids = self.encode(text)
         if not ids:

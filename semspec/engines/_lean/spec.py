@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from semspec.engines._lean.folder import read_json
-from semspec.errors import UserError
+from semspec.errors import UserError, first_line
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 ELSEWHERE = "way out: engine=sglang"
@@ -54,7 +54,7 @@ def read_spec(folder: Path, max_context: int) -> Spec:
     try:
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as e:  # whatever a broken configuration makes transformers raise
-        first = (str(e).strip() or type(e).__name__).splitlines()[0]
+        first = first_line(e)
         raise UserError(f"cannot use {folder / 'config.json'}: {first}") from e
     if config.hidden_act != "silu":
         raise UserError(f"engine=hf does not know hidden_act={config.hidden_act}; {ELSEWHERE}")
