@@ -35,3 +35,15 @@ class ModelConfig:
     def fetch(self) -> Path:
         """The local folder; a Hub repository is downloaded first, where it is not yet."""
         return locate(self.location, self.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What an artifact is bound to."""
+
+    name: str  # as configured: a folder or a Hub repository
+    revision: str | None  # a commit, for models from the Hub
+    fingerprint: str  # of the weights; "" where they were not looked at
+    layers: int
+    width: int
+    tokenizer: str  # fingerprint, see Text
