@@ -90,18 +90,17 @@ def lockstep(
             open_[index] = context, plan, pair
 
     while True:
-        # as many again as are open at most: contexts that ask nothing must not be read without end
+        read = 0
         for index, (context, steps) in islice(source, lanes - len(open_)):
             advance(index, context, greedy(steps), None)
+            read += 1
         while next_out in finished:
             yield finished.pop(next_out)
             next_out += 1
         if not open_:
-            first = next(source, None)
-            if first is None:
+            if not read:
                 return
-            advance(first[0], first[1][0], greedy(first[1][1]), None)
-            continue
+            continue  # nothing was asked: equal texts only
         asked = list(open_.items())
         answers = same([(context, *pair) for _, (context, _, pair) in asked])
         for (index, (context, plan, _)), answer in zip(asked, answers, strict=True):
