@@ -162,9 +162,17 @@ def claims_of(rng: random.Random, problem: Problem, kind: str, at: int) -> Slots
     return {"t": problem.target, "r": problem.answer}
 
 
-def mutate(rng: random.Random, slots: Slots) -> Slots:
-    """One thing changed: a digit, a name, an operand, an operator, a day, two values swapped."""
+def mutate(rng: random.Random, slots: Slots, swaps: float = 0.0) -> Slots:
+    """One thing changed: a digit, a name, an operand, an operator, a day, two values swapped.
+
+    ``swaps``: how often the values of two operands change places, where there are two.
+    """
     changed = dict(slots)
+    operands = re.findall(r"=(\d\d)", slots.get("X", ""))
+    if len(operands) == 2 and swaps and rng.random() < swaps:
+        operands.reverse()
+        changed["X"] = re.sub(r"=\d\d", lambda _: f"={operands.pop(0)}", slots["X"])
+        return changed
     if rng.random() < 0.12 and {"u", "v"} <= set(slots):
         changed["p"], changed["r"] = slots["r"], slots["p"]
         return changed
@@ -231,7 +239,7 @@ def garble(rng: random.Random, text: str, other: str) -> str:
 KINDS = {"goal": 1, "start": 1.5, "value": 8, "recap": 2.5, "final": 2, "answer": 0.7}
 
 
-def made(rng: random.Random, weekdays: float = 0.4) -> Pair:
+def made(rng: random.Random, weekdays: float = 0.4, swaps: float = 0.0) -> Pair:
     """A pair after a context whose steps so far are true, or mostly so."""
     domain = world.DOMAINS["weekdays" if rng.random() < weekdays else "residues"]
     problem = domain.make(rng)
@@ -246,7 +254,7 @@ def made(rng: random.Random, weekdays: float = 0.4) -> Pair:
         b = write(rng, domain, kind, reorder(rng, slots))
     elif draw < 0.88:
         for _ in range(rng.choice((1, 1, 1, 1, 2, 3))):
-            slots = mutate(rng, slots)
+            slots = mutate(rng, slots, swaps)
         b = write(rng, domain, kind, reorder(rng, slots))
     elif draw < 0.93:
         other = rng.choices(list(KINDS), list(KINDS.values()))[0]
