@@ -1,8 +1,8 @@
 """What all artifacts share: a folder that is written whole, and read with suspicion.
 
-    config.json          kind, version, what it is bound to, and all figures
-    model.safetensors    every tensor; names, shapes and types are those that the config implies
-    README.md, *.svg     for readers
+config.json          kind, version, what it is bound to, and all figures
+model.safetensors    every tensor; names, shapes and types are those that the config implies
+README.md, *.svg     for readers
 """
 
 from __future__ import annotations

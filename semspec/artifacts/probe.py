@@ -57,12 +57,11 @@ class Probe:
         weights = {name: self.tensors[name] for name in NAMES}
         activation = self.config["features"]["activation"]
         with torch.inference_mode():
-            self._folded = Folded(
-                weights, self.tensors["mean"], self.tensors["std"], activation
-            )
+            self._folded = Folded(weights, self.tensors["mean"], self.tensors["std"], activation)
         self._device = torch.device("cpu")
         self._generating = tuple(
-            Read(What.POOLED, reduce=p) for p in self.features.pooling  # type: ignore[arg-type]
+            Read(What.POOLED, reduce=p)
+            for p in self.features.pooling  # type: ignore[arg-type]
         ) + ((LOGPROBS,) if self.features.logprobs else ())
 
     # ---- files --------------------------------------------------------------------------------
@@ -236,7 +235,7 @@ def _layout(config: Mapping[str, Any]) -> base.Layout:
     layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
         name: (shape, _STORED) for name, shape in shapes(size, hidden).items()
     }
-    layout |= {name: ((size,), (torch.float32,)) for name in ("mean", "std")}
+    layout |= dict.fromkeys(("mean", "std"), ((size,), (torch.float32,)))
     layout |= {f"calibration.{n}": ((-1,), (torch.float32,)) for n in ("scores", "semantic")}
     layout["calibration.groups"] = ((-1,), (torch.int64,))
     return layout

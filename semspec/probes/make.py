@@ -19,6 +19,7 @@ from semspec.lock import FolderLock
 from semspec.models import ModelFacts, facts
 from semspec.probes import metrics
 from semspec.probes.card import card, plots
+from semspec.probes.contexts import FILE as CHAINS
 from semspec.probes.contexts import (
     Chain,
     Pair,
@@ -27,7 +28,6 @@ from semspec.probes.contexts import (
     provenance_of,
     read_chains,
 )
-from semspec.probes.contexts import FILE as CHAINS
 from semspec.probes.dataset import Parts, Rows, check_split, split_chains
 from semspec.probes.features import Features, resolve
 from semspec.probes.progress import Steps
@@ -78,7 +78,9 @@ def _sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chai
     if stored is not None:
         unlike = difference(stored, wanted)
         if unlike:
-            raise UserError(f"{folder} was begun with other options ({unlike}): give another folder=")
+            raise UserError(
+                f"{folder} was begun with other options ({unlike}): give another folder="
+            )
     elif (folder / CHAINS).exists() or (folder / FOLDER).exists():
         raise UserError(f"{folder} holds samples, but no config.json: give another folder=")
     else:
@@ -113,9 +115,7 @@ def _rows(
     return Rows(into, samples, semantic, config.pooling, features, size, config.memory)
 
 
-def _trained(
-    config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, steps: Steps
-) -> Probe:
+def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, steps: Steps) -> Probe:
     sides = split_chains(rows.chains, config.train_seed)
     parts = [sides[chain] for chain in rows.chains]
     check_split(rows.contexts, rows.chains, parts)

@@ -23,7 +23,7 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float | None:
     """Rank correlation; None where one side is constant."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
-    from scipy.stats import spearmanr  # scikit-learn brings it
+    from scipy.stats import spearmanr  # type: ignore[import-untyped,unused-ignore] # with sklearn
 
     return float(spearmanr(a, b).statistic)
 

@@ -30,6 +30,7 @@ from semspec.probes.shards import (
 )
 from semspec.types import Answer, Context, Generate, Query, Read, What
 
+Place = tuple[Chain, int]  # a chain, and how many of its steps the context holds
 FOLDER = "samples"
 LOGPROBS = Read(What.LOGPROBS)
 
@@ -121,36 +122,41 @@ class _Group:
 
     def run(self) -> None:
         try:
-            for cut in range(max(len(c.steps) for c in self.chains)):
-                live = [c for c in self.chains if cut in self.cuts[c.id]]
-                if live:
-                    found = self._own(live, cut)
-                    if self.plan.drafted:
-                        found += self._other(live, cut)
-                    found.sort(key=lambda f: (f[0].chain, f[0].writer != "own", f[0].number))
-                    for one, states in found:
-                        self.writer.add(one, states)
-                    self.tell(len(live))
-                for chain in self.chains:
-                    if cut < max(self.cuts[chain.id], default=-1):
-                        for context in self.lanes[chain.id]:
-                            context.extend(chain.steps[cut])
+            # each chain's first chosen cut, then each one's second: batches stay full
+            for turn in range(max(len(self.cuts[c.id]) for c in self.chains)):
+                live = [
+                    (chain, self.cuts[chain.id][turn])
+                    for chain in self.chains
+                    if turn < len(self.cuts[chain.id])
+                ]
+                for chain, cut in live:
+                    before = self.cuts[chain.id][turn - 1] if turn else 0
+                    new = [token for step in chain.steps[before:cut] for token in step]
+                    for context in self.lanes[chain.id]:
+                        context.extend(new)
+                found = self._own(live)
+                if self.plan.drafted:
+                    found += self._other(live)
+                found.sort(key=lambda f: (f[0].chain, f[0].writer != "own", f[0].number))
+                for one, states in found:
+                    self.writer.add(one, states)
+                self.tell(len(live))
         finally:
             for contexts in self.lanes.values():
                 for context in contexts:
                     self.pair.forget(context)
 
-    def _own(self, live: Sequence[Chain], cut: int) -> list[tuple[Sample, Tensor | None]]:
+    def _own(self, live: Sequence[Place]) -> list[tuple[Sample, Tensor | None]]:
         """The model's own next steps, their states read while they are written."""
         asked, queries = [], []
-        for chain in live:
+        for chain, cut in live:
             for number in range(self.plan.own):
                 kept = number < self.plan.kept
                 reads = (LOGPROBS, *self.pools.values()) if kept else (LOGPROBS,)
-                asked.append((chain, number, kept))
+                asked.append((chain, cut, number, kept))
                 queries.append(self._write(chain, cut, "own", number, reads))
         found: list[tuple[Sample, Tensor | None]] = []
-        for (chain, number, kept), answer in zip(
+        for (chain, cut, number, kept), answer in zip(
             asked, self.pair.engine.answer(queries), strict=True
         ):
             step = _step(answer)
@@ -159,13 +165,13 @@ class _Group:
             found.append((self._sample(chain, cut, "own", number, step, logprobs), states))
         return found
 
-    def _other(self, live: Sequence[Chain], cut: int) -> list[tuple[Sample, Tensor | None]]:
+    def _other(self, live: Sequence[Place]) -> list[tuple[Sample, Tensor | None]]:
         """The other model's next steps, read by this one as a rule would."""
-        asked = [(chain, number) for chain in live for number in range(self.plan.drafted)]
-        writing = [self._write(chain, cut, "other", number) for chain, number in asked]
+        asked = [(chain, cut, n) for chain, cut in live for n in range(self.plan.drafted)]
+        writing = [self._write(chain, cut, "other", number) for chain, cut, number in asked]
         steps = [_step(answer) for answer in self.pair.other_engine.answer(writing)]
         queries, reads = [], []
-        for (chain, number), step in zip(asked, steps, strict=True):
+        for (chain, cut, number), step in zip(asked, steps, strict=True):
             spans = ((0, len(step)),)
             pools = [Read(What.POOLED, spans=spans, reduce=r.reduce) for r in self.pools.values()]
             reads.append(pools)
@@ -173,7 +179,7 @@ class _Group:
             query.tokens, query.reads = step, (LOGPROBS, *pools)
             queries.append(query)
         found: list[tuple[Sample, Tensor | None]] = []
-        for (chain, number), step, pools, answer in zip(
+        for (chain, cut, number), step, pools, answer in zip(
             asked, steps, reads, self.pair.engine.answer(queries), strict=True
         ):
             states = torch.stack([answer[r][0] for r in pools]) if pools else None

@@ -82,7 +82,7 @@ def train(
             optimiser.zero_grad(set_to_none=True)
             found = model((batch.x - mean) * inverse)
             loss = _loss(found, rows.target[batch.index], config.loss)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
             optimiser.step()
             total += float(loss.detach()) * len(batch.index)
         held_out = validation_loss(model, rows, validation, mean, inverse, config.loss)
