@@ -59,10 +59,8 @@ class Probe:
         with torch.inference_mode():
             self._folded = Folded(weights, self.tensors["mean"], self.tensors["std"], activation)
         self._device = torch.device("cpu")
-        self._generating = tuple(
-            Read(What.POOLED, reduce=p)
-            for p in self.features.pooling  # type: ignore[arg-type]
-        ) + ((LOGPROBS,) if self.features.logprobs else ())
+        pooled = [Read(What.POOLED, reduce=p) for p in self.features.pooling]  # type: ignore[arg-type]
+        self._generating = (*pooled, LOGPROBS) if self.features.logprobs else tuple(pooled)
 
     # ---- files --------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -295,12 +294,13 @@ def test_the_division_keeps_problems_apart(tmp_path: Path) -> None:
         split_chains(["a", "b", "c"], 0)
 
 
-def _leaks() -> Iterator[list[str]]:
-    yield ["train", "test", "train", "train"]  # rows of a context
-    yield ["train", "train", "test", "test"]  # contexts of a problem
-
-
-@pytest.mark.parametrize("parts", _leaks())
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["train", "test", "train", "train"],  # rows of one context
+        ["train", "train", "test", "test"],  # contexts of one problem
+    ],
+)
 def test_a_division_that_leaks_is_found(parts: list[str]) -> None:
     with pytest.raises(AssertionError, match="is in train and in test"):
         check_split(["a/0", "a/0", "a/1", "a/1"], ["a", "a", "a", "a"], parts)
