@@ -25,7 +25,7 @@ from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.rules.logprob import LogProb
 from semspec.solver import THINK, Solver
 from semspec.splitters._units import unit_ends
-from semspec.types import Context, Generate, Query, Role
+from semspec.types import Boundary, Context, Generate, Query, Role
 
 FILE = "chains.jsonl"
 
@@ -87,6 +87,10 @@ class Pair:
 
     def context(self, ids: Sequence[int]) -> Context:
         return Context(next(self._keys), ids)
+
+    def boundary(self) -> Boundary:
+        opened: Boundary = self.solver.splitter.open(self.text.piece, self.config.longest_unit)
+        return opened
 
     def forget(self, context: Context) -> None:
         for engine in self.solver.engines.values():
@@ -163,8 +167,7 @@ def _cut(pair: Pair, question: Question, tokens: list[int] | None) -> Chain:
         assert question.thinking is not None
         opened = prompt.rstrip().endswith(THINK)  # templates of reasoning models open the thinking
         tokens = pair.text.encode(("" if opened else f"{THINK}\n") + question.thinking)
-    kit = pair.solver.kit(question.id, prompt, "plain")
-    ends = unit_ends(kit.boundary(), tokens)
+    ends = unit_ends(pair.boundary(), tokens)
     if not ends or ends[-1] < len(tokens):
         ends.append(len(tokens))  # what was left open is a step, too
     steps = [tokens[a:b] for a, b in pairwise([0, *ends]) if b > a]

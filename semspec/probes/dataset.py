@@ -20,7 +20,7 @@ from semspec.probes.features import Features, assemble
 from semspec.probes.shards import Sample, read_states
 
 Parts = ("train", "validation", "test")
-SHARES = (0.7, 0.15, 0.15)
+PATTERN = ("train", "train", "test", "train", "train", "validation", "train")  # 5/7, 1/7, 1/7
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +138,21 @@ class Rows:
         return lambda part: values[part]
 
 
-def split_chains(chains: Sequence[str], seed: int) -> dict[str, str]:
-    """Chain -> train, validation or test. All rows of a problem are on one side.
+def split_chains(domains: Mapping[str, str], seed: int) -> dict[str, str]:
+    """Chain -> train, validation or test, alike in every domain (``domains``: chain -> domain).
 
     Contexts of one chain share nearly all of their text, so that dividing rows, or contexts, would
-    test on what was trained on.
+    test on what was trained on. All rows of a problem are on one side.
     """
-    names = sorted(set(chains))
-    if len(names) < 4:
+    if len(domains) < len(PATTERN):
         raise UserError(
-            f"{len(names)} chains of thought cannot be divided into training, validation and test:"
-            " give more problems="
+            f"{len(domains)} chains of thought cannot be divided into training, validation and"
+            " test: give more problems="
         )
+    names = sorted(domains)
     random.Random(f"{seed} split").shuffle(names)
-    validation = max(1, round(len(names) * SHARES[1]))
-    test = max(1, round(len(names) * SHARES[2]))
-    parts = ["test"] * test + ["validation"] * validation
-    parts += ["train"] * (len(names) - len(parts))
-    return dict(zip(names, parts, strict=True))
+    names.sort(key=lambda name: domains[name])
+    return {name: PATTERN[number % len(PATTERN)] for number, name in enumerate(names)}
 
 
 def check_split(contexts: Sequence[str], chains: Sequence[str], parts: Sequence[str]) -> None:

@@ -116,7 +116,8 @@ def _rows(
 
 
 def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, steps: Steps) -> Probe:
-    sides = split_chains(rows.chains, config.train_seed)
+    domains = dict(zip(rows.chains, rows.domains, strict=True))
+    sides = split_chains(domains, config.train_seed)
     parts = [sides[chain] for chain in rows.chains]
     check_split(rows.contexts, rows.chains, parts)
     index = {part: [i for i, p in enumerate(parts) if p == part] for part in Parts}

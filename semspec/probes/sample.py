@@ -5,18 +5,17 @@ states over each step, pooled inside the pass, are the features. A rule asks a p
 that *the draft* wrote, and these may have probability 0, which own samples never show: so the
 other model writes steps at the same contexts, and the probed one reads them.
 
-Contexts only grow: a chain keeps a few sessions alive, and each cut feeds one step.
+Contexts only grow: a chain keeps its session alive, and the next cut feeds what is new.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from semspec.probes.contexts import Chain, Pair
 from semspec.probes.settings import ProbeConfig
@@ -31,7 +30,9 @@ from semspec.probes.shards import (
 from semspec.types import Answer, Context, Generate, Query, Read, What
 
 Place = tuple[Chain, int]  # a chain, and how many of its steps the context holds
+Asked = tuple[Chain, int, int]  # and which sample of this context
 FOLDER = "samples"
+UNIT = 4000  # samples that are committed together, about: what a kill costs at most
 LOGPROBS = Read(What.LOGPROBS)
 
 
@@ -86,137 +87,134 @@ def sample(
     tell: Callable[[int], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Samples every context, a group of chains at a time; ``tell`` hears of each context."""
+    """Samples every context that an earlier start has not; ``tell`` hears of each."""
     into = folder / FOLDER
     into.mkdir(exist_ok=True)
     say(planned.line(check_room(into, planned.bytes)))
-    together = max(1, config.batch // config.samples)
-    for number, start in enumerate(range(0, len(chains), together)):
-        group = chains[start : start + together]
+    for number, places in enumerate(units(config, chains, cuts)):
         if is_done(into, number):
-            tell(sum(len(cuts[chain.id]) for chain in group))
+            tell(len(places))
             continue
         writer = GroupWriter(into, number)
-        _Group(config, pair, group, cuts, planned, writer, tell).run()
+        _Unit(config, pair, places, planned, writer, tell).run()
         writer.commit()
 
 
-class _Group:
-    """Chains that are sampled together."""
+def units(
+    config: ProbeConfig, chains: Sequence[Chain], cuts: dict[str, list[int]]
+) -> Iterator[list[Place]]:
+    """The contexts in the order of sampling, cut into what is committed together.
+
+    As many chains as a batch holds go along together, each one's first chosen cut, then each one's
+    second: batches stay full. A unit begins with fresh sessions, so that nothing in it depends on
+    what was done before it, and a resumed run repeats the very same passes.
+    """
+    chosen = [chain for chain in chains if cuts[chain.id]]
+    for start in range(0, len(chosen), config.batch):
+        group = chosen[start : start + config.batch]
+        turns = max(1, UNIT // (len(group) * config.samples))
+        for turn in range(0, max(len(cuts[c.id]) for c in group), turns):
+            yield [(c, cut) for c in group for cut in cuts[c.id][turn : turn + turns]]
+
+
+class _Unit:
+    """Contexts that are sampled together."""
 
     def __init__(
         self,
         config: ProbeConfig,
         pair: Pair,
-        chains: Sequence[Chain],
-        cuts: dict[str, list[int]],
+        places: Sequence[Place],
         planned: Plan,
         writer: GroupWriter,
         tell: Callable[[int], None],
     ) -> None:
-        self.config, self.pair, self.chains, self.cuts = config, pair, chains, cuts
-        self.plan, self.writer, self.tell = planned, writer, tell
-        lanes = min(config.samples, config.batch)
-        self.lanes = {c.id: [pair.context(c.ids) for _ in range(lanes)] for c in chains}
-        self.pools = {p: Read(What.POOLED, reduce=p) for p in config.pooling}  # type: ignore[arg-type]
+        self.config, self.pair, self.plan, self.tell = config, pair, planned, tell
+        self.writer = writer
+        self.cuts: dict[str, list[Place]] = {}
+        for place in places:
+            self.cuts.setdefault(place[0].id, []).append(place)
+        # few chains: several sessions of each, so that a batch is full all the same
+        self.lanes = max(1, min(config.samples, config.batch // len(self.cuts)))
+        self.sessions = {
+            name: [pair.context(own[0][0].ids) for _ in range(self.lanes)]
+            for name, own in self.cuts.items()
+        }
+        self.pools = tuple(Read(What.POOLED, reduce=p) for p in config.pooling)  # type: ignore[arg-type]
 
     def run(self) -> None:
         try:
-            # each chain's first chosen cut, then each one's second: batches stay full
-            for turn in range(max(len(self.cuts[c.id]) for c in self.chains)):
-                live = [
-                    (chain, self.cuts[chain.id][turn])
-                    for chain in self.chains
-                    if turn < len(self.cuts[chain.id])
-                ]
+            for turn in range(max(len(own) for own in self.cuts.values())):
+                live = [own[turn] for own in self.cuts.values() if turn < len(own)]
                 for chain, cut in live:
-                    before = self.cuts[chain.id][turn - 1] if turn else 0
+                    before = self.cuts[chain.id][turn - 1][1] if turn else 0
                     new = [token for step in chain.steps[before:cut] for token in step]
-                    for context in self.lanes[chain.id]:
+                    for context in self.sessions[chain.id]:
                         context.extend(new)
-                found = self._own(live)
-                if self.plan.drafted:
-                    found += self._other(live)
-                found.sort(key=lambda f: (f[0].chain, f[0].writer != "own", f[0].number))
-                for one, states in found:
-                    self.writer.add(one, states)
+                self._ask(live, self.plan.own, self._own)
+                self._ask(live, self.plan.drafted, self._other)
                 self.tell(len(live))
         finally:
-            for contexts in self.lanes.values():
+            for contexts in self.sessions.values():
                 for context in contexts:
                     self.pair.forget(context)
 
-    def _own(self, live: Sequence[Place]) -> list[tuple[Sample, Tensor | None]]:
+    def _ask(self, live: Sequence[Place], count: int, ask: Callable[[list[Asked]], None]) -> None:
+        """So many samples of each context, as many at a time as there are sessions."""
+        for start in range(0, count, self.lanes):
+            numbers = range(start, min(start + self.lanes, count))
+            ask([(chain, cut, number) for chain, cut in live for number in numbers])
+
+    def _own(self, asked: list[Asked]) -> None:
         """The model's own next steps, their states read while they are written."""
-        asked, queries = [], []
-        for chain, cut in live:
-            for number in range(self.plan.own):
-                kept = number < self.plan.kept
-                reads = (LOGPROBS, *self.pools.values()) if kept else (LOGPROBS,)
-                asked.append((chain, cut, number, kept))
-                queries.append(self._write(chain, cut, "own", number, reads))
-        found: list[tuple[Sample, Tensor | None]] = []
-        for (chain, cut, number, kept), answer in zip(
-            asked, self.pair.engine.answer(queries), strict=True
-        ):
-            step = _step(answer)
-            logprobs = answer[LOGPROBS][: len(step)]
-            states = torch.stack([answer[r][0] for r in self.pools.values()]) if kept else None
-            found.append((self._sample(chain, cut, "own", number, step, logprobs), states))
-        return found
+        reads = [
+            (LOGPROBS, *self.pools) if number < self.plan.kept else (LOGPROBS,)
+            for _, _, number in asked
+        ]
+        queries = [self._write(one, "own", own) for one, own in zip(asked, reads, strict=True)]
+        answers = self.pair.engine.answer(queries)
+        for one, own, answer in zip(asked, reads, answers, strict=True):
+            self._keep(one, "own", _step(answer), answer, own[1:])
 
-    def _other(self, live: Sequence[Place]) -> list[tuple[Sample, Tensor | None]]:
+    def _other(self, asked: list[Asked]) -> None:
         """The other model's next steps, read by this one as a rule would."""
-        asked = [(chain, cut, n) for chain, cut in live for n in range(self.plan.drafted)]
-        writing = [self._write(chain, cut, "other", number) for chain, cut, number in asked]
-        steps = [_step(answer) for answer in self.pair.other_engine.answer(writing)]
+        answers = self.pair.other_engine.answer([self._write(one, "other") for one in asked])
+        steps = [_step(answer) for answer in answers]
         queries, reads = [], []
-        for (chain, cut, number), step in zip(asked, steps, strict=True):
+        for one, step in zip(asked, steps, strict=True):
             spans = ((0, len(step)),)
-            pools = [Read(What.POOLED, spans=spans, reduce=r.reduce) for r in self.pools.values()]
-            reads.append(pools)
-            query = self._query(chain, cut, "other", number)
-            query.tokens, query.reads = step, (LOGPROBS, *pools)
+            reads.append([Read(What.POOLED, spans=spans, reduce=r.reduce) for r in self.pools])
+            query = self._query(one, "other")
+            query.tokens, query.reads = step, (LOGPROBS, *reads[-1])
             queries.append(query)
-        found: list[tuple[Sample, Tensor | None]] = []
-        for (chain, cut, number), step, pools, answer in zip(
-            asked, steps, reads, self.pair.engine.answer(queries), strict=True
-        ):
-            states = torch.stack([answer[r][0] for r in pools]) if pools else None
-            made = self._sample(chain, cut, "other", number, step, answer[LOGPROBS])
-            found.append((made, states))
-        return found
+        answers = self.pair.engine.answer(queries)
+        for one, step, pools, answer in zip(asked, steps, reads, answers, strict=True):
+            self._keep(one, "other", step, answer, pools)
 
-    def _query(self, chain: Chain, cut: int, writer: str, number: int) -> Query:
-        lanes = self.lanes[chain.id]
-        context: Context = lanes[number % len(lanes)]  # more samples than lanes: in turns
+    def _query(self, one: Asked, writer: str) -> Query:
+        chain, cut, number = one
+        context: Context = self.sessions[chain.id][number % self.lanes]
         # its own random numbers, whatever else is sampled and in whatever order
         rng = random.Random(f"{self.config.seed} {chain.id} {cut} {writer} {number}")
         return Query(self.pair.role, context, self.config.sampling, rng)
 
-    def _write(
-        self, chain: Chain, cut: int, writer: str, number: int, reads: tuple[Read, ...] = ()
-    ) -> Query:
-        query = self._query(chain, cut, writer, number)
-        boundary = self.pair.solver.kit(chain.id, chain.prompt, "plain").boundary()
-        query.generate = Generate(self.config.longest_unit, boundary, 1)
+    def _write(self, one: Asked, writer: str, reads: tuple[Read, ...] = ()) -> Query:
+        query = self._query(one, writer)
+        query.generate = Generate(self.config.longest_unit, self.pair.boundary(), 1)
         query.reads, query.purpose = reads, "write"
         if writer == "other":
             query.model = self.pair.other
         return query
 
-    def _sample(
-        self, chain: Chain, cut: int, writer: str, number: int, step: list[int], logprobs: Tensor
-    ) -> Sample:
-        return Sample(
-            chain.id,
-            chain.domain,
-            cut,
-            writer,
-            number,
-            self.pair.readable(step),
-            step,
-            [round(x, 4) for x in logprobs.tolist()],
+    def _keep(
+        self, one: Asked, writer: str, step: list[int], answer: Answer, pools: Sequence[Read]
+    ) -> None:
+        chain, cut, number = one
+        logprobs = [round(x, 4) for x in answer[LOGPROBS].tolist()[: len(step)]]
+        text = self.pair.readable(step)
+        states = torch.stack([answer[read][0] for read in pools]) if pools else None
+        self.writer.add(
+            Sample(chain.id, chain.domain, cut, writer, number, text, step, logprobs), states
         )
 
 

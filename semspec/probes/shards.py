@@ -3,9 +3,9 @@
     samples/group-00003.00.safetensors    states [rows, poolings, layers + 1, width], fp16
     samples/group-00003.jsonl             one line a sample; this file commits the group
 
-A group is what is sampled together: a few chains. It is done or not: what a kill leaves of a group
-without its lines is overwritten. Equal batches give equal numbers, so that an interrupted run ends
-with the same bytes as one that was not.
+A group is what is sampled together. It is done or not: what a kill leaves of a group without its
+lines is overwritten. Equal batches give equal numbers, so that an interrupted run ends with the
+same bytes as one that was not.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ class GroupWriter:
 
     def commit(self) -> None:
         self._flush()
+        # a context's samples stand together: its own first
+        ordered = sorted(self._lines, key=lambda s: (s.chain, s.cut, s.writer != "own", s.number))
         with replacing(self.folder / f"{self.name}.jsonl") as fd:
-            for line in self._lines:
+            for line in ordered:
                 _write_all(fd, (dumps(asdict(line)) + "\n").encode())
 
 

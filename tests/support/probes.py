@@ -24,10 +24,10 @@ def options(folder: Path, *more: str) -> list[str]:
     return [
         "model.path=embedded/tiny-draft",
         f"folder={folder}",
-        "problems=8",
-        "per_problem=2",
+        "problems=14",
+        "per_problem=1",
         "samples=6",
-        "batch=24",
+        "batch=5",
         "cluster=oracle",
         "hidden=[16,8]",
         "epochs=3",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from semspec import world
 from semspec.errors import UserError
 from semspec.probes import shards
 from semspec.probes.contexts import Chain, Pair, choose_cuts, make_chains
-from semspec.probes.dataset import Parts, Rows, check_split, split_chains
+from semspec.probes.dataset import Rows, check_split, split_chains
 from semspec.probes.features import FLOOR, LOGPROB_NAMES, Features, of_logprobs, resolve
 from semspec.probes.sample import plan, sample
 from semspec.probes.semantic import probabilities
@@ -286,12 +287,17 @@ def test_rows_are_the_same_in_memory_and_streamed(tmp_path: Path) -> None:
 
 def test_the_division_keeps_problems_apart(tmp_path: Path) -> None:
     rows = _rows(tmp_path, 1.0)
-    sides = split_chains(rows.chains, 0)
-    assert set(sides.values()) == set(Parts)
+    domains = {f"{kind}{n}": kind for kind in "ab" for n in range(70)} | dict.fromkeys(
+        rows.chains, "c"
+    )
+    sides = split_chains(domains, 0)
     check_split(rows.contexts, rows.chains, [sides[c] for c in rows.chains])
-    assert split_chains(rows.chains, 0) == sides != split_chains(rows.chains, 1)
+    assert split_chains(domains, 0) == sides != split_chains(domains, 1)
+    for kind in "ab":  # every domain is on every side
+        counted = Counter(sides[f"{kind}{n}"] for n in range(70))
+        assert counted == {"train": 50, "validation": 10, "test": 10}
     with pytest.raises(UserError, match="more problems="):
-        split_chains(["a", "b", "c"], 0)
+        split_chains({"a": "x", "b": "x"}, 0)
 
 
 @pytest.mark.parametrize(
