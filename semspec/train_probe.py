@@ -24,7 +24,8 @@ from rich.text import Text as Line
 
 from semspec import config as shared
 from semspec.errors import UserError
-from semspec.probes.settings import CLUSTERS, FEATURES, HELP, ProbeConfig, check
+from semspec.probes.checks import HELP, check
+from semspec.probes.settings import CLUSTERS, FEATURES, ProbeConfig
 from semspec.run import _one_line
 from semspec.terminal import open_console
 

@@ -93,7 +93,7 @@ def _sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chai
             chains = make_chains(config, pair, folder, tell.to)
         cuts = choose_cuts(config, chains, pair.engine.context_limit - 1)
         planned = plan(config, cuts, model.layers, model.width)
-        with steps.stage("sampling", planned.contexts) as tell:
+        with steps.stage("sampling", planned.samples) as tell:
             sample(config, pair, chains, cuts, planned, folder, tell.by, steps.say)
     finally:
         pair.close()

@@ -53,6 +53,10 @@ class Plan:
         return self.contexts * (self.kept + self.drafted)
 
     @property
+    def samples(self) -> int:
+        return self.contexts * (self.own + self.drafted)
+
+    @property
     def bytes(self) -> int:
         return state_bytes(self.rows, self.poolings, self.layers, self.width)
 
@@ -87,13 +91,13 @@ def sample(
     tell: Callable[[int], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Samples every context that an earlier start has not; ``tell`` hears of each."""
+    """Samples every context that an earlier start has not; ``tell`` hears of each sample."""
     into = folder / FOLDER
     into.mkdir(exist_ok=True)
     say(planned.line(check_room(into, planned.bytes)))
     for number, places in enumerate(units(config, chains, cuts)):
         if is_done(into, number):
-            tell(len(places))
+            tell(len(places) * (planned.own + planned.drafted))
             continue
         writer = GroupWriter(into, number)
         _Unit(config, pair, places, planned, writer, tell).run()
@@ -153,7 +157,6 @@ class _Unit:
                         context.extend(new)
                 self._ask(live, self.plan.own, self._own)
                 self._ask(live, self.plan.drafted, self._other)
-                self.tell(len(live))
         finally:
             for contexts in self.sessions.values():
                 for context in contexts:
@@ -163,7 +166,9 @@ class _Unit:
         """So many samples of each context, as many at a time as there are sessions."""
         for start in range(0, count, self.lanes):
             numbers = range(start, min(start + self.lanes, count))
-            ask([(chain, cut, number) for chain, cut in live for number in numbers])
+            asked = [(chain, cut, number) for chain, cut in live for number in numbers]
+            ask(asked)
+            self.tell(len(asked))
 
     def _own(self, asked: list[Asked]) -> None:
         """The model's own next steps, their states read while they are written."""

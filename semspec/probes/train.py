@@ -67,31 +67,32 @@ def train(
     """Trains one probe; ends after ``patience`` epochs without a better validation loss."""
     torch.manual_seed(config.train_seed)
     mean, std = moments(rows, training)
-    model = Mlp(rows.size, config.hidden, config.activation, config.dropout)
+    device = device_of(config.train_device)
+    model = Mlp(rows.size, config.hidden, config.activation, config.dropout).to(device)
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=config.rate, weight_decay=config.weight_decay
     )
     rng = random.Random(f"{config.train_seed} batches")
     made = Trained({}, mean, std, list(config.hidden), config.activation)
     best = float("inf")
-    inverse = 1 / std
+    shift, inverse = mean.to(device), (1 / std).to(device)
     for epoch in range(1, config.epochs + 1):
         model.train()
         total = 0.0
         for batch in rows.batches(training, config.train_batch, rng):
             optimiser.zero_grad(set_to_none=True)
-            found = model((batch.x - mean) * inverse)
-            loss = _loss(found, rows.target[batch.index], config.loss)
+            found = model((batch.x.to(device) - shift) * inverse)
+            loss = _loss(found, rows.target[batch.index].to(device), config.loss)
             loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
             optimiser.step()
             total += float(loss.detach()) * len(batch.index)
-        held_out = validation_loss(model, rows, validation, mean, inverse, config.loss)
+        held_out = validation_loss(model, rows, validation, shift, inverse, config.loss)
         made.losses.append((total / len(training), held_out))
         made.epochs = epoch
         tell(epoch, held_out)
         if held_out < best:
             best, made.best_epoch = held_out, epoch
-            made.weights = {k: v.detach().clone() for k, v in model.state_dict().items()}
+            made.weights = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
         elif epoch - made.best_epoch >= config.patience:
             break
     if not made.weights:
@@ -99,6 +100,15 @@ def train(
     # as the artifact stores them, so that its figures are those of what is stored
     made.weights = {name: w.half().float() for name, w in made.weights.items()}
     return made
+
+
+def device_of(name: str) -> torch.device:
+    """Where training happens; auto: on a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    elif name == "cuda" and not torch.cuda.is_available():
+        raise UserError("train_device=cuda, but there is no GPU here: use train_device=auto")
+    return torch.device(name)
 
 
 def _loss(logits: Tensor, target: Tensor, kind: str) -> Tensor:
@@ -109,13 +119,14 @@ def _loss(logits: Tensor, target: Tensor, kind: str) -> Tensor:
 
 @torch.inference_mode()
 def validation_loss(
-    model: Mlp, rows: Rows, index: Sequence[int], mean: Tensor, inverse: Tensor, kind: str
+    model: Mlp, rows: Rows, index: Sequence[int], shift: Tensor, inverse: Tensor, kind: str
 ) -> float:
     model.eval()
     total = 0.0
     for batch in rows.batches(index, EVALUATED):
-        logits = model((batch.x - mean) * inverse)
-        total += float(_loss(logits, rows.target[batch.index], kind)) * len(batch.index)
+        logits = model((batch.x.to(shift.device) - shift) * inverse)
+        target = rows.target[batch.index].to(shift.device)
+        total += float(_loss(logits, target, kind)) * len(batch.index)
     return total / len(index)
 
 
