@@ -121,7 +121,7 @@ def show_help(console: Console | None = None) -> None:
             table.add_row(f"  {name}", Line(summary))
         console.print(table)
     console.print(
-        "\ncluster.model=, features.pooling=, features.layers=, features.logprobs= and"
+        "\ncluster.model=, cluster.device=, features.pooling=, features.layers=, features.logprobs= and"
         " engine.device= set one option of what was chosen.",
         highlight=False,
     )

@@ -19,25 +19,33 @@ from semspec.files import LineFile, cut_torn_line, parse, whole_lines
 from semspec.models import EMBEDDED
 from semspec.probes.cluster import clusterer, shares
 from semspec.probes.contexts import Chain
-from semspec.probes.settings import ClusterOptions, ProbeConfig
+from semspec.probes.settings import ClusterOptions, Nli, ProbeConfig
 from semspec.probes.shards import Sample
 
 SYNC = 50  # contexts between two fsyncs: what a crash costs
 
 
 def options(config: ProbeConfig) -> dict[str, Any]:
-    """What the clusterer is made with."""
+    """What decides the clusters, beside the clusterer's name."""
     cluster: ClusterOptions = config.cluster
-    if cluster.name != "nli":
+    if not isinstance(cluster, Nli):
         return {}
     embedded = config.source == "embedded"
     default = f"{EMBEDDED}tiny-nli" if embedded else "microsoft/deberta-v2-xlarge-mnli"
-    return {"model": getattr(cluster, "model", "") or default}
+    told: dict[str, Any] = {"model": cluster.model or default}
+    return told | ({"revision": cluster.revision} if cluster.revision else {})
 
 
 def path_of(config: ProbeConfig, folder: Path) -> Path:
-    made = options(config)
-    return folder / f"semantic-{config.cluster.name}{'-' + digest(made) if made else ''}.jsonl"
+    told = options(config)
+    return folder / f"semantic-{config.cluster.name}{'-' + digest(told) if told else ''}.jsonl"
+
+
+def _clusterer(config: ProbeConfig) -> Any:
+    how: dict[str, Any] = {}
+    if isinstance(config.cluster, Nli):
+        how = {"device": config.cluster.device, "batch_size": config.cluster.batch_size}
+    return clusterer(config.cluster.name, **options(config), **how)
 
 
 def probabilities(clusters: Sequence[int], own: Sequence[bool]) -> list[float]:
@@ -80,7 +88,7 @@ def cluster_samples(
                 waiting.append((name, group))
                 yield texts[group[0].chain].text(group[0].cut), [s.text for s in group]
 
-    made = clusterer(config.cluster.name, **options(config))
+    made = _clusterer(config)
     with LineFile(path) as file:
         for number, clusters in enumerate(made.cluster_many(items()), 1):
             name, group = waiting.pop(0)

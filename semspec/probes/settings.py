@@ -28,6 +28,9 @@ class Nli(ClusterOptions):
 
     name: str = "nli"
     model: str = ""  # what suits the source: the embedded one, or DeBERTa
+    revision: str | None = None
+    device: str = "cpu"
+    batch_size: int = 64  # pairs in a pass
 
 
 @dataclass(kw_only=True)
