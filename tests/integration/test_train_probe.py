@@ -199,3 +199,14 @@ def test_the_file_is_plain_json(trained: Path) -> None:
     config = json.loads((trained / "probe" / "config.json").read_text())
     assert (config["kind"], config["version"], config["role"]) == ("probe", 1, "target")
     assert len(config["model"]["tokenizer"]) == 64
+
+
+def test_the_drafts_probe_is_the_drafts(tmp_path: Path) -> None:
+    more = ("model=tiny", "draft=tiny", "role=draft", "chains=world", "samples=3", "quiet=true")
+    given = [a for a in options(tmp_path / "run", *more) if not a.startswith("model.path")]
+    make_here(*given, "split=sentence", "batch=14", "features=last_layer")
+    probe = Probe.load(str(tmp_path / "run" / "probe"))
+    model = facts(ModelConfig(path="embedded/tiny-draft"), Text(str(DRAFT)).fingerprint)
+    assert probe.check(model, split="sentence", role="draft") == []
+    assert probe.config["data"]["drafted"] == 0
+    assert probe.features.layers == (2,)
