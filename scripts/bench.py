@@ -29,6 +29,7 @@ from semspec.engines.toy import Toy
 from semspec.files import write_json
 from semspec.loop import speculate
 from semspec.models import beside_package
+from semspec.pace import Steady
 from semspec.protocols import Kit, Plan
 from semspec.rules.lossless import Lossless
 from semspec.runner import execute
@@ -74,20 +75,24 @@ def outside_passes_by_context(rounds_of: int = 200) -> dict[int, float]:
             kit = Kit(
                 prompt="",
                 sampling=Sampling(1.0),
-                draft_length=5,
                 boundary=lambda: splitter.open(str, 1),
                 stop_ids=frozenset(),
                 piece=str,
                 decode=str,
+                encode=lambda text: [],
                 rng=rng,
-                step_cap=1,
                 evidence=rule.evidence(),
             )
             context = Context(repeat, [rng.randrange(toy.vocabulary) for _ in range(length)])
 
             def plans(context: Context = context, kit: Kit = kit) -> Iterator[Any]:
                 plan: Plan[Outcome] = speculate(
-                    context, kit, LanguageModel().open(kit), rule.open(kit), rounds_of
+                    context,
+                    kit,
+                    LanguageModel().open(kit),
+                    rule.open(kit),
+                    rounds_of,
+                    Steady(5, 1),
                 )
                 yield context, plan
 

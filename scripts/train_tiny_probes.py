@@ -23,7 +23,7 @@ from semspec.train_probe import build, result_table
 # few steps of the draft are wrong, and those are what a target's probe is for: many of them
 TARGET = ("role=target", "samples=20", "keep=8", "drafted=14")
 DRAFT = ("role=draft", "samples=20")
-COMMON = ("draft=tiny", "chains=mixed", "problems=140", "per_problem=4", "batch=140")
+COMMON = ("draft=tiny", "chains=mixed", "problems=112", "per_problem=4", "batch=112")
 TRAINING = ("hidden=[64,32]", "dropout=0.3", "rate=5e-4", "weight_decay=0.1", "epochs=40")
 PROBES = (
     ("target-paper", TARGET, ("features=paper",)),
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("runs/tiny-probes"))
     parser.add_argument("--out", type=Path, default=Path("hub_artifacts"))
     parser.add_argument("--only", nargs="*", default=[], help="names, such as target-paper")
-    parser.add_argument("--cluster", default="nli")
+    parser.add_argument("--cluster", default="oracle")
     parser.add_argument("more", nargs="*", help="options for all of them: problems=20 ...")
     arguments = parser.parse_intermixed_args()
     console = open_console()

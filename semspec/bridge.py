@@ -201,6 +201,7 @@ class BridgedEngine:
         self.draft_prompt = draft_prompt
         self.vocabulary = len(bridge.to_draft)
         self.context_limit = engine.context_limit
+        self.layers, self.width = engine.layers, engine.width
         ends = (bridge.to_target[d] for d in engine.stop_ids if d < len(bridge.to_target))
         self.stop_ids = frozenset(t for t in ends if t != NONE)
         # attention weights have a column a position, and positions are not shared then

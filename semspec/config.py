@@ -15,9 +15,17 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from semspec import registry
 from semspec.errors import UserError
 from semspec.models import ModelConfig, beside_package
-from semspec.types import Sampling
+from semspec.types import Sampling, What
 
-GROUPS = {"draft": "drafter", "accept": "accept", "engine": "engine", "benchmark": "benchmark"}
+GROUPS = {
+    "draft": "drafter",
+    "accept": "accept",
+    "nested": "drafter",
+    "nested_accept": "accept",
+    "engine": "engine",
+    "benchmark": "benchmark",
+}
+ANSWER_BY = ("either", "target")
 
 
 CONF = beside_package("conf")
@@ -30,6 +38,14 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     draft: Any = MISSING
     accept: Any = MISSING
+    salvage: bool = False
+    nested: Any = MISSING
+    nested_accept: Any = MISSING
+    nested_length: int = 5
+    ahead: bool = False
+    adaptive: bool = False
+    answer_by: str = "either"
+    max_repeats: int = 2
     engine: Any = MISSING
     benchmark: Any = MISSING
     split: str = "paragraph"
@@ -61,6 +77,14 @@ HELP = {
     "model": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
     "draft": "who drafts: a small model (draft.model.path=...), retrieval, or none",
     "accept": "the rule that decides what to keep of a draft",
+    "salvage": "keep of a rejected step what the target's own law allows (exact, no extra pass)",
+    "nested": "who drafts the target's own steps, token by token (lm: the draft's model)",
+    "nested_accept": "the rule for these; lossless leaves the target's law as it is",
+    "nested_length": "tokens drafted at a time there",
+    "ahead": "draft the next steps while these are judged",
+    "adaptive": "choose length and cap of drafts by measured goodput, up to draft_length and step_cap",
+    "answer_by": "either; target: what follows the thinking is never drafted",
+    "max_repeats": "a drafted step that was written this often before is rejected (0: never)",
     "engine": "what runs the models",
     "benchmark": "the problems",
     "split": "the unit of drafting",
@@ -181,7 +205,12 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 def check(config: RunConfig) -> None:
     """Refuses what cannot work, before any model is loaded."""
-    for name, least in (("draft_length", 1), ("max_new_tokens", 1), ("problems", 1)):
+    for name, least in (
+        ("draft_length", 1),
+        ("nested_length", 1),
+        ("max_new_tokens", 1),
+        ("problems", 1),
+    ):
         if getattr(config, name) < least:
             raise UserError(f"{name}={getattr(config, name)}: give at least {least}")
     if config.concurrency < 1:
@@ -192,27 +221,54 @@ def check(config: RunConfig) -> None:
         )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
+    if config.answer_by not in ANSWER_BY:
+        raise UserError(f"answer_by={config.answer_by}: give {' or '.join(ANSWER_BY)}")
+    if config.max_repeats < 0:
+        raise UserError("max_repeats is 0 (never) or more")
     if config.top_k < 0 or config.step_cap < 0:
         raise UserError("top_k and step_cap are 0 (no limit) or more")
     registry.plugin("split", config.split)  # raises with the nearest name
     rule, engine = config.accept, config.engine
-    if rule.greedy_only and config.temperature > 0 and not config.draft.plain:
-        raise UserError(
-            f"accept={_name('accept', rule)} writes the most likely token at any temperature, which"
-            " is not what the target alone does: set temperature=0, or use accept=lossless"
-        )
+    for group in ("accept", "nested_accept"):
+        used = config.draft if group == "accept" else config.nested
+        _check_greedy(group, getattr(config, group), config.temperature, used.plain)
     if rule.splits is not None and config.split not in rule.splits:
         name = _name("accept", rule)
         raise UserError(
             f"accept={name} cannot work with split={config.split}:"
             f" use split={' or split='.join(sorted(rule.splits))}, or another rule"
         )
-    missing = rule.needs - engine.offers
+    if rule.cuts == "tokens" and config.salvage:
+        raise UserError(
+            f"salvage=true is for rules that judge whole steps; accept={_name('accept', rule)} keeps"
+            " single tokens anyway: leave it out, or choose another rule"
+        )
+    if config.ahead and not config.draft.ahead:
+        raise UserError(
+            f"draft={_name('draft', config.draft)} cannot draft ahead of a verdict: leave ahead=true"
+            " out, or use draft=lm"
+        )
+    if config.nested_accept.cuts != "tokens":
+        raise UserError(
+            f"nested_accept={_name('nested_accept', config.nested_accept)} judges whole steps, but"
+            " within a step there are only tokens: use nested_accept=lossless"
+        )
+    wanted = rule.needs | ({What.PROBS} if config.salvage else set())
+    wanted |= set() if config.nested.plain else config.nested_accept.needs
+    missing = wanted - engine.offers
     if missing:
         wants = ", ".join(sorted(what.value for what in missing))
         raise UserError(
             f"accept={_name('accept', rule)} reads {wants}, which"
             f" engine={_name('engine', engine)} cannot give: use engine=hf, or another rule"
+        )
+
+
+def _check_greedy(group: str, rule: Any, temperature: float, unused: bool) -> None:
+    if rule.greedy_only and temperature > 0 and not unused:
+        raise UserError(
+            f"{group}={_name(group, rule)} writes the most likely token at any temperature, which"
+            f" is not what the target alone does: set temperature=0, or use {group}=lossless"
         )
 
 

@@ -2,17 +2,19 @@
 
 Plans run in lockstep: every waiting question for the same model goes into one batch. A plan that
 ends makes room for the next one at once, so that ``concurrency`` problems are always under way.
+Where a plan asks two models at the same time (drafting ahead), their batches run side by side.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from semspec.protocols import Engine, Plan
-from semspec.types import Context, Query, Role
+from semspec.types import Answer, Context, Query, Role
 
 T = TypeVar("T")
 
@@ -31,9 +33,18 @@ class Finished(Generic[T]):
 class _Running(Generic[T]):
     context: Context
     plan: Plan[T]
-    query: Query
+    asked: Query | tuple[Query, ...]
     started: float
     model_seconds: float = 0.0
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        return self.asked if isinstance(self.asked, tuple) else (self.asked,)
+
+    def send(self, answers: Sequence[Answer]) -> None:
+        """Hands the answers over; raises StopIteration where the plan has ended."""
+        told = tuple(answers) if isinstance(self.asked, tuple) else answers[0]
+        self.asked = self.plan.send(told)
 
 
 class Driver:
@@ -72,22 +83,39 @@ class Driver:
 
     def _turn(self, running: list[_Running[T]]) -> Iterator[Finished[T]]:
         """Answers every question that is waiting now, one batch for each model."""
-        batches: dict[Role, list[_Running[T]]] = {}
-        for one in running:
-            batches.setdefault(one.query.model, []).append(one)
-        for role, batch in batches.items():
-            asked = time.perf_counter()
-            answers = self.engines[role].answer([one.query for one in batch])
-            took = time.perf_counter() - asked
-            for one, answer in zip(batch, answers, strict=True):
-                one.model_seconds += took
-                try:
-                    one.query = one.plan.send(answer)
-                except StopIteration as stop:
-                    running.remove(one)
-                    self._forget(one.context)
-                    seconds = time.perf_counter() - one.started
-                    yield Finished(one.context, stop.value, seconds, one.model_seconds)
+        turn = list(running)
+        batches: dict[Role, list[Query]] = {}
+        for one in turn:
+            for query in one.queries:
+                batches.setdefault(query.model, []).append(query)
+        side_by_side = any(len({q.model for q in one.queries}) > 1 for one in turn)
+        asked = time.perf_counter()
+        if side_by_side:
+            with ThreadPoolExecutor(len(batches)) as pool:
+                told = list(pool.map(self._timed, batches.items()))
+        else:
+            told = [self._timed(item) for item in batches.items()]
+        everything = time.perf_counter() - asked
+        took = {
+            role: everything if side_by_side else t
+            for role, (_, t) in zip(batches, told, strict=True)
+        }
+        answers = {role: iter(a) for role, (a, _) in zip(batches, told, strict=True)}
+        for one in turn:
+            one.model_seconds += max(took[query.model] for query in one.queries)
+            try:
+                one.send([next(answers[query.model]) for query in one.queries])
+            except StopIteration as stop:
+                running.remove(one)
+                self._forget(one.context)
+                seconds = time.perf_counter() - one.started
+                yield Finished(one.context, stop.value, seconds, one.model_seconds)
+
+    def _timed(self, item: tuple[Role, list[Query]]) -> tuple[list[Answer], float]:
+        role, queries = item
+        started = time.perf_counter()
+        answers = self.engines[role].answer(queries)
+        return answers, time.perf_counter() - started
 
     def _forget(self, context: Context) -> None:
         for engine in self.engines.values():

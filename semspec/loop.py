@@ -5,9 +5,13 @@ Pure: it yields queries and receives answers (``protocols.Plan``), and never see
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, TypeVar
 
+from semspec.pace import Pace
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
+from semspec.thinking import Thinking
 from semspec.types import (
     Answer,
     Context,
@@ -16,46 +20,145 @@ from semspec.types import (
     Handover,
     Outcome,
     Query,
+    Room,
     Round,
     Verdict,
 )
 
 T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(slots=True)
+class Pen:
+    """How the target writes what it is handed: plainly, or speculatively itself ("nested")."""
+
+    drafter: DraftSession
+    rule: RuleSession
+    length: int  # tokens in a nested draft
+
+
+@dataclass(slots=True)
+class Extras:
+    """What can be switched on beside drafter and rule."""
+
+    pen: Pen | None = None
+    ahead: bool = False  # draft the next units while these are judged
+    thinking: Thinking | None = None  # given: what follows the thinking is the target's alone
 
 
 def decode_plainly(context: Context, kit: Kit, budget: int) -> Plan[Outcome]:
     """The target alone: one handover to the end of the text."""
     done = Round()
-    yield from _hand_over(context, kit, Handover(units=None), budget, done)
+    yield from _hand_over(context, kit, Handover(units=None), budget, done, None)
     return Outcome(context.output, _finish(context, kit), [done])
 
 
 def speculate(
-    context: Context, kit: Kit, drafter: DraftSession, rule: RuleSession, budget: int
+    context: Context,
+    kit: Kit,
+    drafter: DraftSession,
+    rule: RuleSession,
+    budget: int,
+    pace: Pace,
+    extras: Extras | None = None,
 ) -> Plan[Outcome]:
     """Solves one problem: at most ``budget`` new tokens, appended to ``context``."""
+    extras = extras or Extras()
+    thinking = extras.thinking
     rounds: list[Round] = []
     left = budget
+    waiting: Draft | None = None  # drafted ahead
     while left > 0:
         done = Round()
-        draft = yield from _booked(drafter.draft(context, left), done)
-        _cut_after_stop(draft, kit.stop_ids)
-        assert len(draft.tokens) <= left, "a drafter proposed more tokens than there was room for"
-        if draft.tokens:
-            verdict = yield from _booked(rule.judge(context, draft), done)
-        else:  # nothing to propose: the target writes one unit
-            verdict = Verdict(handover=Handover(units=1))
-        _commit(context, kit, draft, verdict, left, done)
-        left -= len(done.kept) + len(done.written)
-        if verdict.handover is not None and left > 0 and not _stopped(context, kit):
-            yield from _hand_over(context, kit, verdict.handover, left, done)
-            left -= len(done.handed)
-        assert done.kept or done.written or done.handed, "a round made no progress"
+        before = len(context)
+        if thinking is not None and thinking.over:
+            yield from _hand_over(context, kit, Handover(units=None), left, done, extras.pen)
+        else:
+            draft = waiting
+            done.ahead = waiting is not None
+            if draft is None:
+                units = pace.units()
+                room = Room(left, units, pace.unit_cap())
+                draft = (
+                    (yield from _booked(drafter.draft(context, room), done)) if units else Draft()
+                )
+            waiting = None
+            _cut_after_stop(draft, kit.stop_ids)
+            if thinking is not None:
+                _cut_after_thinking(draft, thinking)
+            assert len(draft.tokens) <= left, (
+                "a drafter proposed more tokens than there was room for"
+            )
+            verdict, waiting = yield from _judge(
+                context, kit, drafter, rule, draft, left, pace, extras, done
+            )
+            _commit(context, kit, draft, verdict, left, done)
+            left -= len(done.kept) + len(done.written)
+            if verdict.handover is not None and left > 0 and not _stopped(context, kit):
+                yield from _hand_over(context, kit, verdict.handover, left, done, extras.pen)
+        left = budget - (len(context) - context.prompt_length)
+        assert len(context) > before, "a round made no progress"
         rounds.append(done)
         if _stopped(context, kit):
             break
+        if thinking is not None:
+            thinking.feed(context.tokens[before:])
+        pace.observe(done)
         drafter.observe(context, done)
     return Outcome(context.output, _finish(context, kit), rounds)
+
+
+def _judge(
+    context: Context,
+    kit: Kit,
+    drafter: DraftSession,
+    rule: RuleSession,
+    draft: Draft,
+    left: int,
+    pace: Pace,
+    extras: Extras,
+    done: Round,
+) -> Plan[tuple[Verdict, Draft | None]]:
+    """The verdict, and the next draft where it was made meanwhile and is still of use."""
+    if not draft.tokens:  # nothing to propose: the target writes one unit
+        return Verdict(handover=Handover(units=1)), None
+    judging = _booked(rule.judge(context, draft), done)
+    rest = left - len(draft.tokens)
+    units = pace.units()
+    stops = draft.tokens[-1] in kit.stop_ids or draft.parents is not None
+    closes = extras.thinking is not None and extras.thinking.closes_at(draft.tokens) is not None
+    if not extras.ahead or rest <= 0 or not units or stops or closes:
+        return (yield from judging), None
+    room = Room(rest, units, pace.unit_cap(), tail=tuple(draft.tokens))
+    verdict, following = yield from together(judging, _booked(drafter.draft(context, room), done))
+    goes_on = verdict.keep == len(draft.tokens) and not verdict.write and verdict.handover is None
+    return verdict, following if goes_on and following.tokens else None
+
+
+def together(first: Plan[T], second: Plan[U]) -> Plan[tuple[T, U]]:
+    """Runs two plans side by side: while both have questions, these are asked at the same time."""
+    plans: list[Plan[Any]] = [first, second]
+    results: list[Any] = [None, None]
+    asked: dict[int, Query | tuple[Query, ...]] = {}
+
+    def step(i: int, answer: Any) -> None:
+        try:
+            asked[i] = plans[i].send(answer)
+        except StopIteration as stop:
+            asked.pop(i, None)
+            results[i] = stop.value
+
+    step(0, None)
+    step(1, None)
+    while asked:
+        order = sorted(asked)
+        groups = [q if isinstance(q, tuple) else (q,) for q in (asked[i] for i in order)]
+        answers = list((yield tuple(chain.from_iterable(groups))))
+        for i, group in zip(order, groups, strict=True):
+            own, answers = tuple(answers[: len(group)]), answers[len(group) :]
+            step(i, own if isinstance(asked[i], tuple) else own[0])
+    return results[0], results[1]
 
 
 def _commit(
@@ -70,29 +173,112 @@ def _commit(
         written = []
     done.drafted, done.ends, done.parents = draft.tokens, draft.ends, draft.parents
     done.kept, done.written = kept, written
-    chain = draft.parents is None
-    done.units_kept = sum(end <= verdict.keep for end in draft.ends) if chain else len(kept)
+    is_chain = draft.parents is None
+    done.units_kept = sum(end <= verdict.keep for end in draft.ends) if is_chain else len(kept)
     done.scores, done.note = verdict.scores, verdict.note
     context.extend(kept)
     context.extend(written)
 
 
 def _hand_over(
-    context: Context, kit: Kit, handover: Handover, left: int, done: Round
+    context: Context, kit: Kit, handover: Handover, left: int, done: Round, pen: Pen | None
 ) -> Plan[None]:
-    boundary = None if handover.units is None else kit.boundary()
-    query = Query(
-        "target",
-        context,
-        kit.sampling,
-        kit.rng,
-        generate=Generate(min(left, handover.limit or left), boundary, handover.units or 1),
-        purpose="write",
-    )
-    answer = yield query
+    """The target writes on, until its units are complete."""
+    limit = min(left, handover.limit or left)
+    boundary = None
+    if handover.units is not None:
+        boundary = kit.boundary()
+        begun = context.tokens[len(context) - handover.opened :] if handover.opened else []
+        ended = [boundary.feed(token) is not None for token in begun]
+        if any(ended):
+            return  # what was written completes the unit
+    generate = Generate(limit, boundary, handover.units or 1)
+    if pen is not None:
+        yield from _write_speculatively(context, kit, generate, done, pen)
+        return
+    query = Query("target", context, kit.sampling, kit.rng, generate=generate, purpose="write")
+    answer: Answer = yield query
     _book(query, answer, done)
     done.handed, done.handed_ends = answer.tokens, answer.ends
     context.extend(answer.tokens)
+
+
+def _write_speculatively(
+    context: Context, kit: Kit, generate: Generate, done: Round, pen: Pen
+) -> Plan[None]:
+    """The target's own units, by a loop of drafts and verdicts at token level inside the first.
+
+    It is cut after the token that shows the last end. What was written beyond is dropped whatever it
+    was, so what is kept has the inner rule's law: the target's own, if that rule is lossless.
+    """
+    boundary, ends, start = generate.boundary, done.handed_ends, len(context)
+    while len(done.handed) < generate.limit and len(ends) < generate.units:
+        left = generate.limit - len(done.handed)
+        inner = Round()
+        draft = yield from _booked(pen.drafter.draft(context, Room(left, pen.length, 1)), inner)
+        _cut_after_stop(draft, kit.stop_ids)
+        if draft.tokens:
+            verdict = yield from _booked(pen.rule.judge(context, draft), inner)
+        else:
+            verdict = Verdict(handover=Handover(units=1))
+        nodes = verdict.path if verdict.path is not None else range(verdict.keep)
+        kept = [draft.tokens[i] for i in nodes][: verdict.keep]
+        tokens = [*kept, *verdict.write][:left]
+        if verdict.handover is not None and len(tokens) < left:
+            query = Query(
+                "target",
+                context,
+                kit.sampling,
+                kit.rng,
+                tokens=tokens,
+                generate=Generate(1),
+                purpose="write",
+            )
+            answer: Answer = yield query
+            _book(query, answer, inner)
+            tokens += answer.tokens
+        assert tokens, "a nested round made no progress"
+        taken = 0
+        for token in tokens:
+            taken += 1
+            end = boundary.feed(token) if boundary is not None else None
+            if end is not None:
+                ends.append(len(context) + taken + end - start)
+            if token in kit.stop_ids or (end is not None and len(ends) == generate.units):
+                break
+        done.nested_kept += min(taken, len(kept))
+        done.handed += tokens[:taken]
+        context.extend(tokens[:taken])
+        for role, passes in inner.passes.items():
+            done.passes[role] = done.passes.get(role, 0) + passes
+        # all of it is time in which the target's own unit is written
+        done.seconds["write"] = done.seconds.get("write", 0.0) + sum(inner.seconds.values())
+        if _stopped(context, kit):
+            return
+        inner.kept, inner.written, inner.drafted = (
+            kept[:taken],
+            tokens[len(kept) : taken],
+            draft.tokens,
+        )
+        pen.drafter.observe(context, inner)
+
+
+def _cut(draft: Draft, length: int) -> None:
+    """Shortens a chain to its first ``length`` tokens."""
+    del draft.tokens[length:]
+    draft.ends = [end for end in draft.ends if end < length] + [length]
+    if draft.probs is not None:
+        draft.probs = draft.probs[:length]
+
+
+def _cut_after_thinking(draft: Draft, thinking: Thinking) -> None:
+    """What follows the thinking is the target's alone: the unit that closes it is the last one."""
+    at = thinking.closes_at(draft.tokens)
+    if at is None or draft.parents is not None:
+        return
+    end = next((end for end in draft.ends if end >= at), len(draft.tokens))
+    if end < len(draft.tokens):
+        _cut(draft, end)
 
 
 def _cut_after_stop(draft: Draft, stop_ids: frozenset[int]) -> None:
@@ -101,10 +287,7 @@ def _cut_after_stop(draft: Draft, stop_ids: frozenset[int]) -> None:
         return
     for i, token in enumerate(draft.tokens):
         if token in stop_ids and i + 1 < len(draft.tokens):
-            del draft.tokens[i + 1 :]
-            draft.ends = [end for end in draft.ends if end <= i] + [i + 1]
-            if draft.probs is not None:
-                draft.probs = draft.probs[: i + 1]
+            _cut(draft, i + 1)
             return
 
 
@@ -125,10 +308,14 @@ def _book(query: Query, answer: Answer, done: Round) -> None:
 def _booked(plan: Plan[T], done: Round) -> Plan[T]:
     """Runs a plan through, booking the time of its queries by purpose."""
     try:
-        query = next(plan)
+        asked = next(plan)
         while True:
-            answer = yield query
-            _book(query, answer, done)
-            query = plan.send(answer)
+            told = yield asked
+            if isinstance(asked, tuple):
+                for query, answer in zip(asked, told, strict=True):
+                    _book(query, answer, done)
+            else:
+                _book(asked, told, done)
+            asked = plan.send(told)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]

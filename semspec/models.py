@@ -50,11 +50,11 @@ class ModelFacts:
     """
 
     name: str  # embedded/..., owner/name, or a folder's name
-    revision: str | None  # the Hub's commit
-    fingerprint: str | None  # sha256 over names, types, shapes and bytes of the tensors
+    revision: str | None  # a commit, for models from the Hub
+    fingerprint: str  # of the weights, for models in folders; "" where they were not looked at
     layers: int
     width: int
-    tokenizer: str  # Text.fingerprint
+    tokenizer: str  # fingerprint, see Text
 
 
 def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
@@ -67,7 +67,7 @@ def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
         raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
     local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
     if not local:  # a snapshot's folder has the commit's name
-        return ModelFacts(model.path, folder.name, None, layers, width, tokenizer)
+        return ModelFacts(model.path, folder.name, "", layers, width, tokenizer)
     name = model.path if model.path.startswith(EMBEDDED) else folder.resolve().name
     return ModelFacts(name, None, weights_fingerprint(folder), layers, width, tokenizer)
 

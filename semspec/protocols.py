@@ -11,8 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
+from semspec.models import ModelConfig, ModelFacts
 from semspec.types import (
     Answer,
     Boundary,
@@ -21,6 +22,7 @@ from semspec.types import (
     Query,
     Read,
     Role,
+    Room,
     Round,
     Sampling,
     Verdict,
@@ -28,8 +30,12 @@ from semspec.types import (
 )
 
 T = TypeVar("T")
-Plan = Generator[Query, Answer, T]
-"""A computation that asks models questions by yielding them."""
+Plan = Generator[Query | tuple[Query, ...], Any, T]
+"""A computation that asks models questions by yielding them.
+
+For a ``Query`` an ``Answer`` comes back; for a tuple of queries, a tuple of answers. Queries of one
+tuple may run at the same time, so none of them may need what another one draws.
+"""
 
 
 class Splitter(Protocol):
@@ -46,21 +52,22 @@ class Kit:
 
     prompt: str  # the whole prompt as text
     sampling: Sampling
-    draft_length: int  # in units of the split
     boundary: Callable[[], Boundary]  # a fresh one at every call
     stop_ids: frozenset[int]  # end of text
     piece: Callable[[int], str]
     decode: Callable[[Sequence[int]], str]
+    encode: Callable[[str], list[int]]
     rng: random.Random
-    step_cap: int  # tokens in a unit at most
     evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
+    salvage: bool = False  # step rules keep of a rejected step what the target's own law allows
+    max_repeats: int = 0  # step rules reject a step that was written this often before; 0: never
 
 
 class DraftSession(Protocol):
     """A drafter at work on one problem."""
 
-    def draft(self, context: Context, room: int) -> Plan[Draft]:
-        """Proposes at most ``room`` tokens; an empty draft leaves the round to the target."""
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        """Proposes at most ``room.tokens`` tokens; an empty draft leaves the round to the target."""
         ...
 
     def observe(self, context: Context, done: Round) -> None:
@@ -73,6 +80,7 @@ class Drafter(Protocol):
 
     uses: ClassVar[frozenset[Role]]  # the models that it asks
     plain: ClassVar[bool]  # whether it never drafts, so that the target may write to the end
+    ahead: ClassVar[bool]  # whether it can draft what follows ``Room.tail``
 
     def open(self, kit: Kit) -> DraftSession: ...
 
@@ -94,6 +102,14 @@ class Rule(Protocol):
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
     greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
 
+    def models(self) -> Mapping[Role, ModelConfig]:
+        """Models of its own, beside target and draft."""
+        ...
+
+    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
+        """Loads what it was trained with, and refuses what does not belong to these models."""
+        ...
+
     def evidence(self) -> tuple[Read, ...]:
         """What a model-based drafter must read for it while drafting; see ``Draft.evidence``."""
         ...
@@ -107,6 +123,8 @@ class Engine(Protocol):
     offers: frozenset[What]
     vocabulary: int
     context_limit: int
+    layers: int
+    width: int
 
     stop_ids: frozenset[int]  # end of text
 

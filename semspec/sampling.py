@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 from torch import Tensor
 
@@ -41,3 +43,15 @@ def draw(probs: Tensor, uniform: float) -> int:
     if index < len(probs) and probs[index] > 0:
         return index
     return int(probs.nonzero()[-1])  # only rounding at the very end of the row leads here
+
+
+def draw_next(row: Tensor, sampling: Sampling, rng: random.Random) -> int:
+    """One token from a processed row; a greedy row is one-hot and takes no random number."""
+    return int(row.argmax()) if sampling.greedy else draw(row, rng.random())
+
+
+def uniforms(count: int, sampling: Sampling, rng: random.Random, device: torch.device) -> Tensor:
+    """Random numbers to accept tokens by; greedy rows are one-hot and leave nothing to chance."""
+    if sampling.greedy:
+        return torch.full((count,), 0.5, device=device)
+    return torch.tensor([rng.random() for _ in range(count)], device=device)

@@ -17,10 +17,14 @@ from semspec.bridge import BridgedEngine, build_bridge
 from semspec.config import RunConfig
 from semspec.driver import Driver
 from semspec.errors import UserError
-from semspec.loop import decode_plainly, speculate
+from semspec.loop import Extras, Pen, decode_plainly, speculate
+from semspec.models import ModelConfig, ModelFacts
+from semspec.pace import Adaptive, Steady
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.records import Mode
+from semspec.splitters.token import TokenBoundary
 from semspec.text import Text
+from semspec.thinking import Thinking
 from semspec.types import Context, Outcome, Role
 
 THINK = "<think>"
@@ -43,16 +47,26 @@ class Solver:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.drafter, self.rule = config.draft, config.accept
+        self.nested, self.nested_rule = config.nested, config.nested_accept
         self.splitter = registry.plugin("split", config.split).cls()
         self.engines: dict[Role, Engine] = {}
         # all folders first: what is missing is said before anything heavy begins
         target = config.model.fetch()
-        draft = self.drafter.model.fetch() if "draft" in self.drafter.uses else None
+        drafting = next((d for d in (self.drafter, self.nested) if "draft" in d.uses), None)
+        draft = drafting.model.fetch() if drafting is not None else None
+        own = {role: model.fetch() for role, model in self.rule.models().items()}
         self.text = Text(str(target))
         try:
             self.engines["target"] = self._load(target, self.text)
-            if draft is not None:
-                self.engines["draft"] = self._load_draft(draft)
+            facts = {"target": self._facts(config.model, self.text, self.engines["target"])}
+            if draft is not None and drafting is not None:
+                self.engines["draft"] = self._load_other(draft)
+                facts["draft"] = self._facts(
+                    drafting.model, Text(str(draft)), self.engines["draft"]
+                )
+            for role, folder in own.items():
+                self.engines[role] = self._load_other(folder)
+            self.rule = self.rule.prepare(facts, config.split, config.temperature)
         except BaseException:
             self.close()
             raise
@@ -66,7 +80,7 @@ class Solver:
         )  # a tokenizer may name an end that the weights' files do not
         return engine
 
-    def _load_draft(self, folder: Path) -> Engine:
+    def _load_other(self, folder: Path) -> Engine:
         text = Text(str(folder))
         build_bridge(self.text, text)  # refuses tokenizers that do not agree, before weights load
         engine = self._load(folder, text)
@@ -78,20 +92,35 @@ class Solver:
         )
         return engine if bridge is None else BridgedEngine(engine, bridge)
 
-    def kit(self, problem_id: str, prompt: str, mode: Mode) -> Kit:
-        """What drafter and rule are given; the rng depends on seed, problem and mode alone."""
+    def _facts(self, model: ModelConfig, text: Text, engine: Engine) -> ModelFacts:
+        return ModelFacts(
+            name=model.path,
+            revision=model.revision,
+            fingerprint="",
+            layers=engine.layers,
+            width=engine.width,
+            tokenizer=text.fingerprint,
+        )
+
+    def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
+        """What a drafter or a rule is given.
+
+        The random numbers depend on seed, problem, mode and on who draws them alone: a drafter that
+        works ahead while the rule judges must not change what the rule draws.
+        """
         config = self.config
         return Kit(
             prompt=prompt,
             sampling=config.sampling,
-            draft_length=config.draft_length,
             boundary=lambda: self.splitter.open(self.text.piece, config.longest_unit),
             stop_ids=self.engines["target"].stop_ids,
             piece=self.text.piece,
             decode=self.text.decode,
-            rng=random.Random(f"{config.seed} {problem_id} {mode}"),
-            step_cap=config.longest_unit,
+            encode=self.text.encode,
+            rng=random.Random(f"{config.seed} {problem_id} {mode} {who}".rstrip()),
             evidence=self.rule.evidence(),
+            salvage=config.salvage,
+            max_repeats=config.max_repeats if config.split != "token" else 0,
         )
 
     def solve(
@@ -107,7 +136,7 @@ class Solver:
                 self._contexts += 1
                 context = Context(self._contexts, ids)
                 begun[context.key] = (problem, prompt)
-                yield context, self._plan(context, self.kit(problem.id, prompt, mode), mode, room)
+                yield context, self._plan(context, problem.id, prompt, mode, room)
 
         for done in self.driver.run(plans(), self.config.concurrency):
             problem, prompt = begun.pop(done.context.key)
@@ -120,10 +149,39 @@ class Solver:
                 1 - done.model_seconds / done.seconds if done.seconds else 0.0,
             )
 
-    def _plan(self, context: Context, kit: Kit, mode: Mode, room: int) -> Plan[Outcome]:
-        if mode == "plain" or self.drafter.plain:
+    def _plan(
+        self, context: Context, problem_id: str, prompt: str, mode: Mode, room: int
+    ) -> Plan[Outcome]:
+        config, kit = self.config, self.kit(problem_id, prompt, mode)
+        if mode == "plain" or (self.drafter.plain and self.nested.plain):
             return decode_plainly(context, kit, room)
-        return speculate(context, kit, self.drafter.open(kit), self.rule.open(kit), room)
+        drafter = self.drafter.open(self.kit(problem_id, prompt, mode, "draft"))
+        pace = Adaptive if config.adaptive else Steady
+        extras = Extras(
+            pen=None if self.nested.plain else self._pen(problem_id, prompt, mode),
+            ahead=config.ahead,
+            thinking=Thinking(self.text.piece) if config.answer_by == "target" else None,
+        )
+        return speculate(
+            context,
+            kit,
+            drafter,
+            self.rule.open(kit),
+            room,
+            pace(config.draft_length, config.longest_unit),
+            extras,
+        )
+
+    def _pen(self, problem_id: str, prompt: str, mode: Mode) -> Pen:
+        """The target's own writing, token by token."""
+        kit = replace(
+            self.kit(problem_id, prompt, mode, "nested"),
+            boundary=TokenBoundary,
+            evidence=self.nested_rule.evidence(),
+            salvage=False,
+            max_repeats=0,
+        )
+        return Pen(self.nested.open(kit), self.nested_rule.open(kit), self.config.nested_length)
 
     def _room(self, problem: BenchmarkProblem, prompt: int, budget: int) -> int:
         limit = min(engine.context_limit for engine in self.engines.values())

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-Role = Literal["target", "draft"]
-"""Which model a query is for. More roles (a judge, a reward model) are more engines."""
+Role = Literal["target", "draft", "judge", "reward"]
+"""Which model a query is for; each role that is asked has an engine of its own."""
 
 Purpose = Literal["draft", "verify", "write"]
 """What a query's time is booked as: proposing, judging, or the target writing on its own."""
@@ -161,6 +161,20 @@ class Answer:
         return [*self.ends, length]
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a drafter may propose: this much, after the context and ``tail``."""
+
+    tokens: int  # at most
+    units: int  # how many units of the split to aim at
+    unit_cap: int  # tokens in a unit at most
+    tail: Sequence[int] = ()  # drafted before and still being judged: draft what follows it
+
+    @property
+    def limit(self) -> int:
+        return min(self.tokens, self.units * self.unit_cap)
+
+
 @dataclass(slots=True)
 class Draft:
     """Proposed tokens, and where they may be cut.
@@ -184,6 +198,7 @@ class Handover:
 
     units: int | None = 1  # None: to the end
     limit: int | None = None  # tokens at most, None: the splitter's cap or the budget
+    opened: int = 0  # the last tokens of ``Verdict.write`` that begin the first of these units
 
 
 @dataclass(slots=True)
@@ -211,6 +226,8 @@ class Round:
     written: list[int] = field(default_factory=list)  # by the rule: residual, bonus, correction
     handed: list[int] = field(default_factory=list)  # by the target after a handover
     handed_ends: list[int] = field(default_factory=list)  # ends of units among them
+    nested_kept: int = 0  # of the handed tokens, those that a nested drafter proposed
+    ahead: bool = False  # the draft was made while the one before it was judged
     parents: list[int] | None = None  # of the drafted tokens, where they are a tree
     scores: list[float] = field(default_factory=list)
     note: str = ""

@@ -240,4 +240,4 @@ def _layout(config: Mapping[str, Any]) -> base.Layout:
 
 
 def _short(text: str | None) -> str:
-    return "none" if text is None else text if len(text) < 16 else f"{text[:12]}..."
+    return "none" if not text else text if len(text) < 16 else f"{text[:12]}..."

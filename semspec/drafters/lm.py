@@ -8,7 +8,7 @@ from typing import ClassVar
 from semspec.models import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.types import Context, Draft, Generate, Query, Read, Role, Round, What
+from semspec.types import Answer, Context, Draft, Generate, Query, Read, Role, Room, Round, What
 
 
 @register("drafter", "lm")
@@ -20,6 +20,7 @@ class LanguageModel:
 
     uses: ClassVar[frozenset[Role]] = frozenset({"draft"})
     plain: ClassVar[bool] = False
+    ahead: ClassVar[bool] = True
 
     def open(self, kit: Kit) -> LanguageModelSession:
         return LanguageModelSession(kit)
@@ -33,16 +34,16 @@ class LanguageModelSession:
             read for read in kit.evidence if not (kit.sampling.greedy and read.what is What.PROBS)
         )
 
-    def draft(self, context: Context, room: int) -> Plan[Draft]:
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
         kit = self.kit
-        limit = min(room, kit.draft_length * kit.step_cap)
-        answer = yield Query(
+        answer: Answer = yield Query(
             "draft",
             context,
             kit.sampling,
             kit.rng,
+            tokens=room.tail,
             reads=self.reads,
-            generate=Generate(limit, kit.boundary(), kit.draft_length),
+            generate=Generate(room.limit, kit.boundary(), room.units),
             purpose="draft",
         )
         return Draft(

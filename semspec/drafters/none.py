@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.types import Context, Draft, Role, Round
+from semspec.types import Context, Draft, Role, Room, Round
 
 
 @register("drafter", "none")
@@ -17,13 +17,14 @@ class NoDrafter:
 
     uses: ClassVar[frozenset[Role]] = frozenset()
     plain: ClassVar[bool] = True
+    ahead: ClassVar[bool] = False
 
     def open(self, kit: Kit) -> NoDraft:
         return NoDraft()
 
 
 class NoDraft:
-    def draft(self, context: Context, room: int) -> Plan[Draft]:
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
         yield from ()  # a generator that asks nothing
         return Draft()
 

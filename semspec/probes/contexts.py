@@ -17,15 +17,17 @@ from typing import Any
 
 from semspec.benchmarks.prompt import Prompt
 from semspec.config import RunConfig
+from semspec.drafters.none import NoDrafter
 from semspec.errors import UserError
 from semspec.files import LineFile, cut, parse, whole_lines
 from semspec.probes.settings import ProbeConfig
 from semspec.probes.sources import Question, questions
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.rules.logprob import LogProb
+from semspec.rules.lossless import Lossless
 from semspec.solver import THINK, Solver
 from semspec.splitters._units import unit_ends
-from semspec.types import Boundary, Context, Generate, Query, Role
+from semspec.types import Answer, Boundary, Context, Generate, Query, Role
 
 FILE = "chains.jsonl"
 
@@ -55,6 +57,8 @@ class Pair:
             model=config.model,
             draft=config.draft,
             accept=LogProb(),  # by which chains=mixed are written
+            nested=NoDrafter(),
+            nested_accept=Lossless(),
             engine=config.engine,
             benchmark=Prompt(),
             split=config.split,
@@ -157,7 +161,7 @@ def _written(config: ProbeConfig, pair: Pair, batch: Sequence[Question]) -> dict
 
 
 def _alone(role: Role, context: Context, kit: Kit, limit: int) -> Plan[list[int]]:
-    answer = yield Query(role, context, kit.sampling, kit.rng, generate=Generate(limit))
+    answer: Answer = yield Query(role, context, kit.sampling, kit.rng, generate=Generate(limit))
     return answer.tokens
 
 

@@ -1,29 +1,138 @@
-"""What every rule that judges whole units has in common."""
+"""What every rule that judges whole units has in common: one pass, left to right, and salvage."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from semspec.types import Draft, Handover, Verdict
+import torch
+from torch import Tensor
+
+from semspec.protocols import Kit, Plan
+from semspec.rules._acceptance import lossless_chain
+from semspec.sampling import draw_next, uniforms
+from semspec.types import Answer, Context, Draft, Handover, Query, Read, Verdict, What
+
+PROBS = Read(What.PROBS)
+Span = tuple[int, int]
+SHORTEST_REPEAT = 4  # tokens: shorter units ("So,") may well be said again
 
 
-def unit_spans(draft: Draft) -> list[tuple[int, int]]:
+def unit_spans(draft: Draft) -> list[Span]:
     """The units of a draft as (start, end) over its tokens."""
     return list(pairwise([0, *draft.ends]))
 
 
-def left_to_right(
-    draft: Draft, accept: Callable[[int], bool], scores: Sequence[float] = ()
-) -> Verdict:
-    """Keeps units until the first that is not accepted; the target writes that one itself.
+@dataclass(slots=True)
+class Judgement:
+    """What a rule thinks of a draft's units."""
 
-    SemanticSpec, algorithm 1, lines 9-16: everything from the first rejection on is discarded.
+    accept: Callable[[int], bool]  # asked from left to right, until the first that is not accepted
+    scores: Sequence[float] = ()  # one for each unit, for the record
+    note: str = ""
+
+
+class StepSession:
+    """Judges the units of a draft by one pass of the target over all of them.
+
+    SemanticSpec, algorithm 1, lines 9-16: everything from the first rejected unit on is discarded,
+    and the target writes that unit itself. A rule says what it reads and what it thinks.
     """
-    for unit in range(len(draft.ends)):
-        if not accept(unit):
-            keep = draft.ends[unit - 1] if unit else 0
-            return Verdict(keep, handover=Handover(units=1), scores=list(scores[: unit + 1]))
-    # a token that revealed the last end opens the next unit: thrown away, it would be drawn again,
-    # and tokens that do not open a unit would come out too often
-    return Verdict(len(draft.tokens), scores=list(scores))
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        self._written: Counter[str] = Counter()  # units of the output so far
+        self._seen = -1  # how much of the context they cover
+        self._boundary = kit.boundary()
+        self._open: list[int] = []
+
+    def reads(self, draft: Draft, spans: Sequence[Span]) -> tuple[Read, ...]:
+        """What to read in the target's pass over the draft."""
+        return ()
+
+    def weigh(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Judgement:
+        """Decides about every unit, from the answer alone."""
+        raise NotImplementedError
+
+    def ponder(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Plan[Judgement]:
+        """The same for rules that must ask further questions."""
+        yield from ()
+        return self.weigh(context, draft, spans, answer)
+
+    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        assert draft.parents is None, "a tree has no steps"
+        kit, spans = self.kit, unit_spans(draft)
+        reads = self.reads(draft, spans)
+        if kit.salvage and PROBS not in reads:
+            reads = (*reads, PROBS)
+        answer: Answer = yield Query(
+            "target", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=reads
+        )
+        judgement = yield from self.ponder(context, draft, spans, answer)
+        stale = self._repeated(context, draft, spans) if kit.max_repeats else None
+        for unit, (start, end) in enumerate(spans):
+            repeated = stale is not None and unit >= stale
+            if not repeated and judgement.accept(unit):
+                continue
+            verdict = Verdict(
+                start,
+                handover=Handover(units=1),
+                scores=list(judgement.scores[: unit + 1]),
+                note="repeats an earlier step" if repeated else judgement.note,
+            )
+            if kit.salvage:
+                self.salvage(verdict, draft, (start, end), answer[PROBS])
+            return verdict
+        # a token that revealed the last end opens the next unit: thrown away, it would be drawn
+        # again, and tokens that do not open a unit would come out too often
+        return Verdict(len(draft.tokens), scores=list(judgement.scores), note=judgement.note)
+
+    def salvage(self, verdict: Verdict, draft: Draft, span: Span, p: Tensor) -> None:
+        """Keeps of a rejected step what the target might have written itself (methods.md 1.5).
+
+        ``p`` [tokens + 1, V] are the target's rows, from the same pass. The POINT-MASS rule: keep x
+        with probability p(x), else draw from p without x and stop. That is the target's law whatever
+        was drafted and for whatever reason it was rejected; min(1, p/q) is not, because a step that
+        was rejected for its content is no longer a sample of q.
+        """
+        kit, (start, end) = self.kit, span
+        step, rows = draft.tokens[start:end], p[start : end + 1]
+        tokens = torch.tensor(step, device=p.device)
+        chances = uniforms(len(step), kit.sampling, kit.rng, p.device)
+        kept, row = lossless_chain(rows, tokens, None, chances)
+        verdict.write = step[:kept]
+        if kept < len(step):
+            verdict.write.append(draw_next(row, kit.sampling, kit.rng))
+        verdict.handover = Handover(units=1, opened=len(verdict.write))
+        verdict.note = f"{verdict.note}; {kept} of {len(step)} tokens salvaged".removeprefix("; ")
+
+    def _repeated(self, context: Context, draft: Draft, spans: Sequence[Span]) -> int | None:
+        """The first drafted unit that was written ``max_repeats`` times before: a loop."""
+        if self._seen < 0:
+            self._seen = context.prompt_length
+        for token in context.tokens[self._seen :]:
+            self._open.append(token)
+            end = self._boundary.feed(token)
+            if end is not None:
+                length = len(self._open) + end
+                self._written[self._text(self._open[:length])] += 1
+                self._open = self._open[length:]
+        self._seen = len(context)
+        new: Counter[str] = Counter()
+        for unit, (start, end) in enumerate(spans):
+            if end - start < SHORTEST_REPEAT:
+                continue
+            text = self._text(draft.tokens[start:end])
+            if self._written[text] + new[text] >= self.kit.max_repeats:
+                return unit
+            new[text] += 1
+        return None
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return self.kit.decode(tokens).strip()

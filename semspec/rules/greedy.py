@@ -10,6 +10,7 @@ import torch
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.rules._acceptance import matching_prefix
+from semspec.rules._base import RuleBase
 from semspec.types import Context, Draft, Query, Read, Verdict, What
 
 BEST = Read(What.TOP_K, k=1)
@@ -17,17 +18,12 @@ BEST = Read(What.TOP_K, k=1)
 
 @register("accept", "greedy")
 @dataclass(frozen=True, kw_only=True)
-class Greedy:
+class Greedy(RuleBase):
     """Keeps tokens that are the target's most likely ones; writes that one where they differ."""
 
     needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
     cuts: ClassVar[Literal["tokens", "ends"]] = "tokens"
-    splits: ClassVar[frozenset[str] | None] = None
-    lossless: ClassVar[bool] = False  # at a temperature above 0 it is not
     greedy_only: ClassVar[bool] = True
-
-    def evidence(self) -> tuple[Read, ...]:
-        return ()
 
     def open(self, kit: Kit) -> GreedySession:
         return GreedySession(kit)

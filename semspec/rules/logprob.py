@@ -6,30 +6,28 @@ says more than a mean does (methods.md 1.5).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from semspec.errors import UserError
-from semspec.protocols import Kit, Plan
+from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._steps import left_to_right, unit_spans
-from semspec.types import Context, Draft, Query, Read, Verdict, What
+from semspec.rules._base import RuleBase
+from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.types import Answer, Context, Draft, Read, What
 
 LOGPROBS = Read(What.LOGPROBS)
 
 
 @register("accept", "logprob")
 @dataclass(frozen=True, kw_only=True)
-class LogProb:
+class LogProb(RuleBase):
     """Accepts a step whose least likely token is likely enough under the target."""
 
     threshold: float = -4.0  # natural logarithm, at temperature 1; 0 rejects nearly everything
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
-    cuts: ClassVar[Literal["tokens", "ends"]] = "ends"
-    splits: ClassVar[frozenset[str] | None] = None
-    lossless: ClassVar[bool] = False
-    greedy_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.threshold <= 0:  # not a number is refused, too
@@ -38,22 +36,21 @@ class LogProb:
                 " is: give a negative number, such as -4"
             )
 
-    def evidence(self) -> tuple[Read, ...]:
-        return ()
-
     def open(self, kit: Kit) -> LogProbSession:
         return LogProbSession(kit, self.threshold)
 
 
-class LogProbSession:
+class LogProbSession(StepSession):
     def __init__(self, kit: Kit, threshold: float) -> None:
-        self.kit, self.threshold = kit, threshold
+        super().__init__(kit)
+        self.threshold = threshold
 
-    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        kit = self.kit
-        answer = yield Query(
-            "target", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=(LOGPROBS,)
-        )
+    def reads(self, draft: Draft, spans: Sequence[Span]) -> tuple[Read, ...]:
+        return (LOGPROBS,)
+
+    def weigh(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Judgement:
         logprobs = answer[LOGPROBS].tolist()
-        lowest = [min(logprobs[start:end]) for start, end in unit_spans(draft)]
-        return left_to_right(draft, lambda unit: lowest[unit] >= self.threshold, lowest)
+        lowest = [min(logprobs[start:end]) for start, end in spans]
+        return Judgement(lambda unit: lowest[unit] >= self.threshold, lowest)

@@ -10,7 +10,8 @@ import torch
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.rules._acceptance import lossless_chain
-from semspec.sampling import draw
+from semspec.rules._base import RuleBase
+from semspec.sampling import draw_next, uniforms
 from semspec.types import Context, Draft, Query, Read, Verdict, What
 
 PROBS = Read(What.PROBS)
@@ -18,14 +19,12 @@ PROBS = Read(What.PROBS)
 
 @register("accept", "lossless")
 @dataclass(frozen=True, kw_only=True)
-class Lossless:
+class Lossless(RuleBase):
     """Speculative sampling (Leviathan 2023): exactly the target's law, token by token."""
 
     needs: ClassVar[frozenset[What]] = frozenset({What.PROBS})
     cuts: ClassVar[Literal["tokens", "ends"]] = "tokens"
-    splits: ClassVar[frozenset[str] | None] = None
     lossless: ClassVar[bool] = True
-    greedy_only: ClassVar[bool] = False
 
     def evidence(self) -> tuple[Read, ...]:
         return (PROBS,)  # q, for drafts that were sampled
@@ -46,12 +45,8 @@ class LosslessSession:
         )
         p = answer[PROBS]
         tokens = torch.tensor(draft.tokens, device=p.device)
-        if kit.sampling.greedy:  # the rows are one-hot: nothing is left to chance
-            uniforms = torch.full(tokens.shape, 0.5, device=p.device)
-        else:
-            uniforms = torch.tensor([kit.rng.random() for _ in draft.tokens], device=p.device)
-        keep, row = lossless_chain(p, tokens, draft.probs, uniforms)
+        chances = uniforms(len(tokens), kit.sampling, kit.rng, p.device)
+        keep, row = lossless_chain(p, tokens, draft.probs, chances)
         if keep and draft.tokens[keep - 1] in kit.stop_ids:
             return Verdict(keep)  # nothing follows an end of text
-        token = int(row.argmax()) if kit.sampling.greedy else draw(row, kit.rng.random())
-        return Verdict(keep, [token])
+        return Verdict(keep, [draw_next(row, kit.sampling, kit.rng)])

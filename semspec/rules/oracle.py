@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from semspec import world
 from semspec.errors import UserError
-from semspec.protocols import Kit, Plan
+from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._steps import left_to_right, unit_spans
-from semspec.types import Context, Draft, Query, Read, Verdict, What
+from semspec.rules._base import RuleBase
+from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.types import Answer, Context, Draft
 
 
 @register("accept", "oracle")
 @dataclass(frozen=True, kw_only=True)
-class Oracle:
+class Oracle(RuleBase):
     """Accepts a step iff it is true and may come next (problems of the embedded world only)."""
 
-    needs: ClassVar[frozenset[What]] = frozenset()
-    cuts: ClassVar[Literal["tokens", "ends"]] = "ends"
     splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph"})
-    lossless: ClassVar[bool] = False
-    greedy_only: ClassVar[bool] = False
-
-    def evidence(self) -> tuple[Read, ...]:
-        return ()
 
     def open(self, kit: Kit) -> OracleSession:
         problem = world.find_problem(kit.prompt)
@@ -37,32 +32,33 @@ class Oracle:
         return OracleSession(kit, problem)
 
 
-class OracleSession:
+class OracleSession(StepSession):
     def __init__(self, kit: Kit, problem: world.Problem) -> None:
-        self.kit, self.problem = kit, problem
-        self.seen = -1  # how much of the context the history below covers
+        super().__init__(kit)
+        self.problem = problem
+        self.read_to = -1  # how much of the context the history below covers
         self.history: list[world.Meaning] = []
 
-    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        kit = self.kit
-        # the pass is paid for like every other rule's
-        yield Query("target", context, kit.sampling, kit.rng, tokens=draft.tokens)
+    def weigh(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Judgement:
+        # the target's pass is paid for, as with every other rule
         self._catch_up(context)
         before = list(self.history)
         truth: list[bool] = []
-        for start, end in unit_spans(draft):
-            said = world.meaning(self.problem, self._text(draft.tokens[start:end]))
+        for start, end in spans:
+            said = world.meaning(self.problem, self._said(draft.tokens[start:end]))
             truth.append(world.is_next(self.problem, before, said))
             before.append(said or ("unreadable",))
-        return left_to_right(draft, lambda unit: truth[unit], [float(true) for true in truth])
+        return Judgement(lambda unit: truth[unit], [float(true) for true in truth])
 
     def _catch_up(self, context: Context) -> None:
         """Reads the steps that were committed since the last judgement."""
-        if self.seen < 0:
-            self.seen = context.prompt_length
-        for step in world.split_steps(self._text(context.tokens[self.seen :])):
+        if self.read_to < 0:
+            self.read_to = context.prompt_length
+        for step in world.split_steps(self._said(context.tokens[self.read_to :])):
             self.history.append(world.meaning(self.problem, step) or ("unreadable",))
-        self.seen = len(context)
+        self.read_to = len(context)
 
-    def _text(self, tokens: list[int]) -> str:
+    def _said(self, tokens: list[int]) -> str:
         return self.kit.decode([t for t in tokens if t not in self.kit.stop_ids])

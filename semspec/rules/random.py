@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
-from semspec.protocols import Kit, Plan
+from semspec.errors import UserError
+from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._steps import left_to_right
-from semspec.types import Context, Draft, Query, Read, Verdict, What
+from semspec.rules._base import RuleBase
+from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.types import Answer, Context, Draft
 
 
 @register("accept", "random")
 @dataclass(frozen=True, kw_only=True)
-class Random:
+class Random(RuleBase):
     """Accepts a step with probability min(1, f_T / f_D), both uniform: the paper's ablation."""
 
-    needs: ClassVar[frozenset[What]] = frozenset()
-    cuts: ClassVar[Literal["tokens", "ends"]] = "ends"
-    splits: ClassVar[frozenset[str] | None] = None
-    lossless: ClassVar[bool] = False
-    greedy_only: ClassVar[bool] = False
+    rate: float | None = None  # accept with this probability instead, to match another rule's share
 
-    def evidence(self) -> tuple[Read, ...]:
-        return ()
+    def __post_init__(self) -> None:
+        if self.rate is not None and not 0 <= self.rate <= 1:
+            raise UserError(f"accept.rate={self.rate} is a probability: give 0 to 1")
 
     def open(self, kit: Kit) -> RandomSession:
-        return RandomSession(kit)
+        return RandomSession(kit, self.rate)
 
 
-class RandomSession:
-    def __init__(self, kit: Kit) -> None:
-        self.kit = kit
+class RandomSession(StepSession):
+    def __init__(self, kit: Kit, rate: float | None) -> None:
+        super().__init__(kit)
+        self.rate = rate
 
-    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        kit = self.kit
-        # all else is unchanged: the target reads the draft, so that the cost is the real one
-        yield Query("target", context, kit.sampling, kit.rng, tokens=draft.tokens)
+    def weigh(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Judgement:
+        rng = self.kit.rng
         ratios = []
-        for _ in draft.ends:
-            target, small = kit.rng.random(), kit.rng.random()
-            ratios.append(min(1.0, target / max(small, 1e-12)))
-        return left_to_right(draft, lambda unit: kit.rng.random() < ratios[unit], ratios)
+        for _ in spans:
+            target, small = rng.random(), rng.random()
+            drawn = min(1.0, target / max(small, 1e-12))
+            ratios.append(drawn if self.rate is None else self.rate)
+        return Judgement(lambda unit: rng.random() < ratios[unit], ratios)

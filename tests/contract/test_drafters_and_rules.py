@@ -15,8 +15,9 @@ from semspec import registry, world
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.loop import speculate
+from semspec.pace import Pace, Steady
 from semspec.protocols import Plan
-from semspec.types import Context, Draft, Outcome, Sampling, Verdict
+from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
 from tests.support.law import PROMPT, SPLITTERS, toy_kit
 
 DRAFTERS = registry.plugins("drafter")
@@ -49,7 +50,7 @@ class Watched:
     def __init__(self, session: Any, seen: list[Any]) -> None:
         self.session, self.seen = session, seen
 
-    def draft(self, context: Context, room: int) -> Plan[Draft]:
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
         return watched(self.session.draft(context, room), self.seen)
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
@@ -60,7 +61,7 @@ class Watched:
 
 
 def solve(
-    drafter: Any, rule: Any, kit: Any, budget: int
+    drafter: Any, rule: Any, kit: Any, budget: int, pace: Pace
 ) -> tuple[Outcome, Context, list[Draft], list[Verdict]]:
     context = Context(1, PROMPT)
     drafts: list[Draft] = []
@@ -71,6 +72,7 @@ def solve(
         Watched(drafter.open(kit), drafts),  # type: ignore[arg-type]
         Watched(rule.open(kit), verdicts),  # type: ignore[arg-type]
         budget,
+        pace,
     )
     (done,) = Driver(dict(TOY.models())).run([(context, plan)])  # type: ignore[arg-type]
     return done.value, context, drafts, verdicts
@@ -103,12 +105,12 @@ def test_loop_invariants(
     temperature: float,
 ) -> None:
     made = rule()
-    options = {"split": split, "draft_length": draft_length, "step_cap": step_cap}
+    options = {"split": split, "step_cap": step_cap}
     sampling = Sampling(temperature)
 
     def again() -> tuple[Outcome, Context, list[Draft], list[Verdict]]:
         kit = kit_for(made, seed, sampling=sampling, **options)
-        return solve(drafter(), made, kit, budget)
+        return solve(drafter(), made, kit, budget, Steady(draft_length, step_cap))
 
     outcome, context, drafts, verdicts = again()
     stop_ids = TOY.models()["target"].stop_ids

@@ -9,6 +9,7 @@ import pytest
 
 from semspec.driver import Driver
 from semspec.loop import decode_plainly, speculate
+from semspec.pace import Steady
 from semspec.protocols import Kit, Plan
 from semspec.registry import plugin
 from semspec.splitters.token import TokenSplit
@@ -26,13 +27,12 @@ def kit(rule: Any) -> Kit:
     return Kit(
         prompt="",
         sampling=Sampling(temperature=0.0),
-        draft_length=4,
         boundary=lambda: TokenSplit().open(piece, 8),
         stop_ids=frozenset({VOCABULARY - 1}),
         piece=piece,
         decode=lambda ids: "".join(map(piece, ids)),
+        encode=lambda text: [],
         rng=random.Random(0),
-        step_cap=8,
         evidence=rule.evidence() if rule else (),
     )
 
@@ -42,7 +42,7 @@ def run(engines: Any, concurrency: int, rule: Any = None, drafter: Any = None) -
         own = kit(rule)
         if rule is None:
             return decode_plainly(context, own, 40)
-        return speculate(context, own, drafter.open(own), rule.open(own), 40)
+        return speculate(context, own, drafter.open(own), rule.open(own), 40, Steady(4, 8))
 
     contexts = [Context(i, prompt) for i, prompt in enumerate(PROBLEMS)]
     done = Driver(engines).run(iter([(c, plan(c)) for c in contexts]), concurrency)

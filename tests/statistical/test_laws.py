@@ -22,6 +22,7 @@ from semspec.types import (
     Query,
     Read,
     Role,
+    Room,
     Round,
     Sampling,
     Verdict,
@@ -46,6 +47,7 @@ class Deterministic:
 
     uses: ClassVar[frozenset[Role]] = frozenset()
     plain: ClassVar[bool] = False
+    ahead: ClassVar[bool] = False
     rows: bool = False  # claims, wrongly, that they were sampled from the draft model's rows
 
     def open(self, kit: Kit) -> DeterministicSession:
@@ -56,9 +58,9 @@ class DeterministicSession:
     def __init__(self, kit: Kit, rows: bool) -> None:
         self.kit, self.rows = kit, rows
 
-    def draft(self, context: Context, room: int) -> Plan[Draft]:
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
         tokens: list[int] = []
-        for _ in range(min(room, self.kit.draft_length)):
+        for _ in range(room.limit):
             query = Query(
                 "draft",
                 context,

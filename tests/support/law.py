@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from scipy.stats import chisquare
 
 from semspec.drafters.none import NoDrafter
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
-from semspec.loop import decode_plainly, speculate
+from semspec.loop import Extras, Pen, decode_plainly, speculate
+from semspec.pace import Pace, Steady
 from semspec.protocols import Drafter, Kit, Plan, Rule
 from semspec.rules.lossless import Lossless
 from semspec.splitters.paragraph import Paragraph
 from semspec.splitters.sentence import Sentence
-from semspec.splitters.token import TokenSplit
+from semspec.splitters.token import TokenBoundary, TokenSplit
 from semspec.types import Context, Outcome, Sampling
 
 PROMPT = (0, 1)
@@ -31,51 +34,95 @@ def piece(token: int) -> str:
     return PIECES[token % len(PIECES)]
 
 
+def encode(text: str) -> list[int]:
+    """The first token whose piece a text goes on with, again and again."""
+    tokens = []
+    while text:
+        token = next((t for t, p in enumerate(PIECES) if text.startswith(p)), None)
+        if token is None:
+            text = text[1:]
+        else:
+            tokens.append(token)
+            text = text[len(PIECES[token]) :]
+    return tokens
+
+
 def toy_kit(
     rule: Rule | None,
     engine: ToyEngine,
     sampling: Sampling,
     seed: int,
     split: str = "token",
-    draft_length: int = 2,
     step_cap: int = 4,
+    salvage: bool = False,
 ) -> Kit:
     splitter = SPLITTERS[split]()
     return Kit(
         prompt="",
         sampling=sampling,
-        draft_length=draft_length,
         boundary=lambda: splitter.open(piece, step_cap),
         stop_ids=engine.stop_ids,
         piece=piece,
         decode=lambda tokens: "".join(map(piece, tokens)),
+        encode=encode,
         rng=random.Random(seed),
-        step_cap=step_cap,
         evidence=rule.evidence() if rule is not None else (),
+        salvage=salvage,
     )
 
 
-def plain_plan(context: Context, kit: Kit, length: int) -> Plan[Outcome]:
+MakePlan = Callable[[Context, Kit, int, Pace], Plan[Outcome]]
+
+
+def plain_plan(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outcome]:
     return decode_plainly(context, kit, length)
 
 
-def speculative_plan(drafter: Drafter, rule: Rule) -> Callable[[Context, Kit, int], Plan[Outcome]]:
-    def plan(context: Context, kit: Kit, length: int) -> Plan[Outcome]:
-        return speculate(context, kit, drafter.open(kit), rule.open(kit), length)
+def own_rng(kit: Kit, who: str) -> Kit:
+    """The same kit with random numbers of its own, as the solver gives them to each plugin."""
+    return replace(kit, rng=random.Random(f"{kit.rng.getstate()[1][:4]} {who}"))
+
+
+def speculative_plan(
+    drafter: Drafter, rule: Rule, nested: Drafter | None = None, ahead: bool = False
+) -> MakePlan:
+    def plan(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outcome]:
+        pen = None
+        if nested is not None:
+            inner = replace(
+                own_rng(kit, "nested"), boundary=TokenBoundary, evidence=Lossless().evidence()
+            )
+            pen = Pen(nested.open(inner), Lossless().open(inner), 2)
+        return speculate(
+            context,
+            kit,
+            drafter.open(own_rng(kit, "draft")),
+            rule.open(kit),
+            length,
+            pace,
+            Extras(pen=pen, ahead=ahead),
+        )
 
     return plan
 
 
 def p_value(
     toy: Toy,
-    plan: Callable[[Context, Kit, int], Plan[Outcome]],
+    plan: MakePlan,
     rule: Rule | None,
     sampling: Sampling,
     samples: int = 100_000,
     length: int = 3,
-    **options: object,
+    draft_length: int = 2,
+    step_cap: int = 4,
+    concurrency: int = 1,
+    law: Mapping[tuple[int, ...], float] | None = None,
+    **options: Any,
 ) -> float:
-    """Chi-square p-value of ``samples`` outputs of ``length`` tokens against the target's law."""
+    """Chi-square p-value of ``samples`` outputs of ``length`` tokens.
+
+    Against ``law``; the target's own where none is given.
+    """
     models = toy.models()
     target = models["target"]
     driver = Driver(dict(models))  # type: ignore[arg-type]
@@ -83,11 +130,13 @@ def p_value(
     def plans():  # type: ignore[no-untyped-def]
         for sample in range(samples):
             context = Context(sample, PROMPT)
-            kit = toy_kit(rule, target, sampling, sample, **options)  # type: ignore[arg-type]
-            yield context, plan(context, kit, length)
+            kit = toy_kit(rule, target, sampling, sample, step_cap=step_cap, **options)
+            yield context, plan(context, kit, length, Steady(draft_length, step_cap))
 
-    counts = Counter(tuple(done.value.tokens) for done in driver.run(plans()))
-    law = {o: p for o, p in target.law(PROMPT, length, sampling).items() if p > 0}
+    counts = Counter(tuple(done.value.tokens) for done in driver.run(plans(), concurrency))
+    if law is None:
+        law = target.law(PROMPT, length, sampling)
+    law = {o: p for o, p in law.items() if p > 0}
     assert set(counts) <= set(law), "an output came out that the target never writes"
     # outputs expected less than 5 times are pooled, as the chi-square approximation asks
     common = [o for o, p in law.items() if p * samples >= 5]
@@ -99,7 +148,64 @@ def p_value(
     return float(chisquare(observed, [e * scale for e in expected]).pvalue)
 
 
-def handover_plan(context: Context, kit: Kit, length: int) -> Plan[Outcome]:
+def handover_plan(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outcome]:
     """Never drafts, so that every round is a handover of one unit."""
     rule = Lossless()
-    return speculate(context, kit, NoDrafter().open(kit), rule.open(kit), length)
+    return speculate(context, kit, NoDrafter().open(kit), rule.open(kit), length, pace)
+
+
+Unit = tuple[int, ...]
+
+
+def step_law(
+    toy: Toy,
+    accept: Callable[[Unit], bool],
+    sampling: Sampling,
+    split: str,
+    step_cap: int,
+    length: int = 3,
+) -> dict[Unit, float]:
+    """The exact law of step-level speculation, unit by unit, cut to ``length`` tokens.
+
+    After a context the next unit s comes out with probability
+        q(s) [accept(s)]  +  (1 - sum of q(s') [accept(s')])  p(s):
+    the draft's unit where it is accepted, and where not, one of the target's that has nothing to do
+    with what was drafted. ``accept`` must depend on a unit's first token alone, so that a unit that
+    the budget cuts is judged like the whole one.
+    """
+    models = toy.models()
+    splitter = SPLITTERS[split]()
+
+    def units(engine: ToyEngine, context: Unit) -> dict[Unit, float]:
+        law: dict[Unit, float] = {}
+
+        def grow(unit: Unit, probability: float) -> None:
+            boundary = splitter.open(piece, step_cap)
+            if unit and (
+                any(boundary.feed(t) is not None for t in unit) or unit[-1] in engine.stop_ids
+            ):
+                law[unit] = law.get(unit, 0.0) + probability
+                return
+            for (token,), p in engine.law((*context, *unit), 1, sampling).items():
+                if p > 0:
+                    grow((*unit, token), probability * p)
+
+        grow((), 1.0)
+        return law
+
+    result: dict[Unit, float] = {}
+
+    def go(output: Unit, probability: float) -> None:
+        if len(output) >= length or (output and output[-1] in models["target"].stop_ids):
+            cut = output[:length]
+            result[cut] = result.get(cut, 0.0) + probability
+            return
+        q = units(models["draft"], (*PROMPT, *output))
+        p = units(models["target"], (*PROMPT, *output))
+        rejected = 1 - sum(chance for unit, chance in q.items() if accept(unit))
+        for unit in set(q) | set(p):
+            own = q.get(unit, 0.0) if accept(unit) else 0.0
+            go((*output, *unit), probability * (own + rejected * p.get(unit, 0.0)))
+
+    go((), 1.0)
+    return result

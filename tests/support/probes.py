@@ -16,7 +16,7 @@ from semspec.probes.settings import ProbeConfig
 from semspec.train_probe import build
 
 LAYERS, WIDTH = 3, 8
-FACTS = ModelFacts("owner/model", "c0ffee" * 6, None, LAYERS, WIDTH, "f" * 64)
+FACTS = ModelFacts("owner/model", "c0ffee" * 6, "", LAYERS, WIDTH, "f" * 64)
 
 
 def options(folder: Path, *more: str) -> list[str]:

@@ -19,6 +19,7 @@ from semspec.driver import Driver
 from semspec.engines.toy import ToyEngine
 from semspec.errors import UserError
 from semspec.loop import speculate
+from semspec.pace import Steady
 from semspec.protocols import Drafter, Plan, Rule
 from semspec.rules.lossless import Lossless
 from semspec.sampling import probabilities
@@ -415,7 +416,10 @@ def test_lossless_over_the_bridge() -> None:
         for sample in range(3000):
             context = Context(sample, prompt)
             kit = toy_kit(rule, target, SAMPLING, sample)
-            yield context, speculate(context, kit, drafter.open(kit), rule.open(kit), 3)
+            yield (
+                context,
+                speculate(context, kit, drafter.open(kit), rule.open(kit), 3, Steady(2, 4)),
+            )
 
     counts = Counter(tuple(done.value.tokens) for done in driver.run(plans()))
     law = target.law(prompt, 3, SAMPLING)

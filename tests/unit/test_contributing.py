@@ -15,9 +15,10 @@ from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.loop import decode_plainly, speculate
+from semspec.pace import Steady
 from semspec.protocols import Kit, Plan
 from semspec.rules.greedy import Greedy
-from semspec.types import Context, Draft, Sampling
+from semspec.types import Context, Draft, Room, Sampling
 from tests.support.law import PROMPT, toy_kit
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
@@ -38,9 +39,9 @@ def bigram(monkeypatch: pytest.MonkeyPatch) -> Any:
     return registry.plugin("drafter", "bigram").cls
 
 
-def kit(seed: int = 0, split: str = "token", draft_length: int = 4) -> Kit:
+def kit(seed: int = 0, split: str = "token") -> Kit:
     engine = TOY.models()["target"]
-    return toy_kit(Greedy(), engine, Sampling(0.0), seed, split=split, draft_length=draft_length)
+    return toy_kit(Greedy(), engine, Sampling(0.0), seed, split=split)
 
 
 def drafted(plan: Plan[Draft]) -> Draft:
@@ -53,22 +54,22 @@ def drafted(plan: Plan[Draft]) -> Draft:
 
 
 def test_it_follows_what_followed(bigram: Any) -> None:
-    session = bigram(longest=5).open(kit(draft_length=9))
-    assert drafted(session.draft(Context(1, [7, 8]), 9)) == Draft()
+    session = bigram(longest=5).open(kit())
+    assert drafted(session.draft(Context(1, [7, 8]), Room(9, 9, 4))) == Draft()
     context = Context(2, [1, 3, 0, 1, 3])
-    session = bigram(longest=5).open(kit(draft_length=9))
-    assert drafted(session.draft(context, 9)) == Draft([0, 1, 3, 0, 1], [1, 2, 3, 4, 5])
+    session = bigram(longest=5).open(kit())
+    assert drafted(session.draft(context, Room(9, 9, 4))) == Draft([0, 1, 3, 0, 1], [1, 2, 3, 4, 5])
     context.extend([3, 0])  # learned when it is next asked: 1 3 is now followed by 3
-    assert drafted(session.draft(context, 2)) == Draft([1, 3], [1, 2])
+    assert drafted(session.draft(context, Room(2, 9, 4))) == Draft([1, 3], [1, 2])
     assert session.follower[1, 3] == 3
 
 
 def test_it_counts_units_of_the_split(bigram: Any) -> None:
     context = Context(1, [3, 1, 3, 2, 3, 1])  # token 2 ends a paragraph
-    session = bigram().open(kit(split="paragraph", draft_length=2))
-    draft = drafted(session.draft(context, 100))
+    session = bigram().open(kit(split="paragraph"))
+    draft = drafted(session.draft(context, Room(100, 2, 4)))
     assert draft == Draft([3, 2, 3, 1, 3, 2], [2, 6])
-    assert drafted(session.draft(context, 5)) == Draft([3, 2, 3, 1, 3], [2, 5])
+    assert drafted(session.draft(context, Room(5, 2, 4))) == Draft([3, 2, 3, 1, 3], [2, 5])
 
 
 def test_greedy_decoding_with_it_is_greedy_decoding(bigram: Any) -> None:
@@ -77,7 +78,12 @@ def test_greedy_decoding_with_it_is_greedy_decoding(bigram: Any) -> None:
     made = kit()
     driver = Driver(dict(TOY.models()))  # type: ignore[arg-type]
     (fast,) = driver.run(
-        [(context, speculate(context, made, bigram().open(made), rule.open(made), 40))]
+        [
+            (
+                context,
+                speculate(context, made, bigram().open(made), rule.open(made), 40, Steady(4, 4)),
+            )
+        ]
     )
     (slow,) = driver.run([(plain, decode_plainly(plain, kit(), 40))])
     assert fast.value.tokens == slow.value.tokens

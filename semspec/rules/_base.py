@@ -1,0 +1,30 @@
+"""What a rule is unless it says otherwise: the defaults of ``protocols.Rule``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+from semspec.models import ModelConfig, ModelFacts
+from semspec.types import Read, Role, What
+
+
+class RuleBase:
+    """Defaults; a rule overrides what is different."""
+
+    needs: ClassVar[frozenset[What]] = frozenset()
+    cuts: ClassVar[Literal["tokens", "ends"]] = "ends"
+    splits: ClassVar[frozenset[str] | None] = None
+    lossless: ClassVar[bool] = False
+    greedy_only: ClassVar[bool] = False
+
+    def models(self) -> Mapping[Role, ModelConfig]:
+        """Models of its own, beside target and draft."""
+        return {}
+
+    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
+        """Loads what it was trained with and refuses what does not belong to these models."""
+        return self
+
+    def evidence(self) -> tuple[Read, ...]:
+        return ()

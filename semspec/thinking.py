@@ -1,0 +1,34 @@
+"""Follows whether the thinking is over: the answer may be written by the target alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+CLOSE = "</think>"
+
+
+class Thinking:
+    """Watches a text for the tag that closes the thinking, in one token or spread over several."""
+
+    def __init__(self, piece: Callable[[int], str]) -> None:
+        self._piece = piece
+        self._tail = ""
+        self.over = False
+
+    def feed(self, tokens: Sequence[int]) -> None:
+        """Goes on through the tokens that were committed."""
+        if not self.over:
+            self._tail, self.over = self._scan(self._tail, tokens)[1:]
+
+    def closes_at(self, tokens: Sequence[int]) -> int | None:
+        """How many of these next tokens close the thinking; None where they do not."""
+        at, _, over = self._scan(self._tail, tokens)
+        return at if over and not self.over else None
+
+    def _scan(self, tail: str, tokens: Sequence[int]) -> tuple[int, str, bool]:
+        for count, token in enumerate(tokens, start=1):
+            tail += self._piece(token)
+            if CLOSE in tail:
+                return count, "", True
+            tail = tail[-len(CLOSE) :]
+        return len(tokens), tail, False

@@ -1,0 +1,181 @@
+"""Step level: what the draft writes is the draft's, what the target writes is exactly the target's.
+
+Against the exact law of the loop, with a rule that accepts or rejects by what was drafted, which is
+the case in which a wrong salvage shows. Three tokens, 25,000 samples, chi-square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from semspec.drafters.lm import LanguageModel
+from semspec.engines.toy import Toy
+from semspec.protocols import Kit
+from semspec.registry import plugin
+from semspec.rules._acceptance import lossless_chain
+from semspec.rules._base import RuleBase
+from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.rules.lossless import Lossless
+from semspec.sampling import draw_next, uniforms
+from semspec.types import Answer, Context, Draft, Handover, Read, Sampling, Verdict, What
+from tests.support.law import PROMPT, Unit, p_value, plain_plan, speculative_plan, step_law
+
+SURE = 1e-4
+SAMPLES = 25_000
+Accept = Callable[[Unit], bool]
+TOY = Toy(vocabulary=4, seed=3)
+STOPPING = Toy(vocabulary=4, seed=3, stop=True)
+
+
+def none(unit: Unit) -> bool:
+    return False
+
+
+def every(unit: Unit) -> bool:
+    return True
+
+
+def by_content(unit: Unit) -> bool:
+    return unit[0] in (0, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(RuleBase):
+    """Accepts the units that it was told to accept."""
+
+    accepts: tuple[int, ...] = ()  # first tokens
+
+    def evidence(self) -> tuple[Read, ...]:
+        return (Read(What.PROBS),)
+
+    def open(self, kit: Kit) -> StepSession:
+        return ToldSession(kit, self.accepts)
+
+
+class ToldSession(StepSession):
+    def __init__(self, kit: Kit, accepts: tuple[int, ...]) -> None:
+        super().__init__(kit)
+        self.accepts = accepts
+
+    def weigh(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Judgement:
+        return Judgement(lambda unit: draft.tokens[spans[unit][0]] in self.accepts)
+
+
+RULES = {none: Told(), every: Told(accepts=(0, 1, 2, 3)), by_content: Told(accepts=(0, 2))}
+
+
+@pytest.mark.parametrize(
+    ("accept", "split"),
+    [
+        (none, "paragraph"),
+        (none, "sentence"),
+        (every, "paragraph"),
+        (
+            every,
+            "sentence",
+        ),  # a token that reveals an end is kept: dropped, it would come too rarely
+        (by_content, "token"),
+        (by_content, "paragraph"),
+    ],
+)
+def test_the_loop_has_the_law_of_its_parts(accept: Accept, split: str) -> None:
+    """Nothing switched on. All accepted: the draft's law; all rejected: the target's."""
+    law = None
+    if accept is every:
+        law = TOY.models()["draft"].law(PROMPT, 3, Sampling(1.0))
+    elif accept is by_content:
+        law = step_law(TOY, accept, Sampling(1.0), split, 3)
+    rule = RULES[accept]
+    plan = speculative_plan(LanguageModel(), rule)
+    options = {"split": split, "step_cap": 3, "samples": SAMPLES}
+    assert p_value(TOY, plan, rule, Sampling(1.0), law=law, **options) > SURE  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("toy", [TOY, STOPPING], ids=["goes-on", "stops"])
+@pytest.mark.parametrize("accept", [none, by_content])
+@pytest.mark.parametrize("extra", ["salvage", "nested", "ahead", "all"])
+def test_what_is_switched_on_leaves_the_law(toy: Toy, accept: Accept, extra: str) -> None:
+    rule = RULES[accept]
+    plan = speculative_plan(
+        LanguageModel(),
+        rule,
+        nested=LanguageModel() if extra in ("nested", "all") else None,
+        ahead=extra in ("ahead", "all"),
+    )
+    sampling = Sampling(0.8)
+    law = step_law(toy, accept, sampling, "paragraph", 3)
+    salvage = extra in ("salvage", "all")
+    options = {"split": "paragraph", "step_cap": 3, "salvage": salvage}
+    assert p_value(toy, plan, rule, sampling, samples=SAMPLES, law=law, **options) > SURE  # type: ignore[arg-type]
+
+
+def test_salvage_of_single_tokens() -> None:
+    rule = RULES[by_content]
+    plan = speculative_plan(LanguageModel(), rule)
+    law = step_law(TOY, by_content, Sampling(1.0), "token", 3)
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=SAMPLES, salvage=True, law=law) > SURE
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongSalvage(Told):
+    """Salvages by min(1, p/q), as if a step rejected for its content were a sample of q."""
+
+    def open(self, kit: Kit) -> StepSession:
+        return WrongSalvageSession(kit, self.accepts)
+
+
+class WrongSalvageSession(ToldSession):
+    def salvage(self, verdict: Verdict, draft: Draft, span: Span, p: Tensor) -> None:
+        kit, (start, end) = self.kit, span
+        assert draft.probs is not None
+        step = torch.tensor(draft.tokens[start:end])
+        chances = uniforms(len(step), kit.sampling, kit.rng, p.device)
+        kept, row = lossless_chain(p[start : end + 1], step, draft.probs[start:end], chances)
+        verdict.write = step[:kept].tolist()
+        if kept < len(step):
+            verdict.write.append(draw_next(row, kit.sampling, kit.rng))
+        verdict.handover = Handover(units=1, opened=len(verdict.write))
+
+
+@pytest.mark.parametrize("split", ["token", "paragraph"])
+def test_salvage_by_p_over_q_is_found_out(split: str) -> None:
+    rule = WrongSalvage(accepts=(0, 2))
+    plan = speculative_plan(LanguageModel(), rule)
+    law = step_law(TOY, by_content, Sampling(1.0), split, 3)
+    p = p_value(
+        TOY,
+        plan,
+        rule,
+        Sampling(1.0),
+        samples=20_000,
+        salvage=True,
+        split=split,
+        step_cap=3,
+        law=law,
+    )
+    assert p < 1e-12
+
+
+@pytest.mark.parametrize("concurrency", [8, 50])
+def test_batches_leave_the_law(concurrency: int) -> None:
+    rule = Lossless()
+    for plan, judged in ((plain_plan, None), (speculative_plan(LanguageModel(), rule), rule)):
+        p = p_value(TOY, plan, judged, Sampling(1.0), samples=SAMPLES, concurrency=concurrency)
+        assert p > SURE
+
+
+def test_the_coin_of_the_random_rule() -> None:
+    """One token, accepted with a fixed rate r: r q + (1 - r) p."""
+    rule = plugin("accept", "random").cls(rate=0.3)
+    models = TOY.models()
+    q, p = (models[m].law(PROMPT, 1, Sampling(1.0)) for m in ("draft", "target"))
+    law = {token: 0.3 * q[token] + 0.7 * p[token] for token in p}
+    plan = speculative_plan(LanguageModel(), rule)
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=SAMPLES, length=1, law=law) > SURE
