@@ -1,1 +1,1 @@
-"""Semantic-probability probes: from chains of thought to a trained predictor (methods 1.1)."""
+"""Probes of semantic probability: how their data are sampled and labelled, how they are trained."""

@@ -1,45 +1,50 @@
-"""Groups steps that mean the same."""
+"""Clusters next steps by meaning, so that a step's cluster share is its semantic probability.
+
+nli = clusterer("nli", model="embedded/tiny-nli")
+for clusters in nli.cluster_many([(context, steps), ...]):
+    probabilities = shares(clusters)
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Any
 
-from semspec import world
 from semspec.errors import UserError
+from semspec.probes.cluster.entailment import Entailment
+from semspec.probes.cluster.figures import Agreement, agreement, shares
+from semspec.probes.cluster.greedy import Clusterer, Exact, Item, Oracle, normal
+from semspec.probes.cluster.nli import Nli
 
-Item = tuple[str, Sequence[str]]
+__all__ = [
+    "CLUSTERERS",
+    "Agreement",
+    "Clusterer",
+    "Entailment",
+    "Exact",
+    "Item",
+    "Nli",
+    "Oracle",
+    "agreement",
+    "clusterer",
+    "normal",
+    "shares",
+]
 
-
-class Clusterer(Protocol):
-    def cluster_many(self, items: Iterable[Item]) -> Iterator[list[int]]:
-        """A cluster number for each step of each (context, steps)."""
-        ...
-
-
-class _ByKey:
-    def __init__(self, oracle: bool) -> None:
-        self.oracle = oracle
-
-    def cluster_many(self, items: Iterable[Item]) -> Iterator[list[int]]:
-        for context, steps in items:
-            problem = world.find_problem(context) if self.oracle else None
-            numbers: dict[object, int] = {}
-            found = []
-            for step in steps:
-                said = world.meaning(problem, step) if problem else None
-                found.append(numbers.setdefault(said or step, len(numbers)))
-            yield found
+CLUSTERERS: dict[str, Callable[..., Clusterer]] = {"exact": Exact, "nli": Nli, "oracle": Oracle}
 
 
 def clusterer(name: str, **options: Any) -> Clusterer:
-    if name == "nli":
-        raise UserError("cluster=nli is not there yet: use cluster=oracle or cluster=exact")
-    return _ByKey(name == "oracle")
-
-
-def shares(clusters: Sequence[int]) -> list[float]:
-    """Each step's semantic probability: the share of its cluster (SemanticSpec 3.2.1, step 3)."""
-    sizes = Counter(clusters)
-    return [sizes[c] / len(clusters) for c in clusters]
+    """The clusterer of that name; ``options`` are the fields of its class."""
+    if name not in CLUSTERERS:
+        near = difflib.get_close_matches(name, CLUSTERERS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(CLUSTERERS)}"
+        raise UserError(f"unknown clusterer '{name}': {hint}")
+    known = inspect.signature(CLUSTERERS[name]).parameters
+    for option in options:
+        if option not in known:
+            has = f"its options are: {', '.join(known)}" if known else "it has no options"
+            raise UserError(f"clusterer {name} has no option '{option}': {has}")
+    return CLUSTERERS[name](**options)
