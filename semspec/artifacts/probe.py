@@ -200,6 +200,11 @@ class Probe:
                 self._device = device
             return self._folded(parts)
 
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """The same of features that are assembled already [rows, features]."""
+        with torch.inference_mode():
+            return self._folded([(rows.float(), 0)])
+
 
 def _features(config: Mapping[str, Any]) -> Features:
     told = config["features"]

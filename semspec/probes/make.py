@@ -55,8 +55,8 @@ def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
         try:
-            chains, model = _sampled(config, folder, steps)
-            rows = _rows(config, folder, chains, model, steps)
+            chains, model = sampled(config, folder, steps)
+            rows = labelled_rows(config, folder, chains, model, steps)
             probe = _trained(config, rows, model, out.name, steps)
             probe.save(out)
         finally:
@@ -70,7 +70,7 @@ def probe_facts(config: ProbeConfig) -> ModelFacts:
     return facts(model, Text(str(model.fetch())).fingerprint)
 
 
-def _sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
+def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
     """Stages 1 and 2; where they are done, no model is loaded."""
     model = probe_facts(config)
     wanted = config.sampled() | {"facts": asdict(model)}
@@ -101,7 +101,7 @@ def _sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chai
     return chains, model
 
 
-def _rows(
+def labelled_rows(
     config: ProbeConfig, folder: Path, chains: Sequence[Chain], model: ModelFacts, steps: Steps
 ) -> Rows:
     """Stage 3, and the rows that come of it."""

@@ -1,0 +1,203 @@
+"""``python -m semspec.calibrate_risk``: what ``accept=semantic_risk`` takes its guarantee from.
+
+Fresh problems, one context and one drafted step of each, so that the steps are independent; the
+target continues every context many times, and a drafted step's cluster share is its semantic
+probability. Scores and probabilities go into the probe's folder (``out=`` writes another one), or with
+``measure=true`` are held against the thresholds that the probe certifies now.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from semspec.artifacts import base
+from semspec.artifacts.probe import Probe
+from semspec.calibration.risk import certify
+from semspec.errors import UserError
+from semspec.metrics import wilson
+from semspec.probes.make import labelled_rows, sampled
+from semspec.probes.progress import Steps
+from semspec.terminal import open_console
+from semspec.train_probe import build
+
+RISKS = (0.02, 0.05, 0.1)
+HELP = """\
+usage: python -m semspec.calibrate_risk probe=FOLDER_OR_REPO [out=FOLDER] [measure=true] [...]
+
+  probe=    the probe of the target; its model is the one to sample
+  out=      the probe with its new calibration (default: the probe's folder, where it is one)
+  measure=  true: calibrate nothing; hold fresh steps against what the probe certifies
+  least=    a step below this semantic probability counts as wrong (default 0.05)
+  problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.train_probe
+
+One step of each problem is used. A run that was killed goes on in the same folder=.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Drafted steps with the probe's score and their semantic probability."""
+
+    scores: list[float]
+    semantic: list[float]
+    groups: list[int]
+
+
+def drafted_steps(probe: Probe, arguments: Sequence[str], steps: Steps) -> Judged:
+    """Samples, clusters and scores; every stage goes on where a kill left off."""
+    given = {a.partition("=")[0] for a in arguments}
+    model = probe.config["model"]["id"]
+    defaults = {
+        "draft": "tiny",
+        "chains": "mixed",
+        "problems": "600",
+        "per_problem": "1",
+        "samples": "20",
+        "keep": "1",
+        "drafted": "1",
+        "batch": "112",
+        "seed": "1",
+        "cluster": "oracle" if model.startswith("embedded/") else "nli",
+        "features": "plus",
+        "pooling": f"[{','.join(probe.features.pooling) or 'mean'}]",
+        "temperature": str(probe.config["temperature"]["sampled"]),
+        "split": probe.config["split"],
+    }
+    added = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+    config = build([*added, *arguments])
+    features = dataclasses.replace(
+        config.features,
+        pooling=list(probe.features.pooling),
+        layers=list(probe.features.layers) or "all",
+        logprobs=probe.features.logprobs,
+    )
+    config = dataclasses.replace(config, features=features)
+    folder = Path(config.folder or f"runs/risk-{probe.name}-{config.seed}")
+    folder.mkdir(parents=True, exist_ok=True)
+    chains, facts = sampled(config, folder, steps)
+    probe.check(facts, split=config.split, temperature=config.temperature, role="target")
+    rows = labelled_rows(config, folder, chains, facts, steps)
+    chosen = [i for i in range(len(rows)) if not rows.own[i]]
+    if not chosen:
+        raise UserError("no step was drafted: a draft= with a model is needed")
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(rows.chains))}
+    scores = torch.zeros(len(rows))
+    for batch in rows.batches(chosen, 512):
+        scores[batch.index] = probe.of_rows(batch.x)
+    return Judged(
+        scores[chosen].tolist(),
+        rows.target[chosen].tolist(),
+        [numbers[rows.chains[i]] for i in chosen],
+    )
+
+
+def measured(probe: Probe, fresh: Judged, least: float) -> list[dict[str, Any]]:
+    """Asked and measured risk on steps that the calibration has not seen."""
+    told = []
+    scores, semantic, groups = (column.tolist() for column in probe.calibration)
+    for risk in RISKS:
+        found = certify(scores, semantic, groups, risk=risk, least=least)
+        kept = [
+            true
+            for score, true in zip(fresh.scores, fresh.semantic, strict=True)
+            if score >= found.threshold
+        ]
+        wrong = sum(true < least for true in kept)
+        told.append(
+            {
+                "risk": risk,
+                "least": least,
+                "threshold": found.threshold,
+                "calibration_steps": found.steps,
+                "calibration_wrong": found.wrong,
+                "bound": found.bound,
+                "steps": len(fresh.scores),
+                "accepted": len(kept),
+                "wrong": wrong,
+                "measured": wrong / len(kept) if kept else None,
+                "interval": wilson(wrong, len(kept)),
+            }
+        )
+    return told
+
+
+def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("asked risk", "threshold", "accepted", "measured [95 %]"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        low, high = row["interval"] or (0.0, 1.0)
+        found = "-" if row["measured"] is None else f"{row['measured']:.3f} [{low:.3f}, {high:.3f}]"
+        table.add_row(
+            f"{row['risk']:g}",
+            f"{row['threshold']:.3f}",
+            f"{row['accepted']} of {row['steps']}",
+            found,
+        )
+    console.print(table)
+
+
+def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
+    own = {"probe": "", "out": "", "measure": "false", "least": "0.05"}
+    passed = []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key in own:
+            own[key] = value
+        else:
+            passed.append(argument)
+    if not own["probe"]:
+        raise UserError("give the probe to calibrate: probe=FOLDER (see --help)")
+    try:
+        least = float(own["least"])
+    except ValueError:
+        raise UserError(f"least={own['least']} is no number") from None
+    probe = Probe.load(own["probe"])
+    fresh = drafted_steps(probe, passed, Steps(open_console()))
+    if own["measure"] == "true":
+        rows = measured(probe, fresh, least)
+        show(rows, open_console())
+        return rows
+    probe.tensors |= {
+        "calibration.scores": torch.tensor(fresh.scores),
+        "calibration.semantic": torch.tensor(fresh.semantic),
+        "calibration.groups": torch.tensor(fresh.groups),
+    }
+    here = base.find(own["probe"], None)
+    out = Path(own["out"] or here)
+    kept = [f for f in here.iterdir() if f.suffix in (".md", ".svg")]
+    probe.texts = {f.name: f.read_text(encoding="utf-8") for f in kept}
+    probe.save(out)
+    open_console().print(f"{len(fresh.scores)} steps calibrate {out}")
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if {"-h", "--help"} & set(given):
+        print(HELP, end="")
+        return
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        run(given)
+    except UserError as error:
+        print(f"semspec: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
