@@ -57,6 +57,8 @@ class Kit:
     piece: Callable[[int], str]
     decode: Callable[[Sequence[int]], str]
     encode: Callable[[str], list[int]]
+    # (question, prefill) -> ids after an open turn that ask the target something, see Text.aside
+    aside: Callable[[str, str], list[int]]
     rng: random.Random
     evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
     salvage: bool = False  # step rules keep of a rejected step what the target's own law allows
@@ -99,6 +101,8 @@ class Rule(Protocol):
     needs: ClassVar[frozenset[What]]  # what it reads from the target
     cuts: ClassVar[Literal["tokens", "ends"]]  # where it may cut a draft (or nowhere)
     splits: ClassVar[frozenset[str] | None]  # the splits it can work with; None: any
+    salvages: ClassVar[bool]  # whether a rejected step can be kept in part (``Kit.salvage``)
+    reserve: ClassVar[int]  # positions beyond the text that its questions take, at most
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
     greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
 
