@@ -45,7 +45,7 @@ class Judge(RuleBase):
     first_by_target: int = 0  # so many steps are the target's own in any case
 
     needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
-    reserve: ClassVar[int] = 256
+    reserve: ClassVar[int] = 512
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:
