@@ -1,0 +1,297 @@
+"""Trains the tiny entailment model in ``hub_artifacts/tiny-nli``, from nothing, on a CPU, seeded.
+
+    python scripts/train_tiny_nli.py --work /tmp/tiny-nli --out hub_artifacts/tiny-nli
+
+About 15 minutes on one core; stages, each resumed after a kill (a finished stage leaves a folder in
+``--work``). A small DeBERTa-v2 that reads "[CLS] context a [SEP] context b [SEP]". Two things make it
+cheap. Every claim of a step (a digit, a name, an operator) is a lesson of its own: a second head,
+thrown away afterwards, says for each of them whether the other step says the same, so that one pair
+teaches some twenty comparisons and not one. And it first learns to compare steps with next to no
+context, where inputs are short, and to skip the context afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_model, save_model
+from tiny_nli_data import CONTRADICTION, ENTAILMENT, NEUTRAL, Pair, contexts, made, sample, sampled
+from tokenizers import AddedToken, processors
+from transformers import (
+    DebertaV2Config,
+    DebertaV2ForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+
+from semspec.probes.cluster import Entailment
+
+LONGEST = 128  # tokens in an input: both steps, and what they leave of the context, twice
+BATCH = 48
+IGNORED = -100
+LABELS = {CONTRADICTION: "CONTRADICTION", NEUTRAL: "NEUTRAL", ENTAILMENT: "ENTAILMENT"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One leg of the training, begun with what the one before has learned."""
+
+    name: str
+    seed: int
+    steps: int
+    longest: tuple[int, ...]  # tokens in an input, drawn for each batch
+    sampled: float  # share of pairs that a model wrote; the rest is made
+    matrix_rate: float
+    other_rate: float
+    constant: float  # share of the steps before the rate falls
+    floor: float  # what the rate falls to, relative
+    claims: float = 1.0  # weight of the claims beside the label
+    swaps: float = 0.0  # how often two operands' values change places, where something differs
+    weekdays: float = 0.4  # share of that domain
+
+
+STAGES = (
+    Stage("compare", 0, 1500, (64,), 0.0, 4e-3, 2e-3, 0.8, 0.4),
+    Stage("context", 1, 900, (64, 96, LONGEST, LONGEST), 0.25, 3e-3, 1.5e-3, 0.3, 0.02, 0.5),
+    # what was still mistaken: q=38 + v=37 for q=37 + v=38, and residues more than weekdays
+    Stage("mend", 2, 700, (96, LONGEST), 0.3, 2.5e-3, 1.2e-3, 0.2, 0.02, 0.5, 0.3, 0.25),
+)
+
+
+def build_tokenizer(source: Path) -> PreTrainedTokenizerFast:
+    """The embedded pair's tokenizer, two special tokens added behind its vocabulary."""
+    fast = PreTrainedTokenizerFast.from_pretrained(source)
+    fast.add_special_tokens(
+        {
+            name: AddedToken(text, special=True, normalized=False)
+            for name, text in (("cls_token", "[CLS]"), ("sep_token", "[SEP]"))
+        }
+    )
+    fast.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(t, fast.convert_tokens_to_ids(t)) for t in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=fast.backend_tokenizer,
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        pad_token="<|endoftext|>",
+        model_max_length=LONGEST,
+        truncation_side="left",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def configuration(tokenizer: PreTrainedTokenizerFast) -> DebertaV2Config:
+    return DebertaV2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=384,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=LONGEST,
+        max_relative_positions=LONGEST,
+        position_buckets=32,
+        position_biased_input=False,  # where a step stands says nothing; what is beside it does
+        relative_attention=True,
+        pos_att_type=["c2p"],
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        conv_kernel_size=5,  # "x=", "3", "7": a name sees its value from the first layer on
+        conv_act="gelu",
+        type_vocab_size=2,
+        pad_token_id=tokenizer.pad_token_id,
+        id2label=LABELS,
+        label2id={name: i for i, name in LABELS.items()},
+    )
+
+
+class Lessons(torch.nn.Module):
+    """The model and the head that is only there to teach it: does the other step say this too?"""
+
+    def __init__(self, config: DebertaV2Config) -> None:
+        super().__init__()
+        self.model = DebertaV2ForSequenceClassification(config)
+        self.claims = torch.nn.Linear(config.hidden_size, 1)
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.model.deberta(**inputs).last_hidden_state
+        logits = self.model.classifier(self.model.pooler(hidden))
+        return logits.float(), self.claims(hidden).squeeze(-1).float()
+
+
+# ---- rows -------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Batches of pairs of similar length, with a target for each pair and for each claim."""
+
+    def __init__(self, entailment: Entailment, rng: random.Random, written: Iterator[Pair] | None):
+        self.entailment, self.rng, self.written = entailment, rng, written
+        self.tokenizer = entailment.tokenizer
+
+    def draw(self, stage: Stage) -> Pair:
+        if self.written is not None and self.rng.random() < stage.sampled:
+            return next(self.written)
+        return made(self.rng, stage.weekdays, stage.swaps)
+
+    def batches(self, stage: Stage) -> Iterator[tuple[dict[str, torch.Tensor], ...]]:
+        while True:
+            pairs = sorted(
+                (self.draw(stage) for _ in range(BATCH * 20)),
+                key=lambda pair: len(pair.a) + len(pair.b),
+            )
+            starts = list(range(0, len(pairs), BATCH))
+            self.rng.shuffle(starts)
+            for start in starts:
+                batch = pairs[start : start + BATCH]
+                # the same cutting as in use, with less room for the context
+                self.entailment.max_length = self.rng.choice(stage.longest)
+                rows = self.entailment._encode([(p.context, p.a, p.b) for p in batch])
+                inputs = dict(self.tokenizer.pad(rows, return_tensors="pt"))
+                yield (
+                    inputs,
+                    {"label": torch.tensor([p.label for p in batch])}
+                    | {"claims": self.claims(batch, rows["input_ids"], inputs["input_ids"].shape)},
+                )
+
+    def claims(self, batch: list[Pair], rows: list[list[int]], shape: torch.Size) -> torch.Tensor:
+        """1 or 0 at the tokens of every claim: what the other step says too, or does not."""
+        said = torch.full(shape, IGNORED)
+        texts = [text for pair in batch for text in (pair.a, pair.b)]
+        spans = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        sep = self.tokenizer.sep_token_id
+        for row, (pair, ids) in enumerate(zip(batch, rows, strict=True)):
+            ends = [ids.index(sep), len(ids) - 1]  # a step's last token stands before its [SEP]
+            for side in (0, 1):
+                offsets = spans["offset_mapping"][2 * row + side]
+                first = ends[side] - len(offsets)
+                if first < 1 or (side == 1 and first <= ends[0]):
+                    continue  # a monster that was cut
+                for start, end, same in pair.claims[side]:
+                    for i, (left, right) in enumerate(offsets):
+                        if left < end and start < right:
+                            said[row, first + i] = int(same)
+        return said
+
+
+# ---- training ---------------------------------------------------------------------------------
+
+
+def train(stage: Stage, before: Path | None, work: Path, tokenizer: PreTrainedTokenizerFast,
+          written: Iterator[Pair] | None, seed: int) -> None:  # fmt: skip
+    torch.manual_seed(seed + stage.seed)
+    lessons = Lessons(configuration(tokenizer))
+    if before is not None:
+        load_model(lessons, before / "lessons.safetensors")
+    lessons.train()
+    named = list(lessons.named_parameters())
+    blocks = [p for n, p in named if p.ndim == 2 and ".layer." in n]
+    others = [p for n, p in named if not (p.ndim == 2 and ".layer." in n)]
+    optimizers = [
+        torch.optim.Muon(blocks, stage.matrix_rate, weight_decay=0.02, momentum=0.95,
+                         nesterov=True, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, stage.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]  # fmt: skip
+    rates = [stage.matrix_rate, stage.other_rate]
+    rows = Rows(Entailment(lessons.model, tokenizer), random.Random(seed + stage.seed), written)
+    batches, started, recent = rows.batches(stage), time.perf_counter(), []
+    for step in range(stage.steps):
+        progress = step / stage.steps
+        factor = min(1.0, (step + 1) / 40)
+        if progress > stage.constant:
+            factor *= max(stage.floor, 1 - (progress - stage.constant) / (1 - stage.constant))
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            optimizer.param_groups[0]["lr"] = rate * factor
+        inputs, truth = next(batches)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits, claims = lessons(inputs)
+        loss = F.cross_entropy(logits, truth["label"])
+        known = truth["claims"] != IGNORED
+        target = truth["claims"][known].float()
+        # what differs is rare, and is what matters
+        single = F.binary_cross_entropy_with_logits(claims[known], target, weight=4 - 3 * target)
+        (loss + stage.claims * single).backward()
+        torch.nn.utils.clip_grad_norm_(lessons.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        same = truth["label"] == ENTAILMENT
+        right = ((logits.argmax(-1) == ENTAILMENT) == same).float().mean()
+        apart = (claims[known] < 0)[target == 0].float()
+        recent.append([loss.item(), right.item(), apart.mean().item() if len(apart) else 1.0])
+        if (step + 1) % 50 == 0 or step + 1 == stage.steps:
+            means = torch.tensor(recent).mean(0).tolist()
+            recent.clear()
+            print(
+                f"{stage.name} {step + 1:4d}/{stage.steps}  loss {means[0]:.3f}  same or not "
+                f"{means[1]:.4f}  differences found {means[2]:.3f}"
+                f"  {time.perf_counter() - started:4.0f} s",
+                flush=True,
+            )
+    part = work / f"{stage.name}.part"
+    part.mkdir()
+    save_model(lessons, str(part / "lessons.safetensors"))
+    (part / "seconds.json").write_text(json.dumps(time.perf_counter() - started))
+    part.rename(work / stage.name)
+
+
+def export(work: Path, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    lessons = Lessons(configuration(tokenizer))
+    load_model(lessons, work / STAGES[-1].name / "lessons.safetensors")
+    folder.mkdir(parents=True, exist_ok=True)
+    lessons.model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    seconds = {s.name: json.loads((work / s.name / "seconds.json").read_text()) for s in STAGES}
+    training = {
+        "script": "scripts/train_tiny_nli.py",
+        "seconds": sum(seconds.values()),
+        "stages": [asdict(s) | {"seconds": seconds[s.name]} for s in STAGES],
+    }
+    (folder / "training.json").write_text(json.dumps(training, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="stages are kept here")
+    parser.add_argument("--out", type=Path, default=Path("hub_artifacts/tiny-nli"))
+    parser.add_argument("--draft", type=Path, default=Path("hub_artifacts/tiny-draft"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    tokenizer = build_tokenizer(arguments.draft)
+    before: Path | None = None
+    for stage in STAGES:
+        shutil.rmtree(arguments.work / f"{stage.name}.part", ignore_errors=True)
+        if not (arguments.work / stage.name).exists():
+            written = samples(arguments.draft, arguments.seed) if stage.sampled else None
+            train(stage, before, arguments.work, tokenizer, written, arguments.seed)
+        before = arguments.work / stage.name
+    export(arguments.work, arguments.out, tokenizer)
+
+
+def samples(draft: Path, seed: int) -> Iterator[Pair]:
+    """Pairs of steps that the draft wrote: it makes the errors that are to be told apart."""
+    texts = contexts(seed + 1, 240)
+    print("sampling the draft's steps ...", flush=True)
+    steps = sample(draft, texts, 20, 1.1, seed)
+    return sampled(random.Random(seed), texts, steps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Probes of semantic probability: how their data are sampled and labelled, how they are trained."""

@@ -1,0 +1,155 @@
+"""Entailment between two steps of one context, by a model of the MNLI kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from semspec.errors import UserError, first_line
+
+Triple = tuple[str, str, str]
+"""A context, and two steps after it."""
+
+ENTAILMENT = "entailment"
+
+
+class Entailment:
+    """A sequence classifier that says whether one text entails another.
+
+    The paper's is ``microsoft/deberta-v2-xlarge-mnli``; the embedded one is ``tiny-nli``. Which of
+    the classes is entailment, ``config.id2label`` says: models differ in their order.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 64) -> None:
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size}: a batch has at least one pair")
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self.label = entailment_label(model.config.id2label)
+        self.max_length = _longest(model.config, tokenizer)
+        self._special = tokenizer.num_special_tokens_to_add(pair=True)
+
+    @classmethod
+    def load(cls, folder: Path | str, *, device: str = "cpu", batch_size: int = 64) -> Entailment:
+        """From a local folder; ``ModelConfig(path=...).fetch()`` gives one for any location."""
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        # half the memory where it is computed natively; exact where speed is not at stake
+        dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+        try:
+            where = torch.device(device)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            model = AutoModelForSequenceClassification.from_pretrained(
+                folder, dtype=dtype, use_safetensors=True
+            )
+            model = model.to(where).eval()
+        except Exception as e:  # transformers raises whatever its parsers raise
+            raise UserError(
+                f"no entailment model can be loaded from {folder} ({first_line(e)[:200]}): it needs "
+                "a sequence classifier's config, tokenizer and safetensors weights (for a Hub model "
+                "without them, give the revision of its conversion)"
+            ) from e
+        if not tokenizer.is_fast:
+            raise UserError(f"{folder} has a Python-only tokenizer: take a model with a fast one")
+        return cls(model, tokenizer, batch_size=batch_size)
+
+    def both_ways(self, pairs: Sequence[Triple]) -> list[bool]:
+        """Whether a and b mean the same after the context: each entails the other, strictly.
+
+        (context + a => context + b) and (context + b => context + a) must both be classified as
+        entailment by argmax (methods 1.1). The second is asked only where the first holds.
+        """
+        forth = self.entails(pairs)
+        held = [i for i, yes in enumerate(forth) if yes]
+        back = self.entails([(pairs[i][0], pairs[i][2], pairs[i][1]) for i in held])
+        both = [False] * len(pairs)
+        for i, yes in zip(held, back, strict=True):
+            both[i] = yes
+        return both
+
+    def entails(self, pairs: Sequence[Triple]) -> list[bool]:
+        """Whether context + a entails context + b."""
+        if not pairs:
+            return []
+        encoded = self._encode(pairs)
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        order = sorted(range(len(pairs)), key=lengths.__getitem__, reverse=True)
+        answers = [False] * len(pairs)
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]  # of similar length: little padding
+            inputs = self.tokenizer.pad(
+                {name: [rows[i] for i in batch] for name, rows in encoded.items()},
+                return_tensors="pt",
+            ).to(self.model.device)
+            with torch.inference_mode():
+                said = self.model(**inputs).logits.argmax(-1).tolist()
+            for i, label in zip(batch, said, strict=True):
+                answers[i] = label == self.label
+        return answers
+
+    def _encode(self, pairs: Sequence[Triple]) -> dict[str, list[list[int]]]:
+        """Both texts of each pair, the context cut from the left so that the steps survive.
+
+        What the two steps leave is divided between the two copies of the context's end. Steps that
+        do not fit by themselves lose their beginnings too, the longer one first.
+        """
+        cut: dict[str, Callable[[int], str]] = {}
+        sizes: dict[str, int] = {}
+        for context, *steps in pairs:
+            if context not in cut:
+                cut[context] = self._cutter(context)
+            for step in steps:
+                if step not in sizes:
+                    sizes[step] = len(self._ids(step))
+        left, right = [], []
+        for context, a, b in pairs:
+            room = (self.max_length - self._special - sizes[a] - sizes[b]) // 2
+            tail = cut[context](max(0, room))
+            left.append(tail + a.rstrip())
+            right.append(tail + b.rstrip())
+        self.tokenizer.truncation_side = "left"
+        encoded = self.tokenizer(
+            left, right, truncation="longest_first", max_length=self.max_length
+        )
+        return {name: encoded[name] for name in self.tokenizer.model_input_names if name in encoded}
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text.rstrip(), add_special_tokens=False, verbose=False)[
+            "input_ids"
+        ]
+        return ids
+
+    def _cutter(self, context: str) -> Callable[[int], str]:
+        """A function from a number of tokens to that much of the context's end."""
+        offsets = self.tokenizer(
+            context, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )["offset_mapping"]
+        starts = [start for start, _ in offsets]
+
+        def tail(tokens: int) -> str:
+            if tokens >= len(starts):
+                return context
+            return context[starts[len(starts) - tokens] :] if tokens else ""
+
+        return tail
+
+
+def entailment_label(id2label: dict[int, str]) -> int:
+    """The class that is called entailment, in whatever case; models differ in the order."""
+    found = [int(i) for i, name in id2label.items() if str(name).strip().lower() == ENTAILMENT]
+    if len(found) != 1:
+        names = ", ".join(map(str, id2label.values()))
+        raise UserError(
+            f"the model has no class '{ENTAILMENT}' (its classes: {names}): take a model trained on "
+            "MNLI, or name its classes in config.json under id2label"
+        )
+    return found[0]
+
+
+def _longest(config: Any, tokenizer: Any) -> int:
+    """Tokens in an input at most; a tokenizer without a limit of its own says something huge."""
+    return min(
+        int(tokenizer.model_max_length), int(getattr(config, "max_position_embeddings", 512))
+    )

@@ -1,0 +1,76 @@
+"""From clusters to semantic probabilities, and how far two clusterings agree."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from semspec.probes.cluster.greedy import numbered
+
+
+def shares(clusters: Sequence[int]) -> list[float]:
+    """Semantic probability of each step: its cluster's share of all (methods 1.1, offline 3)."""
+    sizes = Counter(clusters)
+    return [sizes[cluster] / len(clusters) for cluster in clusters]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far clusterings agree with the truth, over all contexts."""
+
+    contexts: int
+    pairs: int  # of steps of one context, all contexts together
+    accuracy: float  # of pairs: together or apart, as in the truth
+    precision: float  # of the pairs put together, those that belong together
+    recall: float  # of the pairs that belong together, those put together
+    f1: float
+    adjusted_rand: float  # mean over contexts
+    probability_error: float  # mean |share - true share| over all steps
+    identical: float  # share of contexts whose clustering is the true one
+
+
+def agreement(found: Sequence[Sequence[int]], truth: Sequence[Sequence[int]]) -> Agreement:
+    """Compares clusterings of the same contexts; a context's numbers may be named as they like.
+
+    What is 0 / 0 is 1: no pair was put together wrongly where none was put together.
+    """
+    from sklearn.metrics import adjusted_rand_score
+    from sklearn.metrics.cluster import pair_confusion_matrix
+
+    assert len(found) == len(truth), "one clustering for each context"
+    apart = wrong = missed = together = 0
+    rand, errors, identical = [], [], 0
+    for a, b in zip(found, truth, strict=True):
+        assert len(a) == len(b), "one cluster for each step"
+        if not a:
+            continue
+        with warnings.catch_warnings():  # many clusters of few steps look like a regression to it
+            warnings.simplefilter("ignore", UserWarning)
+            # ordered pairs, so every figure counts twice: [[apart, wrong], [missed, together]]
+            (tn, fp), (fn, tp) = pair_confusion_matrix(b, a).tolist()
+            rand.append(float(adjusted_rand_score(b, a)))
+        apart, wrong = apart + tn // 2, wrong + fp // 2
+        missed, together = missed + fn // 2, together + tp // 2
+        errors += [abs(x - y) for x, y in zip(shares(a), shares(b), strict=True)]
+        identical += numbered(a) == numbered(b)
+
+    pairs = apart + wrong + missed + together
+    precision = _ratio(together, together + wrong)
+    recall = _ratio(together, together + missed)
+    return Agreement(
+        contexts=len(rand),
+        pairs=pairs,
+        accuracy=_ratio(apart + together, pairs),
+        precision=precision,
+        recall=recall,
+        f1=_ratio(2 * precision * recall, precision + recall),
+        adjusted_rand=_ratio(sum(rand), len(rand)),
+        probability_error=sum(errors) / max(1, len(errors)),
+        identical=_ratio(identical, len(rand)),
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 1.0

@@ -1,0 +1,158 @@
+"""The greedy procedure, and the two clusterers that need no model: ``exact`` and ``oracle``."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from semspec import world
+from semspec.errors import UserError
+
+Item = tuple[str, Sequence[str]]
+"""A context's text and the texts of the steps sampled after it."""
+
+Pair = tuple[str, str]
+"""Two steps of one context: a cluster's first member, and the step that asks to join."""
+
+Greedy = Generator[Pair, bool, list[int]]
+
+
+class Clusterer(Protocol):
+    """Numbers the steps of a context by meaning: 0, 1, 2, ... in order of first appearance."""
+
+    def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
+        """A cluster number for each of ``steps``."""
+
+    def cluster_many(self, items: Iterable[Item]) -> Iterator[list[int]]:
+        """The same for many contexts, in their order; reads no further ahead than it needs to."""
+
+
+def normal(step: str) -> str:
+    """A step's text without what is no part of what it says.
+
+    White space is one space each, the tag that opens the thinking is dropped. The closing tag
+    stays: a step that ends the thinking is not the same as one that goes on.
+    """
+    return " ".join(step.replace("<think>", " ").replace("</think>", " </think> ").split())
+
+
+def greedy(steps: Sequence[str]) -> Greedy:
+    """Clusters ``steps`` in order, each against every cluster's FIRST member (methods 1.1).
+
+    A plan: yields (first member, step) and is sent whether they mean the same. The first cluster
+    that takes a step has it, so with a relation that is not transitive the order decides, as in
+    the paper. Equal texts are never asked about, and an empty text means nothing but itself.
+    """
+    firsts: list[str] = []
+    known: dict[str, int] = {}  # normal text -> cluster
+    clusters: list[int] = []
+    for step in steps:
+        text = normal(step)
+        if text not in known:
+            number = len(firsts)
+            for i, first in enumerate(firsts):
+                if text and normal(first) and (yield first, step):
+                    number = i
+                    break
+            if number == len(firsts):
+                firsts.append(step)
+            known[text] = number
+        clusters.append(known[text])
+    return clusters
+
+
+def lockstep(
+    items: Iterable[Item], same: Asker, lanes: int, done: Counter = lambda _: None
+) -> Iterator[list[int]]:
+    """Runs ``greedy`` over many contexts side by side, one question of each at a time.
+
+    Within a context every question depends on the answer before it, so full batches can only come
+    from different contexts: up to ``lanes`` of them are open at once, and a new one is opened as
+    soon as one is through.
+    """
+    source = enumerate(items)
+    open_: dict[int, tuple[str, Greedy, Pair]] = {}
+    finished: dict[int, list[int]] = {}
+    next_out = count = 0
+
+    def advance(index: int, context: str, plan: Greedy, answer: bool | None) -> None:
+        nonlocal count
+        try:
+            pair = next(plan) if answer is None else plan.send(answer)
+        except StopIteration as end:
+            finished[index] = end.value
+            open_.pop(index, None)
+            count += 1
+            done(count)
+        else:
+            open_[index] = context, plan, pair
+
+    while True:
+        read = 0
+        for index, (context, steps) in islice(source, lanes - len(open_)):
+            advance(index, context, greedy(steps), None)
+            read += 1
+        while next_out in finished:
+            yield finished.pop(next_out)
+            next_out += 1
+        if not open_:
+            if not read:
+                return
+            continue  # nothing was asked: equal texts only
+        asked = list(open_.items())
+        answers = same([(context, *pair) for _, (context, _, pair) in asked])
+        for (index, (context, plan, _)), answer in zip(asked, answers, strict=True):
+            advance(index, context, plan, answer)
+
+
+class Asker(Protocol):
+    """Whether the two steps of each (context, a, b) mean the same."""
+
+    def __call__(self, pairs: Sequence[tuple[str, str, str]], /) -> Sequence[bool]: ...
+
+
+class Counter(Protocol):
+    """Is told how many contexts are through."""
+
+    def __call__(self, contexts: int, /) -> object: ...
+
+
+def numbered(keys: Iterable[Hashable]) -> list[int]:
+    """Numbers in order of first appearance; greedy clustering where the relation is equality."""
+    seen: dict[Hashable, int] = {}
+    return [seen.setdefault(key, len(seen)) for key in keys]
+
+
+class _ByKey:
+    """Clusterers whose relation is equality of something: no order, no batches, no model."""
+
+    def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
+        raise NotImplementedError
+
+    def cluster_many(self, items: Iterable[Item]) -> Iterator[list[int]]:
+        for context, steps in items:
+            yield self.cluster(context, steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact(_ByKey):
+    """Same text, white space and the opening tag apart."""
+
+    def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
+        return numbered(normal(step) for step in steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle(_ByKey):
+    """Same meaning in the embedded world; a step that cannot be read means its own text."""
+
+    def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
+        problem = world.find_problem(context)
+        if problem is None:
+            raise UserError(
+                "cluster=oracle knows the embedded world only, and a context states none of its "
+                "problems: take cluster=nli, or contexts of the embedded task"
+            )
+        return numbered(world.meaning(problem, step) or normal(step) for step in steps)
