@@ -58,6 +58,7 @@ def by_entailment(model: ModelConfig) -> Same:
 def _entailment(folder: Path) -> Any:
     from semspec.probes.cluster import Entailment
 
+    _no_bars()
     return Entailment.load(folder)
 
 
@@ -71,6 +72,13 @@ def by_embedding(model: ModelConfig, threshold: float) -> Same:
     return same
 
 
+def _no_bars() -> None:
+    """Loading takes a moment: a bar for it would only break into the run's own display."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
 @cache
 def _encoder(folder: Path) -> Encoder:
     return Encoder(folder)
@@ -82,6 +90,7 @@ class Encoder:
     def __init__(self, folder: Path) -> None:
         from transformers import AutoModel, AutoTokenizer
 
+        _no_bars()
         tokenizers: Any = AutoTokenizer
         try:
             self.tokenizer: Any = tokenizers.from_pretrained(folder)

@@ -103,6 +103,24 @@ def test_by_meaning_in_the_embedded_world() -> None:
         Lookahead(compare="oracle").open(words.kit(prompt="How many?"))
 
 
+def test_by_entailment_in_the_embedded_world() -> None:
+    """The embedded model tells paraphrases from steps that say something else, nearly always."""
+    words = Words()
+    session = Lookahead().prepare({}, "paragraph", 0.6).open(words.kit())
+    right = total = 0
+    for seed in range(20):
+        problem = world.DOMAINS["residues"].make(random.Random(seed))
+        one, two = (
+            world.DOMAINS["residues"].solve(random.Random(seed + i), problem, recap=0.0)
+            for i in (100, 200)
+        )
+        said = f"{problem.question}\n" + "".join(step + "\n\n" for step in one[:2])
+        for a, b, alike in ((one[2], two[2], True), (one[2], two[3], False)):
+            right += session.same(said, a + "\n\n", b + "\n\n") is alike
+            total += 1
+    assert right >= 0.8 * total
+
+
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A very small BERT with random weights."""
