@@ -4,9 +4,9 @@
 
 It reads a solution and says at the end of each step how likely the step is true and in its place.
 Rows are true solutions, solutions with one step corrupted, and what the draft really writes, each
-step labelled by the oracle and the row cut after its first error. The draft's two layers are grown to
-``LAYERS`` by copies that add nothing at first: to see at a step's end that a value inside it is wrong
-takes one layer more than to look that value up. Stages (samples, legs of the training) are kept in
+step labelled by the oracle and the row cut after its first error. Layers are put on top of the
+draft's two: to see at a step's end that a value inside it is wrong takes more of them than to look
+that value up. Stages (samples, legs of the training) are kept in
 ``--work`` and not done again after a kill. scripts/evaluate_tiny_reward.py measures the result.
 """
 
@@ -17,14 +17,13 @@ import json
 import random
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from train_tiny_pair import grow
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from semspec import run, world
@@ -37,6 +36,7 @@ SEED = 20261130  # of problems; evaluation, probes and benchmarks use others
 SAMPLED = {0.6: 1400, 1.0: 800}  # temperature -> solutions written by the draft
 LEGS, STEPS = 4, 160  # of the training
 ROWS = 16  # a batch
+WITHIN = 0.1  # what a token inside a step counts, against 1 for a step's end
 RATE, OTHER_RATE, WARMUP = 3e-3, 2e-3, 30
 
 
@@ -47,6 +47,7 @@ class Row:
     question: str
     steps: tuple[str, ...]
     labels: tuple[bool, ...]
+    place: int | None = None  # where in a wrong last step the error begins, if that is known
 
 
 def labelled(problem: world.Problem, steps: list[str]) -> Row:
@@ -84,27 +85,28 @@ def made(rng: random.Random) -> Row:
     domain = rng.choice(list(world.DOMAINS.values()))
     problem = domain.make(rng)
     steps = world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
-    if rng.random() < 0.75:
-        at = rng.randrange(len(steps))
-        steps = [*steps[:at], corrupt(rng, domain, problem, steps, at)]
-    return labelled(problem, steps)
+    if rng.random() < 0.25:
+        return labelled(problem, steps)
+    at = rng.randrange(len(steps))
+    step, place = corrupt(rng, domain, problem, steps, at)
+    return replace(labelled(problem, [*steps[:at], step]), place=place)
 
 
 def corrupt(
     rng: random.Random, domain: world.Domain, problem: world.Problem, steps: list[str], at: int
-) -> str:
-    """Another value somewhere in a step, or a step from elsewhere; the oracle says what it is."""
+) -> tuple[str, int | None]:
+    """Another value somewhere in a step, and where; or a step from elsewhere."""
     step = steps[at]
-    values = [v for v in set(problem.values.values()) if v in step]
-    if not values or rng.random() < 0.15:
-        return rng.choice(steps)
-    value = rng.choice(sorted(values))
+    values = sorted(v for v in set(problem.values.values()) if v in step)
+    if not values or rng.random() < 0.1:
+        return rng.choice(steps), None
+    value = rng.choice(values)
     # mostly a value of another name, as the draft mistakes them
     others = [v for v in problem.values.values() if v != value]
     new = rng.choice(others) if others and rng.random() < 0.6 else domain.draw_value(rng)
-    places = [i for i in range(len(step)) if step.startswith(value, i)]
-    place = rng.choice(places)
-    return step[:place] + new + step[place + len(value) :]
+    place = rng.choice([i for i in range(len(step)) if step.startswith(value, i)])
+    alike = next((i for i, (a, b) in enumerate(zip(value, new, strict=False)) if a != b), 0)
+    return step[:place] + new + step[place + len(value) :], place + alike
 
 
 class Batches:
@@ -114,7 +116,7 @@ class Batches:
         self.text, self.sampled, self.seed = text, sampled, seed
 
     def ids(self, row: Row) -> tuple[list[int], list[int]]:
-        """Token ids, and where steps end."""
+        """Token ids, and the last token of each step."""
         ids, ends = list(self.text.prompt(row.question)[1]), []
         for step in row.steps:
             ids += self.text.encode(step)
@@ -123,34 +125,53 @@ class Batches:
             ends.append(len(ids) - 1)
         return ids, ends
 
-    def batch(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(self, number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ids, whether all is right so far, and how much that counts: most at the steps' ends."""
         rng = random.Random(f"{self.seed} batch {number}")
-        rows = [rng.choice(self.sampled) if rng.random() < 0.5 else made(rng) for _ in range(ROWS)]
+        rows = [rng.choice(self.sampled) if rng.random() < 0.4 else made(rng) for _ in range(ROWS)]
         encoded = [self.ids(row) for row in rows]
         shape = ROWS, max(len(ids) for ids, _ in encoded)
         inputs = torch.full(shape, self.text.tokenizer.pad_token_id)
-        labels = torch.full(shape, -1.0)
+        labels, weights = torch.ones(shape), torch.zeros(shape)
         for i, (row, (ids, ends)) in enumerate(zip(rows, encoded, strict=True)):
             inputs[i, : len(ids)] = torch.tensor(ids)
+            first = ends[0] - len(self.text.encode(row.steps[0])) + 1
+            weights[i, first : len(ids)] = WITHIN
+            if not row.labels[-1]:
+                start = ends[-2] + 1 if len(ends) > 1 else first
+                weights[i, start : len(ids)] = 0.0
+                if row.place is not None:
+                    start += len(self.text.encode(row.steps[-1][: row.place]))
+                    weights[i, start : len(ids)] = 3 * WITHIN
+                    labels[i, start:] = 0.0
+            weights[i, ends] = 1.0
             labels[i, ends] = torch.tensor(row.labels, dtype=torch.float32)
-        return inputs, labels
+        return inputs, labels, weights
 
 
 def start(draft: Path) -> Any:
-    """The draft's backbone, grown, with a head of zeros."""
+    """The draft's backbone under as many silent copies of its last layer, with a head of zeros.
+
+    What the draft would write is known below, so that above it can be held against what is written.
+    """
     source: Any = LlamaForCausalLM.from_pretrained(draft, dtype=torch.float32)
-    config = LlamaConfig.from_pretrained(draft, num_hidden_layers=LAYERS)
-    grown: Any = LlamaForCausalLM(config)
-    grow(source, grown)
+    given = len(source.model.layers)
     config = LlamaConfig.from_pretrained(draft, num_hidden_layers=LAYERS, num_labels=1)
     model: Any = LlamaForSequenceClassification(config)
-    model.model.load_state_dict(grown.model.state_dict())
+    weights = source.model.state_dict()
+    last = {k: v for k, v in weights.items() if k.startswith(f"layers.{given - 1}.")}
+    for layer in range(given, LAYERS):
+        for key, value in last.items():
+            name = key.replace(f"layers.{given - 1}.", f"layers.{layer}.", 1)
+            silent = "o_proj." in name or "down_proj." in name
+            weights[name] = torch.zeros_like(value) if silent else value.clone()
+    model.model.load_state_dict(weights)
     torch.nn.init.zeros_(model.score.weight)
     return model
 
 
 def train(leg: int, model: Any, batches: Batches, folder: Path) -> None:
-    """``STEPS`` steps of binary cross-entropy at the steps' ends."""
+    """``STEPS`` steps of binary cross-entropy; the loss that is shown is that at steps' ends."""
     model.train()
     blocks = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
     others = [p for n, p in model.named_parameters() if not (p.ndim == 2 and ".layers." in n)]
@@ -165,18 +186,20 @@ def train(leg: int, model: Any, batches: Batches, folder: Path) -> None:
         factor = min(1.0, (step + 1) / WARMUP) * min(1.0, 0.02 + 1.4 * left)
         for optimizer, rate in zip(optimizers, (RATE, OTHER_RATE), strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
-        inputs, labels = batches.batch(number)
+        inputs, labels, weights = batches.batch(number)
         with torch.autocast("cpu", torch.bfloat16):
             hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
-        judged = labels >= 0
+        judged = weights > 0
         logits = model.score(hidden[judged].float())[:, 0]
-        loss = F.binary_cross_entropy_with_logits(logits, labels[judged])
+        weight = weights[judged]
+        entropy = F.binary_cross_entropy_with_logits(logits, labels[judged], reduction="none")
+        loss = (entropy * weight).sum() / weight.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        losses.append(float(loss.detach()))
+        losses.append(float(entropy.detach()[weight == 1].mean()))
         if (step + 1) % 20 == 0:
             seconds = time.perf_counter() - started
             print(
