@@ -19,6 +19,7 @@ Interval = tuple[float, float]
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
 _SUMMED = (
     "seconds",
+    "wall",
     "tokens",
     "drafts",
     "drafted_units",
@@ -128,7 +129,7 @@ class _Tally:
             "cut_off": self.cut_off,
             "pass_at_1": ratio(self.correct, self.graded),
             "pass_at_1_interval": wilson(self.correct, self.graded),
-            "tokens_per_second": ratio(s["tokens"], s["seconds"]),
+            "tokens_per_second": ratio(s["tokens"], s["wall"]),
             "latency": mean(self.latencies),
             "latency_median": quantile(self.latencies, 0.5),
             "latency_p90": quantile(self.latencies, 0.9),
@@ -175,7 +176,7 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
 
     - ``pass_at_1``: correct / graded; ``pass_at_1_interval``: Wilson, 95 %. ``ungraded`` problems
       count for speed only. ``cut_off``: how many ended at the token budget.
-    - ``tokens_per_second``: all output tokens / all seconds.
+    - ``tokens_per_second``: all output tokens / all wall time (throughput).
     - ``latency``, ``latency_median``, ``latency_p90``: seconds a problem. ``tokens``: mean length.
     - ``acceptance_rate``: units kept / units drafted, ``acceptance_rate_tokens``: the same in
       tokens. Drafted counts everything proposed, also what came after a rejection, and in a tree
@@ -190,7 +191,7 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
 
     Compared over the problems that have both modes:
 
-    - ``speedup``: total seconds of plain / total seconds of speculative; ``speedup_interval``: 95 %
+    - ``speedup``: wall time of plain / wall time of speculative; ``speedup_interval``: 95 %
       paired bootstrap over problems, seeded.
     - ``speedup_per_token``: the ratio of tokens per second: speed without the effect of answers
       that became longer or shorter. ``speedup_median``: median of the problems' own ratios.
@@ -206,14 +207,14 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
             continue
         plain.add(other)
         paired.add(line)
-        pairs.append((other["seconds"], line["seconds"]))
+        pairs.append((other["wall"], line["wall"]))
         lost += other["correct"] is True and line["correct"] is False
         won += other["correct"] is False and line["correct"] is True
     result = own.figures()
     per_problem = [p / s for p, s in pairs if s > 0]
-    rates = [ratio(t.sums["tokens"], t.sums["seconds"]) for t in (paired, plain)]
+    rates = [ratio(t.sums["tokens"], t.sums["wall"]) for t in (paired, plain)]
     result |= {
-        "speedup": ratio(plain.sums["seconds"], paired.sums["seconds"]),
+        "speedup": ratio(plain.sums["wall"], paired.sums["wall"]),
         "speedup_interval": ratio_interval(pairs, seed=seed),
         "speedup_per_token": rates[0] / rates[1] if rates[0] is not None and rates[1] else None,
         "speedup_median": quantile(per_problem, 0.5),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from omegaconf import MISSING
 
+from semspec.errors import UserError
 from semspec.hub import locate
 
 PACKAGE = Path(__file__).parent
@@ -39,11 +43,61 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What an artifact is bound to."""
+    """What an artifact is bound to.
 
-    name: str  # as configured: a folder or a Hub repository
+    Weights of a folder are told by a hash over their tensors, so that retrained weights under the
+    same name are noticed; those of the Hub by repository and commit.
+    """
+
+    name: str  # embedded/..., owner/name, or a folder's name
     revision: str | None  # a commit, for models from the Hub
-    fingerprint: str  # of the weights; "" where they were not looked at
+    fingerprint: str  # of the weights, for models in folders; "" where they were not looked at
     layers: int
     width: int
     tokenizer: str  # fingerprint, see Text
+
+
+def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
+    """The facts of a model; its weights are looked at, not loaded."""
+    folder = model.fetch()
+    try:
+        shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        layers, width = int(shape["num_hidden_layers"]), int(shape["hidden_size"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
+    local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
+    if not local:  # a snapshot's folder has the commit's name
+        return ModelFacts(model.path, folder.name, "", layers, width, tokenizer)
+    name = model.path if model.path.startswith(EMBEDDED) else folder.resolve().name
+    return ModelFacts(name, None, weights_fingerprint(folder), layers, width, tokenizer)
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """sha256 (hex) over the tensors of a folder's safetensors; metadata and order do not count."""
+    files = sorted(folder.glob("*.safetensors"))
+    return _fingerprint(tuple((f, f.stat().st_size, f.stat().st_mtime_ns) for f in files))
+
+
+@lru_cache(maxsize=16)
+def _fingerprint(files: tuple[tuple[Path, int, int], ...]) -> str:
+    places: dict[str, tuple[Path, int, int, str]] = {}
+    for path, size, _ in files:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > size:
+                raise UserError(f"{path} is damaged: its header is longer than the file")
+            header = json.loads(file.read(length))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                start, end = entry["data_offsets"]
+                told = f"{name} {entry['dtype']} {entry['shape']}"
+                places[name] = (path, 8 + length + start, end - start, told)
+    found = hashlib.sha256()
+    for _, (path, offset, left, told) in sorted(places.items()):
+        found.update(told.encode())
+        with path.open("rb") as file:
+            file.seek(offset)
+            while left > 0 and (part := file.read(min(left, 1 << 24))):
+                found.update(part)
+                left -= len(part)
+    return found.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -57,7 +58,9 @@ def _solve_all(
             _warm_up(solver, todo[0], config)
             with terminal.Progress(len(problems), quiet=config.quiet, console=console) as progress:
                 progress.resume(run.problem_lines())
-                for number, group in enumerate(_groups(todo, config.concurrency)):
+                for number, group in enumerate(_groups(problems, config.concurrency)):
+                    if all(problem.id in run.done for problem in group):
+                        continue
                     for line in _solve_group(solver, group, run, progress, config, number):
                         run.commit(line)
                         progress.advance(line)
@@ -67,6 +70,11 @@ def _solve_all(
 def _groups(
     problems: Sequence[BenchmarkProblem], size: int
 ) -> Iterator[Sequence[BenchmarkProblem]]:
+    """The problems that are solved beside each other: always the same ones.
+
+    A kill may leave a group half committed. The whole group is solved again then, since rounding
+    depends on a batch's size, and what is there already is not written twice.
+    """
     for start in range(0, len(problems), size):
         yield problems[start : start + size]
 
@@ -86,10 +94,17 @@ def _solve_group(
     solved: dict[tuple[str, Mode], Solve] = {}
     for mode in modes:
         progress.begin(group[0].id, mode)
-        for done in solver.solve(group, mode):
+        began = time.perf_counter()
+        finished = list(solver.solve(group, mode))
+        share = (time.perf_counter() - began) / len(group) if len(group) > 1 else None
+        for done in finished:
+            if done.problem.id in run.done:
+                continue
             run.append_rounds(done.problem.id, mode, done.outcome.rounds)
-            solved[done.problem.id, mode] = _solve(config, done)
+            solved[done.problem.id, mode] = _solve(config, done, share)
     for problem in group:
+        if problem.id in run.done:
+            continue
         yield problem_line(
             problem.id,
             solved[problem.id, "speculative"],
@@ -98,10 +113,9 @@ def _solve_group(
         )
 
 
-def _solve(config: RunConfig, done: Solution) -> Solve:
-    return Solve.from_outcome(
-        done.outcome, done.text, config.benchmark.grade(done.problem, done.text)
-    )
+def _solve(config: RunConfig, done: Solution, wall: float | None) -> Solve:
+    grade = config.benchmark.grade(done.problem, done.text)
+    return Solve.from_outcome(done.outcome, done.text, grade, wall)
 
 
 def _warm_up(solver: Solver, problem: BenchmarkProblem, config: RunConfig) -> None:

@@ -18,7 +18,8 @@ class Solve:
     answer: str | None = None  # what was found in the text
     correct: bool | None = None  # None: not graded
     finish: str
-    seconds: float
+    seconds: float  # from its first question to its last, waiting for others included
+    wall: float  # its share of the wall time of the problems it was solved beside
     tokens: int
     rounds: int
     drafts: int  # rounds in which something was drafted: verdicts of the rule
@@ -37,8 +38,16 @@ class Solve:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_outcome(cls, outcome: Outcome, text: str, grade: Grade | None = None) -> Solve:
+    def from_outcome(
+        cls,
+        outcome: Outcome,
+        text: str,
+        grade: Grade | None = None,
+        wall: float | None = None,
+    ) -> Solve:
+        """``wall``: None where the problem was solved alone, so that its seconds are all there is."""
         rounds = outcome.rounds
+        alone = outcome.seconds or sum(sum(r.seconds.values()) for r in rounds)
         drafts = [r for r in rounds if r.drafted]
 
         def seconds(purpose: str) -> float:
@@ -49,7 +58,8 @@ class Solve:
             answer=grade.answer if grade else None,
             correct=grade.correct if grade else None,
             finish=outcome.finish,
-            seconds=outcome.seconds or sum(sum(r.seconds.values()) for r in rounds),
+            seconds=alone,
+            wall=alone if wall is None else wall,
             tokens=len(outcome.tokens),
             rounds=len(rounds),
             drafts=len(drafts),

@@ -63,7 +63,7 @@ class _Running:
         self.graded += solve["correct"] is not None
         self.correct += bool(solve["correct"])
         self.tokens += solve["tokens"]
-        self.seconds += solve["seconds"]
+        self.seconds += solve["wall"]
         self.kept += solve["kept_units"]
         self.drafted += solve["drafted_units"]
 
@@ -151,8 +151,8 @@ class Progress:
         self._modes["speculative"].add(line)
         if line.get("plain"):
             self._modes["plain"].add(line["plain"])
-            self._paired_plain += line["plain"]["seconds"]
-            self._paired += line["seconds"]
+            self._paired_plain += line["plain"]["wall"]
+            self._paired += line["wall"]
 
     @property
     def eta(self) -> float | None:
@@ -255,8 +255,8 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         return ["no problem was solved, so there are no figures"]
     if result.get("concurrency", 1) > 1:
         told.append(
-            f"{result['concurrency']} problems at a time: a problem's seconds hold its waiting for"
-            " the others, so tokens per second, latency and overhead are no throughput"
+            f"{result['concurrency']} problems at a time: tokens per second and speed-up are of the"
+            " throughput; a problem's seconds hold its waiting for the others"
         )
     if n == 1:
         told.append("1 problem: no interval of the speed-up can be told, and pass@1 says little")

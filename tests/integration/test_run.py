@@ -98,13 +98,14 @@ def test_another_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> 
     assert done.stderr.count("\n") == 1
 
 
-def test_killed_runs_go_on_and_end_with_the_same_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize("concurrency", [1, 5])
+def test_killed_runs_go_on_and_end_with_the_same_result(tmp_path: Path, concurrency: int) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    arguments = ("problems=12", *QUICK)
+    arguments = ("problems=12", f"concurrency={concurrency}", *QUICK)
     run(*arguments, f"hydra.run.dir={whole}")
     chance = random.Random(5)
     kills = 0
-    for _ in range(8):
+    for _ in range(8 if concurrency == 1 else 3):
         process = subprocess.Popen(
             command(*arguments, f"hydra.run.dir={broken}"),
             stdout=subprocess.DEVNULL,

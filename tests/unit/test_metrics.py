@@ -39,7 +39,8 @@ def solve(**changed: Any) -> Solve:
         "verify_seconds": 0.25,
         "write_seconds": 1.0,
     }
-    return Solve(**{**values, **changed})
+    values |= changed
+    return Solve(**{"wall": values["seconds"], **values})
 
 
 PLAIN: dict[str, Any] = {

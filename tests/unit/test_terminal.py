@@ -31,7 +31,8 @@ def a_solve(**changed: Any) -> Solve:
     values: dict[str, Any] = dict.fromkeys(Solve.__dataclass_fields__, 0)
     values |= {"text": "", "finish": "eos", "answer": None, "correct": True, "details": {}}
     values |= {"seconds": 2.0, "tokens": 100, "drafts": 4, "drafted_units": 8, "kept_units": 6}
-    return Solve(**{**values, **changed})
+    values |= changed
+    return Solve(**{**values, "wall": values["seconds"]})
 
 
 def a_line(n: int = 0, plain: bool = True, **changed: Any) -> Line:

@@ -1,0 +1,78 @@
+"""The probe itself: a three-layer perceptron (SemanticSpec 3.2.1) over standardised features.
+
+    f(x) = sigmoid(W3 a(W2 a(W1 (x - mean) / std + b1) + b2) + b3)
+
+For scoring the standardisation is folded into the first layer, (W1 / std) x + (b1 - W1 mean / std),
+so that a step costs three small matrix products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Activation = Literal["relu", "gelu"]
+NAMES = tuple(f"layers.{i}.{kind}" for i in range(3) for kind in ("weight", "bias"))
+
+
+class Mlp(nn.Module):
+    """Trains on standardised rows; gives logits."""
+
+    def __init__(
+        self, inputs: int, hidden: Sequence[int], activation: str, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        sizes = [inputs, *hidden, 1]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.activation = activation
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [rows] of rows [rows, inputs]."""
+        for i, layer in enumerate(self.layers):
+            x = F.dropout(x, self.dropout, self.training)
+            x = layer(x)
+            if i < len(self.layers) - 1:
+                x = F.gelu(x) if self.activation == "gelu" else F.relu(x)
+        return x.squeeze(-1)
+
+
+def shapes(inputs: int, hidden: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every weight."""
+    sizes = [inputs, *hidden, 1]
+    made: dict[str, tuple[int, ...]] = {}
+    for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        made[f"layers.{i}.weight"] = (b, a)
+        made[f"layers.{i}.bias"] = (b,)
+    return made
+
+
+class Folded:
+    """Weights ready for scoring: standardisation inside the first layer, float32."""
+
+    def __init__(
+        self, weights: dict[str, Tensor], mean: Tensor, std: Tensor, activation: str
+    ) -> None:
+        w1, b1, w2, b2, w3, b3 = (weights[name].float() for name in NAMES)
+        scaled = w1 / std
+        self.w1, self.b1 = scaled.contiguous(), b1 - scaled @ mean
+        self.w2, self.b2, self.w3, self.b3 = w2, b2, w3, b3
+        self.gelu = activation == "gelu"
+
+    def to(self, device: torch.device) -> None:
+        for name in ("w1", "b1", "w2", "b2", "w3", "b3"):
+            setattr(self, name, getattr(self, name).to(device))
+
+    def __call__(self, parts: Sequence[tuple[Tensor, int]]) -> Tensor:
+        """Probabilities [rows] of features that come in parts: (values [rows, k], first column)."""
+        x = self.b1
+        for values, at in parts:  # each part meets its own columns: nothing is joined or copied
+            x = torch.addmm(x, values, self.w1[:, at : at + values.shape[1]].t())
+        x = F.gelu(x) if self.gelu else x.relu_()
+        x = torch.addmm(self.b2, x, self.w2.t())
+        x = F.gelu(x) if self.gelu else x.relu_()
+        return torch.addmm(self.b3, x, self.w3.t()).sigmoid_().squeeze(1)

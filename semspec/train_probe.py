@@ -1,0 +1,174 @@
+"""``python -m semspec.train_probe``: a semantic-probability probe, from data to file.
+
+Contexts, samples, clusters, training: see ``semspec.probes``. Every stage goes on where a kill left
+off, and a folder's samples serve any number of trainings.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text as Line
+
+from semspec import config as shared
+from semspec.errors import UserError
+from semspec.probes.checks import HELP, check
+from semspec.probes.settings import CLUSTERS, FEATURES, ProbeConfig
+from semspec.run import _one_line
+from semspec.terminal import open_console
+
+GROUPS = ("model", "draft", "engine", "cluster", "features")
+EXAMPLES = (
+    ("python -m semspec.train_probe draft=tiny chains=mixed", "the embedded target's probe"),
+    ("python -m semspec.train_probe draft=tiny role=draft", "the embedded draft's"),
+    ("python -m semspec.train_probe features=plus", "same samples, other features"),
+    ("python -m semspec.train_probe model=r1-32b source=hub data=simplescaling/s1K", "the paper's"),
+)
+
+
+def register_configs() -> None:
+    shared.register_configs()
+    store = ConfigStore.instance()
+    store.store(name="train_probe_schema", node=shared._composable(ProbeConfig))
+    for group, known in (("cluster", CLUSTERS), ("features", FEATURES)):
+        for name, cls in known.items():
+            store.store(group=group, name=name, node=shared._composable(cls))
+
+
+def options(group: str) -> dict[str, str]:
+    """Everything that ``group=`` takes, with a line about it."""
+    known: dict[str, type[Any]] = {"cluster": CLUSTERS, "features": FEATURES}.get(group, {})  # type: ignore[assignment]
+    if known:
+        return {name: (cls.__doc__ or "").splitlines()[0] for name, cls in known.items()}
+    return shared.options(group)
+
+
+def build(arguments: Sequence[str]) -> ProbeConfig:
+    """The typed configuration; every mistake is one line."""
+    register_configs()
+    for argument in arguments:
+        _check_argument(argument)
+    try:
+        with hydra.initialize_config_dir(str(shared.CONF.resolve()), version_base="1.3"):
+            composed = hydra.compose("train_probe", overrides=list(arguments))
+        made = OmegaConf.to_object(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_explain(error, arguments)) from error
+    assert isinstance(made, ProbeConfig), type(made)
+    check(made)
+    return made
+
+
+def _check_argument(argument: str) -> None:
+    key, equals, value = argument.partition("=")
+    names = [f.name for f in fields(ProbeConfig)]
+    if not equals:
+        raise UserError(f"'{argument}' is not an option: options are written name=value")
+    top = key.partition(".")[0]
+    if top not in names:
+        hint = shared.nearest(top, names)
+        raise UserError(f"unknown option '{key}'{hint} see python -m semspec.train_probe --help")
+    if key in GROUPS and value not in options(key):
+        known = options(key)
+        near = shared.nearest(value, list(known))
+        raise UserError(f"unknown {key} '{value}'{near} known: {', '.join(known)}")
+
+
+def _explain(error: Exception, arguments: Sequence[str]) -> str:
+    told = _one_line(error)
+    culprit = next((a for a in arguments if f"'{a.partition('=')[2]}'" in told), None)
+    return f"{culprit}: {told}" if culprit else told
+
+
+def show_help(console: Console | None = None) -> None:
+    console = console or open_console()
+    console.print("[bold]semspec.train_probe[/]: how probable is what a step means?\n")
+    for command, what in EXAMPLES:
+        console.print(Line(f"  {command}"), soft_wrap=True)
+        console.print(Line(f"      {what}", "dim"))
+    chosen = {"model": "tiny", "draft": "none", "engine": "hf"}
+    chosen |= {"cluster": "nli", "features": "paper"}
+    defaults = {f.name: f.default for f in fields(ProbeConfig)}
+    lists = {
+        f.name: f.default_factory()
+        for f in fields(ProbeConfig)
+        if callable(f.default_factory) and f.name not in GROUPS
+    }
+    for title, section in HELP.items():
+        console.print(f"\n[bold]{title}[/]")
+        table = Table.grid(padding=(0, 2))
+        for name, what in section.items():
+            value = chosen.get(name, lists.get(name, defaults[name]))
+            shown = str(value).replace("'", "").replace(" ", "") if value is not None else ""
+            table.add_row(f"  {name}", Line(what), Line(shown, "dim"))
+        console.print(table)
+    for group in ("cluster", "features"):
+        console.print(f"\n[bold]{group}=[/]")
+        table = Table.grid(padding=(0, 2))
+        for name, summary in options(group).items():
+            table.add_row(f"  {name}", Line(summary))
+        console.print(table)
+    console.print(
+        "\ncluster.model=, cluster.device=, features.pooling=, features.layers=, features.logprobs= and"
+        " engine.device= set one option of what was chosen.",
+        highlight=False,
+    )
+
+
+def result_table(figures: dict[str, Any]) -> Table:
+    """The test's figures, baselines beside."""
+    from rich.box import SIMPLE_HEAD
+
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("held-out problems", "rows", "R2", "Spearman", "AUROC", "ECE"):
+        table.add_column(name, justify="left" if name.startswith("held") else "right")
+
+    def row(label: str, f: dict[str, Any], style: str = "") -> None:
+        cells = ["-" if f[k] is None else f"{f[k]:.3f}" for k in ("r2", "spearman", "auroc", "ece")]
+        table.add_row(label, f"{f['rows']:,}", *cells, style=style)
+
+    for part, f in figures["test"].items():
+        row(f"probe, {part}", f, "bold" if part == "all" else "")
+    for label, f in figures["baselines"].items():
+        row(label, f)
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if {"-h", "--help"} & set(given):
+            show_help()
+            return
+        config = build(given)
+        logging.getLogger("transformers").setLevel(logging.ERROR)
+        from semspec.probes.make import make  # torch takes seconds: not for the help
+        from semspec.probes.progress import Steps
+
+        console = open_console()
+        probe, out = make(config, Steps(console, config.quiet))
+        console.print(result_table(probe.config["metrics"]))
+        console.print(f"probe: {out}", soft_wrap=True, highlight=False, markup=False)
+    except UserError as error:
+        print(f"semspec: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(130)  # nothing that still runs may turn it into another exit status
+
+
+if __name__ == "__main__":
+    main()

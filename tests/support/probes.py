@@ -1,0 +1,83 @@
+"""A small probe with random weights, and a small sampling of the embedded draft (it is fast)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from semspec.artifacts.probe import Probe
+from semspec.models import ModelFacts
+from semspec.probes.features import LOGPROB_NAMES
+from semspec.probes.mlp import shapes
+from semspec.probes.settings import ProbeConfig
+from semspec.train_probe import build
+
+LAYERS, WIDTH = 3, 8
+FACTS = ModelFacts("owner/model", "c0ffee" * 6, "", LAYERS, WIDTH, "f" * 64)
+
+
+def options(folder: Path, *more: str) -> list[str]:
+    """A quick training of the embedded draft's probe."""
+    return [
+        "model.path=embedded/tiny-draft",
+        f"folder={folder}",
+        "problems=14",
+        "per_problem=1",
+        "samples=6",
+        "batch=5",
+        "cluster=oracle",
+        "hidden=[16,8]",
+        "epochs=3",
+        *more,
+    ]
+
+
+def configuration(folder: Path, *more: str) -> ProbeConfig:
+    return build(options(folder, *more))
+
+
+def random_probe(
+    pooling: Sequence[str] = ("mean",),
+    layers: Sequence[int] = (),
+    logprobs: bool = False,
+    activation: str = "relu",
+    **changes: Any,
+) -> Probe:
+    """A probe that was never trained."""
+    torch.manual_seed(0)
+    rows = len(layers) or LAYERS + 1
+    size = len(pooling) * rows * WIDTH + logprobs * len(LOGPROB_NAMES)
+    tensors = {n: 0.3 * torch.randn(shape) for n, shape in shapes(size, (6, 4)).items()}
+    tensors |= {"mean": torch.randn(size), "std": torch.rand(size) + 0.5}
+    tensors |= {f"calibration.{n}": torch.rand(5) for n in ("scores", "semantic")}
+    tensors["calibration.groups"] = torch.arange(5)
+    config: dict[str, Any] = {
+        "kind": "probe",
+        "version": 1,
+        "role": "target",
+        "model": {
+            "id": FACTS.name,
+            "revision": FACTS.revision,
+            "fingerprint": FACTS.fingerprint,
+            "layers": LAYERS,
+            "width": WIDTH,
+            "tokenizer": FACTS.tokenizer,
+        },
+        "split": "paragraph",
+        "temperature": {"sampled": 0.6, "lowest": 0.0, "highest": 1.0},
+        "features": {
+            "pooling": list(pooling),
+            "layers": list(layers),
+            "logprobs": logprobs,
+            "inputs": size,
+            "hidden": [6, 4],
+            "activation": activation,
+        },
+        "data": {},
+        "training": {},
+        "metrics": {},
+    }
+    return Probe(config | changes, tensors, {"README.md": "# a probe\n"})
