@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.metrics import brier_score_loss, roc_auc_score
-from train_tiny_reward import Batches, Row, sample
+from tiny_reward_data import Batches, Row, sample
 
 from semspec.engines.hf import Hf
 from semspec.files import write_json

@@ -46,6 +46,10 @@ class Splitter(Protocol):
         ...
 
 
+def _cannot_be_asked(question: str, prefill: str) -> list[int]:
+    raise AssertionError("this kit was made without a way to ask the target")
+
+
 @dataclass(frozen=True, slots=True)
 class Kit:
     """What a drafter or a rule is given for one problem."""
@@ -57,12 +61,12 @@ class Kit:
     piece: Callable[[int], str]
     decode: Callable[[Sequence[int]], str]
     encode: Callable[[str], list[int]]
-    # (question, prefill) -> ids after an open turn that ask the target something, see Text.aside
-    aside: Callable[[str, str], list[int]]
     rng: random.Random
     evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
     salvage: bool = False  # step rules keep of a rejected step what the target's own law allows
     max_repeats: int = 0  # step rules reject a step that was written this often before; 0: never
+    # (question, prefill) -> ids behind an open turn that ask the target something: ``Text.aside``
+    aside: Callable[[str, str], list[int]] = _cannot_be_asked
 
 
 class DraftSession(Protocol):
