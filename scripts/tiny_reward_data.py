@@ -15,6 +15,10 @@ from semspec.text import Text
 
 ROWS = 16  # a batch
 WITHIN = 0.1  # what a token inside a step counts, against 1 for a step's end
+SAMPLED_SHARE = 0.6  # of a batch's rows
+BALANCE = (
+    7.0  # ... and a wrong step, where 1 in 8 is: a reward of 0.5 says as likely right as wrong
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,10 @@ class Batches:
     def batch(self, number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ids, whether all is right so far, and how much that counts: most at the steps' ends."""
         rng = random.Random(f"{self.seed} batch {number}")
-        rows = [rng.choice(self.sampled) if rng.random() < 0.4 else made(rng) for _ in range(ROWS)]
+        rows = [
+            rng.choice(self.sampled) if rng.random() < SAMPLED_SHARE else made(rng)
+            for _ in range(ROWS)
+        ]
         encoded = [self.ids(row) for row in rows]
         shape = ROWS, max(len(ids) for ids, _ in encoded)
         inputs = torch.full(shape, self.text.tokenizer.pad_token_id)
@@ -122,5 +129,7 @@ class Batches:
                     weights[i, start : len(ids)] = 3 * WITHIN
                     labels[i, start:] = 0.0
             weights[i, ends] = 1.0
+            if not row.labels[-1]:
+                weights[i, ends[-1]] = BALANCE
             labels[i, ends] = torch.tensor(row.labels, dtype=torch.float32)
         return inputs, labels, weights

@@ -57,7 +57,7 @@ def start(draft: Path) -> Any:
 
 
 def train(leg: int, model: Any, batches: Batches, folder: Path) -> None:
-    """``STEPS`` steps of binary cross-entropy; the loss that is shown is that at steps' ends."""
+    """``STEPS`` steps of weighted binary cross-entropy."""
     model.train()
     blocks = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
     others = [p for n, p in model.named_parameters() if not (p.ndim == 2 and ".layers." in n)]
@@ -85,7 +85,7 @@ def train(leg: int, model: Any, batches: Batches, folder: Path) -> None:
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        losses.append(float(entropy.detach()[weight == 1].mean()))
+        losses.append(float(loss.detach()))
         if (step + 1) % 20 == 0:
             seconds = time.perf_counter() - started
             print(
@@ -104,13 +104,6 @@ def save(model: Any, folder: Path, training: dict[str, Any]) -> None:
     unfinished.rename(folder)
 
 
-def stored(path: Path, make: Any) -> Any:
-    """What ``make`` gives, from the file where it was made before."""
-    if not path.exists():
-        write_json(path, make())
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="stages are kept here")
@@ -121,16 +114,17 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     arguments.work.mkdir(parents=True, exist_ok=True)
-    started, rows = time.perf_counter(), list[Row]()
+    rows, sampling = list[Row](), 0.0
     for temperature, count in SAMPLED.items():
-        told = stored(
-            arguments.work / f"sampled-{temperature}.json",
-            lambda t=temperature, n=count: [
-                asdict(row) for row in sample(arguments.draft, t, n, SEED + round(100 * t))
-            ],
-        )
-        rows += [Row(r["question"], tuple(r["steps"]), tuple(r["labels"])) for r in told]
-    sampling = time.perf_counter() - started
+        path = arguments.work / f"sampled-{temperature}.json"
+        if not path.exists():
+            started = time.perf_counter()
+            found = sample(arguments.draft, temperature, count, SEED + round(100 * temperature))
+            seconds = time.perf_counter() - started
+            write_json(path, {"seconds": seconds, "rows": [asdict(row) for row in found]})
+        told = json.loads(path.read_text(encoding="utf-8"))
+        rows += [Row(r["question"], tuple(r["steps"]), tuple(r["labels"])) for r in told["rows"]]
+        sampling += told["seconds"]
     batches = Batches(Text(str(arguments.draft)), rows, arguments.seed)
     torch.manual_seed(arguments.seed)
     model = start(arguments.draft)
