@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from semspec.models import ModelConfig, ModelFacts
 from semspec.types import (
@@ -114,7 +114,7 @@ class Rule(Protocol):
         """Models of its own, beside target and draft."""
         ...
 
-    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
+    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Rule:
         """Loads what it was trained with, and refuses what does not belong to these models."""
         ...
 

@@ -18,7 +18,7 @@ from semspec.config import RunConfig
 from semspec.driver import Driver
 from semspec.errors import UserError
 from semspec.loop import Extras, Pen, decode_plainly, speculate
-from semspec.models import ModelConfig, ModelFacts
+from semspec.models import ModelFacts, facts
 from semspec.pace import Adaptive, Steady
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.records import Mode
@@ -58,15 +58,13 @@ class Solver:
         self.text = Text(str(target))
         try:
             self.engines["target"] = self._load(target, self.text)
-            facts = {"target": self._facts(config.model, self.text, self.engines["target"])}
+            known: dict[Role, ModelFacts] = {"target": facts(config.model, self.text.fingerprint)}
             if draft is not None and drafting is not None:
                 self.engines["draft"] = self._load_other(draft)
-                facts["draft"] = self._facts(
-                    drafting.model, Text(str(draft)), self.engines["draft"]
-                )
+                known["draft"] = facts(drafting.model, Text(str(draft)).fingerprint)
             for role, folder in own.items():
                 self.engines[role] = self._load_other(folder)
-            self.rule = self.rule.prepare(facts, config.split, config.temperature)
+            self.rule = self.rule.prepare(known, config.split, config.temperature)
         except BaseException:
             self.close()
             raise
@@ -91,16 +89,6 @@ class Solver:
             draft_vocabulary=engine.vocabulary,
         )
         return engine if bridge is None else BridgedEngine(engine, bridge)
-
-    def _facts(self, model: ModelConfig, text: Text, engine: Engine) -> ModelFacts:
-        return ModelFacts(
-            name=model.path,
-            revision=model.revision,
-            fingerprint="",
-            layers=engine.layers,
-            width=engine.width,
-            tokenizer=text.fingerprint,
-        )
 
     def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
         """What a drafter or a rule is given.

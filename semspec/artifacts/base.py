@@ -25,7 +25,7 @@ from semspec.hub import locate
 from semspec.models import EMBEDDED, beside_package
 
 CONFIG, TENSORS, CARD = "config.json", "model.safetensors", "README.md"
-PICKLED = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"}
+PARTS = {".safetensors", ".json", ".jsonl", ".md", ".svg", ".png", ".txt", ""}  # what may be there
 LARGEST_CONFIG = 4 * 2**20  # bytes; what is larger is no config of ours
 Layout = Mapping[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]]
 """Name -> shape (-1: any length) and the types it may be stored in."""
@@ -60,9 +60,12 @@ def read_config(folder: Path, kind: str, version: int) -> dict[str, Any]:
             f"{folder} is a {kind} of version {config.get('version')}, this semspec reads version"
             f" {version}: update semspec, or train it again"
         )
-    pickled = sorted(f.name for f in folder.iterdir() if f.suffix.lower() in PICKLED)
-    if pickled:
-        raise UserError(f"{folder} holds pickled files ({', '.join(pickled)}): not touched")
+    strange = sorted(f.name for f in folder.iterdir() if f.is_file() and f.suffix not in PARTS)
+    strange = [name for name in strange if not name.startswith(".")]
+    if strange:
+        raise UserError(
+            f"{folder} holds {', '.join(strange[:5])}: no part of a {kind} (safetensors and JSON only)"
+        )
     return config
 
 

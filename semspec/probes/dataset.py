@@ -7,6 +7,7 @@ many at a time as fit, shuffled among each other.
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from semspec.errors import UserError
-from semspec.probes.features import Features, assemble
+from semspec.probes.features import LOGPROB_NAMES, Features, assemble, of_logprobs
 from semspec.probes.shards import Sample, read_states
 
 Parts = ("train", "validation", "test")
@@ -44,10 +45,10 @@ class Rows:
     ) -> None:
         self.folder, self.pooling, self.features, self.size = folder, pooling, features, size
         self.limit = int(memory * 2**30)
-        self.logprobs: list[list[float]] = []
         self.chains: list[str] = []
         self.domains: list[str] = []
         self.contexts: list[str] = []
+        free, lowest = array("f"), array("f")  # for so many rows, lists would be large
         own: list[bool] = []
         target: list[float] = []
         self._by_file: dict[str, list[int]] = {}
@@ -60,12 +61,15 @@ class Rows:
                 continue
             self._by_file.setdefault(sample.file or "", []).append(len(self._place))
             self._place.append(sample.row)
-            self.logprobs.append(sample.logprobs)
+            free.extend(of_logprobs(sample.logprobs))
+            lowest.append(min(sample.logprobs, default=0.0))
             self.chains.append(sample.chain)
             self.domains.append(sample.domain)
             self.contexts.append(sample.context)
             own.append(sample.writer == "own")
             target.append(semantic[sample.context][at])
+        self.free = np.array(free, dtype=np.float32).reshape(-1, len(LOGPROB_NAMES))
+        self.lowest = np.array(lowest, dtype=np.float32)  # what accept=logprob goes by
         self.own = np.array(own, dtype=bool)
         self.target = torch.tensor(target)
         self._whole: Tensor | None = None
@@ -85,13 +89,13 @@ class Rows:
                 self._whole[rows] = self._load(file, rows)
         return self._whole
 
-    def _load(self, file: str, rows: Sequence[int]) -> Tensor:
+    def _load(self, file: str, rows: list[int]) -> Tensor:
         """Rows of one shard."""
         if not self.features.pooling:
             states = torch.empty(len(rows), 0)
         else:
             states = read_states(self.folder, file)[[self._place[i] for i in rows]]
-        return assemble(self.features, states, self.pooling, [self.logprobs[i] for i in rows])
+        return assemble(self.features, states, self.pooling, torch.from_numpy(self.free[rows]))
 
     def batches(
         self, rows: Sequence[int], size: int, rng: random.Random | None = None

@@ -99,10 +99,8 @@ def _below(ordered: Sequence[float], threshold: float) -> int:
     return len(ordered)
 
 
-def assemble(
-    features: Features, states: Tensor, kept: Sequence[str], logprobs: Sequence[Sequence[float]]
-) -> Tensor:
-    """Rows [n, size] from stored states [n, poolings kept, layers + 1, width]."""
+def assemble(features: Features, states: Tensor, kept: Sequence[str], free: Tensor) -> Tensor:
+    """Rows [n, size] from stored states [n, poolings kept, layers + 1, width] and ``of_logprobs``."""
     parts = []
     if features.pooling:
         chosen = states[:, [kept.index(p) for p in features.pooling]]
@@ -110,5 +108,5 @@ def assemble(
             chosen = chosen[:, :, list(features.layers)]
         parts.append(chosen.flatten(1))
     if features.logprobs:
-        parts.append(torch.tensor([of_logprobs(x) for x in logprobs], dtype=torch.float16))
+        parts.append(free.to(torch.float16))
     return torch.cat(parts, 1)

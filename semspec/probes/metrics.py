@@ -12,7 +12,6 @@ from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.metrics import r2_score, roc_auc_score
 
 from semspec.probes.dataset import Rows
-from semspec.probes.features import of_logprobs
 
 BINS = 10
 MAJORITY = 0.5  # a step that most samples agree with
@@ -100,27 +99,18 @@ def parts(score: np.ndarray, rows: Rows, index: Sequence[int]) -> dict[str, Figu
     return told
 
 
-def logprob_matrix(rows: Rows, index: Sequence[int]) -> np.ndarray:
-    return np.array([of_logprobs(rows.logprobs[i]) for i in index])
-
-
-def lowest_logprob(rows: Rows, index: Sequence[int]) -> np.ndarray:
-    """What accept=logprob goes by."""
-    return np.array([min(rows.logprobs[i], default=0.0) for i in index])
-
-
 def baselines(
     rows: Rows, training: Sequence[int], test: Sequence[int], seed: int
 ) -> dict[str, np.ndarray]:
     """Scores of the test rows by what needs no perceptron."""
     target = rows.target.numpy()
-    free, free_test = logprob_matrix(rows, training), logprob_matrix(rows, test)
+    free, free_test = rows.free[list(training)], rows.free[list(test)]
     mean, std = free.mean(0), free.std(0)
     std[std < 1e-6] = 1.0
     ridge = RidgeCV(alphas=(0.1, 1.0, 10.0, 100.0))
     ridge.fit((free - mean) / std, target[list(training)])
     told = {
-        "lowest log-probability": lowest_logprob(rows, test),
+        "lowest log-probability": rows.lowest[list(test)],
         "ridge on log-probabilities": ridge.predict((free_test - mean) / std),
     }
     if rows.features.pooling:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 def accepted_length(accepted: Tensor) -> int:
     """How many leading entries of a boolean row are true."""
-    return int(accepted.int().cumprod(-1).sum())
+    flags = accepted.tolist()  # one copy from the device, and no further operation on it
+    return flags.index(False) if False in flags else len(flags)
 
 
 def lossless_chain(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from semspec.models import ModelConfig, ModelFacts
 from semspec.types import Read, Role, What
@@ -24,7 +24,7 @@ class RuleBase:
         """Models of its own, beside target and draft."""
         return {}
 
-    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
+    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Any:
         """Loads what it was trained with and refuses what does not belong to these models."""
         return self
 

@@ -44,12 +44,14 @@ def random_probe(
     layers: Sequence[int] = (),
     logprobs: bool = False,
     activation: str = "relu",
+    facts: ModelFacts = FACTS,
+    seed: int = 0,
     **changes: Any,
 ) -> Probe:
     """A probe that was never trained."""
-    torch.manual_seed(0)
-    rows = len(layers) or LAYERS + 1
-    size = len(pooling) * rows * WIDTH + logprobs * len(LOGPROB_NAMES)
+    torch.manual_seed(seed)
+    rows = len(layers) or facts.layers + 1
+    size = len(pooling) * rows * facts.width + logprobs * len(LOGPROB_NAMES)
     tensors = {n: 0.3 * torch.randn(shape) for n, shape in shapes(size, (6, 4)).items()}
     tensors |= {"mean": torch.randn(size), "std": torch.rand(size) + 0.5}
     tensors |= {f"calibration.{n}": torch.rand(5) for n in ("scores", "semantic")}
@@ -59,12 +61,12 @@ def random_probe(
         "version": 1,
         "role": "target",
         "model": {
-            "id": FACTS.name,
-            "revision": FACTS.revision,
-            "fingerprint": FACTS.fingerprint,
-            "layers": LAYERS,
-            "width": WIDTH,
-            "tokenizer": FACTS.tokenizer,
+            "id": facts.name,
+            "revision": facts.revision,
+            "fingerprint": facts.fingerprint,
+            "layers": facts.layers,
+            "width": facts.width,
+            "tokenizer": facts.tokenizer,
         },
         "split": "paragraph",
         "temperature": {"sampled": 0.6, "lowest": 0.0, "highest": 1.0},

@@ -194,7 +194,7 @@ def _cut(name: str, size: int) -> Callable[[Path], None]:
         (_cut("config.json", 30), "cannot be read"),
         (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
         (lambda f: (f / "config.json").unlink(), "no config.json"),
-        (lambda f: (f / "weights.pt").write_bytes(b"x"), "pickled"),
+        (lambda f: (f / "weights.pt").write_bytes(b"x"), "holds weights.pt: no part of a probe"),
         (_config(kind="arc"), "'arc', not a probe"),
         (_config(version=2), "version 2"),
         (_config(model={}), "no probe's config"),

@@ -1,0 +1,1 @@
+"""Thresholds with guarantees: one file for one kind of calibration."""

@@ -1,0 +1,85 @@
+"""A threshold on a score, so that accepted steps are seldom something that the target would not say.
+
+Asked: P(semantic probability of a step < m | the step is accepted) <= risk, and this with confidence
+1 - delta over the draw of the calibration set. Learn-then-test (Angelopoulos et al. 2021) with
+fixed-sequence testing: thresholds are tried from the strictest to the most lenient, each is certified
+by an exact binomial bound (Clopper-Pearson) on the steps it accepts, and the first that fails ends the
+sequence, so that no correction for the number of thresholds is due. A sequence that begins early ends
+at the first wrong step, one that begins late may have passed the good thresholds by: there are
+three, each at a third of delta. Where they begin is known before any label is looked at. One step a
+problem is used: steps of the same problem are not independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+from scipy.stats import beta
+
+from semspec.errors import UserError
+
+ALLOWED = (0, 2, 8)  # a sequence begins where a bound could hold with so many wrong steps
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A threshold and what is known about it."""
+
+    threshold: float
+    steps: int  # of the calibration set that it accepts
+    wrong: int  # of these, below m
+    bound: float  # upper confidence bound of the risk
+
+
+def upper_bound(wrong: int, steps: int, delta: float) -> float:
+    """Clopper-Pearson: the largest rate under which ``wrong`` or fewer have probability delta."""
+    return 1.0 if wrong >= steps else float(beta.ppf(1 - delta, wrong + 1, steps - wrong))
+
+
+def certify(
+    scores: Sequence[float],
+    semantic: Sequence[float],
+    groups: Sequence[int],
+    *,
+    risk: float,
+    least: float,
+    delta: float = 0.05,
+) -> Certified:
+    """The most lenient threshold that is certified; refuses where there is none."""
+    rows: dict[int, tuple[float, float]] = {}
+    for score, true, group in zip(scores, semantic, groups, strict=True):
+        rows.setdefault(group, (score, true))
+    ordered = sorted(rows.values(), reverse=True)
+    wrong_of = list(accumulate(true < least for _, true in ordered))
+    counts = [n for n in range(1, len(ordered)) if ordered[n - 1][0] > ordered[n][0]]
+    counts.append(len(ordered))  # tied scores are accepted together
+    found: Certified | None = None
+    best = 1.0
+    share = delta / len(ALLOWED)
+    for allowed in ALLOWED:
+        for count in counts:
+            if count < _first_test(len(ordered), risk, share, allowed):
+                continue
+            wrong = wrong_of[count - 1]
+            bound = upper_bound(wrong, count, share)
+            best = min(best, bound)
+            if bound > risk:
+                break
+            if found is None or count > found.steps:
+                found = Certified(ordered[count - 1][0], count, wrong, bound)
+    if found is None:
+        raise UserError(
+            f"accept.risk={risk:g} cannot be certified from {len(ordered)} calibration steps (the"
+            f" lowest bound is {best:.3f}): ask for more risk, or calibrate on more problems"
+        )
+    return found
+
+
+@lru_cache
+def _first_test(steps: int, risk: float, delta: float, allowed: int) -> int:
+    """The fewest accepted steps for which a bound could hold with so many wrong ones."""
+    counts = range(1, steps + 1)
+    return next((n for n in counts if upper_bound(allowed, n, delta) <= risk), steps + 1)

@@ -1,0 +1,92 @@
+"""SemanticSpec: both models' probes say how probable the step's meaning is (algorithm 1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from semspec.artifacts.probe import Probe
+from semspec.errors import UserError
+from semspec.models import ModelFacts
+from semspec.protocols import Kit
+from semspec.registry import register
+from semspec.rules._base import RuleBase
+from semspec.rules._probed import load_probe
+from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.types import Answer, Context, Draft, Read, Role, What
+
+
+@register("accept", "semantic")
+@dataclass(frozen=True, kw_only=True)
+class Semantic(RuleBase):
+    """SemanticSpec: accepts a step with probability min(1, f_T / f_D), both from trained probes."""
+
+    probe: str = "paper"  # paper: all layers; last_layer: the paper's ablation
+    target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
+    draft_probe: str | None = None
+    allow_mismatch: bool = False  # use probes that were trained for something else
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.POOLED})
+
+    def __post_init__(self) -> None:
+        if self.probe not in ("paper", "last_layer"):
+            raise UserError(f"accept.probe={self.probe}: give paper or last_layer")
+
+    def prepare(
+        self, models: Mapping[Role, ModelFacts], split: str, temperature: float
+    ) -> Prepared:
+        def load(given: str | None, role: Role) -> Probe:
+            return load_probe(
+                given, role, self.probe, models, split, temperature, self.allow_mismatch
+            )
+
+        # a drafter without a model has no hidden states: its drafts are certain, f_D = 1
+        return Prepared(
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            target=load(self.target_probe, "target"),
+            draft=load(self.draft_probe, "draft") if "draft" in models else None,
+        )
+
+    def open(self, kit: Kit) -> StepSession:
+        raise AssertionError("prepare() comes first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Semantic):
+    """With its probes."""
+
+    target: Probe
+    draft: Probe | None
+
+    def evidence(self) -> tuple[Read, ...]:
+        return self.draft.draft_reads() if self.draft is not None else ()
+
+    def open(self, kit: Kit) -> SemanticSession:
+        return SemanticSession(kit, self.target, self.draft)
+
+
+class SemanticSession(StepSession):
+    def __init__(self, kit: Kit, target: Probe, draft: Probe | None) -> None:
+        super().__init__(kit)
+        self.target, self.draft = target, draft
+
+    def reads(self, draft: Draft, spans: Sequence[Span]) -> tuple[Read, ...]:
+        return self.target.reads(spans)
+
+    def weigh(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Judgement:
+        f_t = self.target.score(answer.values, self.target.reads(spans), spans).tolist()
+        f_d = self._of_draft(draft.evidence, spans)
+        # algorithm 1, line 11: accept with probability min(1, f_T / f_D)
+        ratios = [min(1.0, t / max(d, 1e-6)) for t, d in zip(f_t, f_d, strict=True)]
+        rng = self.kit.rng
+        return Judgement(lambda unit: rng.random() < ratios[unit], ratios)
+
+    def _of_draft(self, evidence: Mapping[Read, Any], spans: Sequence[Span]) -> list[float]:
+        if self.draft is None or not evidence:
+            return [1.0] * len(spans)
+        reads = self.draft.draft_reads()
+        return [float(x) for x in self.draft.score(evidence, reads, spans)]

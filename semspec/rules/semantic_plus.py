@@ -1,0 +1,90 @@
+"""Ours: one probe on everything that the verifying pass knows, and a threshold in place of a coin.
+
+The paper's features (all layers, averaged) are joined by maxima, last tokens and log-probabilities:
+an error sits in one or two tokens, and an average dilutes it. The probe was trained on steps that
+the draft wrote, too, whose semantic probability may be 0, which the model's own samples never
+show. And a step that the target would say with probability .2 is no worse than one it would say with
+1, so nothing is tossed: what the target would hardly ever say is rejected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.artifacts.probe import Probe
+from semspec.errors import UserError
+from semspec.models import ModelFacts
+from semspec.protocols import Kit
+from semspec.registry import register
+from semspec.rules._base import RuleBase
+from semspec.rules._probed import FEATURES, load_probe
+from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.types import Answer, Context, Draft, Read, Role, What
+
+
+@register("accept", "semantic_plus")
+@dataclass(frozen=True, kw_only=True)
+class SemanticPlus(RuleBase):
+    """Accepts a step whose meaning the target's richer probe holds probable enough (ours)."""
+
+    threshold: float = 0.1  # least semantic probability
+    features: str = "plus"  # paper, last_layer: the same rule on other features, to compare
+    target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
+    allow_mismatch: bool = False  # use a probe that was trained for something else
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold <= 1:
+            raise UserError(f"accept.threshold={self.threshold} is a probability: give 0 to 1")
+        if self.features not in FEATURES:
+            raise UserError(f"accept.features={self.features}: give {', '.join(FEATURES)}")
+
+    def prepare(
+        self, models: Mapping[Role, ModelFacts], split: str, temperature: float
+    ) -> PreparedPlus:
+        return PreparedPlus(
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            target=load_probe(
+                self.target_probe,
+                "target",
+                self.features,
+                models,
+                split,
+                temperature,
+                self.allow_mismatch,
+            ),
+        )
+
+    def open(self, kit: Kit) -> StepSession:
+        raise AssertionError("prepare() comes first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedPlus(SemanticPlus):
+    """With its probe."""
+
+    target: Probe
+
+    def open(self, kit: Kit) -> ScoreSession:
+        return ScoreSession(kit, self.target, self.threshold)
+
+
+class ScoreSession(StepSession):
+    """Accepts steps whose score reaches a threshold."""
+
+    def __init__(self, kit: Kit, target: Probe, threshold: float) -> None:
+        super().__init__(kit)
+        self.target, self.threshold = target, threshold
+
+    def reads(self, draft: Draft, spans: Sequence[Span]) -> tuple[Read, ...]:
+        return self.target.reads(spans)
+
+    def weigh(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Judgement:
+        scores = self.target.score(answer.values, self.target.reads(spans), spans).tolist()
+        return Judgement(lambda unit: scores[unit] >= self.threshold, scores)

@@ -1,0 +1,75 @@
+"""Ours: the threshold that keeps the asked risk, with a finite-sample guarantee."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.artifacts.probe import Probe
+from semspec.calibration.risk import Certified, certify
+from semspec.errors import UserError
+from semspec.models import ModelFacts
+from semspec.protocols import Kit
+from semspec.registry import register
+from semspec.rules._base import RuleBase
+from semspec.rules._probed import load_probe
+from semspec.rules._steps import StepSession
+from semspec.rules.semantic_plus import ScoreSession
+from semspec.types import Role, What
+
+
+@register("accept", "semantic_risk")
+@dataclass(frozen=True, kw_only=True)
+class SemanticRisk(RuleBase):
+    """Accepts steps so that at most this share of them is what the target would hardly say (ours)."""
+
+    risk: float = 0.05  # P(an accepted step has a semantic probability below ``least``), at most
+    least: float = 0.05  # a step below this is one that the target would hardly say
+    confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
+    target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
+    allow_mismatch: bool = False  # use a probe that was trained for something else
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
+
+    def __post_init__(self) -> None:
+        for name in ("risk", "least", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise UserError(
+                    f"accept.{name}={getattr(self, name)}: give more than 0, less than 1"
+                )
+
+    def prepare(
+        self, models: Mapping[Role, ModelFacts], split: str, temperature: float
+    ) -> PreparedRisk:
+        probe = load_probe(
+            self.target_probe, "target", "plus", models, split, temperature, self.allow_mismatch
+        )
+        scores, semantic, groups = (column.tolist() for column in probe.calibration)
+        return PreparedRisk(
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            target=probe,
+            certified=certify(
+                scores,
+                semantic,
+                groups,
+                risk=self.risk,
+                least=self.least,
+                delta=1 - self.confidence,
+            ),
+        )
+
+    def open(self, kit: Kit) -> StepSession:
+        raise AssertionError("prepare() comes first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRisk(SemanticRisk):
+    """With its probe and the threshold that was certified."""
+
+    target: Probe
+    certified: Certified
+
+    def open(self, kit: Kit) -> ScoreSession:
+        return ScoreSession(kit, self.target, self.certified.threshold)
