@@ -243,6 +243,11 @@ def check(config: RunConfig) -> None:
             f"salvage=true is for rules that judge whole steps; accept={_name('accept', rule)} keeps"
             " single tokens anyway: leave it out, or choose another rule"
         )
+    if config.salvage and not rule.salvages:
+        raise UserError(
+            f"accept={_name('accept', rule)} has nothing to salvage, it rejects no step by the"
+            " target's pass over it: leave salvage=true out, or choose another rule"
+        )
     if config.ahead and not config.draft.ahead:
         raise UserError(
             f"draft={_name('draft', config.draft)} cannot draft ahead of a verdict: leave ahead=true"

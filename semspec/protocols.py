@@ -46,6 +46,10 @@ class Splitter(Protocol):
         ...
 
 
+def _cannot_be_asked(question: str, prefill: str) -> list[int]:
+    raise AssertionError("this kit was made without a way to ask the target")
+
+
 @dataclass(frozen=True, slots=True)
 class Kit:
     """What a drafter or a rule is given for one problem."""
@@ -61,6 +65,8 @@ class Kit:
     evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
     salvage: bool = False  # step rules keep of a rejected step what the target's own law allows
     max_repeats: int = 0  # step rules reject a step that was written this often before; 0: never
+    # (question, prefill) -> ids behind an open turn that ask the target something: ``Text.aside``
+    aside: Callable[[str, str], list[int]] = _cannot_be_asked
 
 
 class DraftSession(Protocol):
@@ -99,6 +105,8 @@ class Rule(Protocol):
     needs: ClassVar[frozenset[What]]  # what it reads from the target
     cuts: ClassVar[Literal["tokens", "ends"]]  # where it may cut a draft (or nowhere)
     splits: ClassVar[frozenset[str] | None]  # the splits it can work with; None: any
+    salvages: ClassVar[bool]  # whether a rejected step can be kept in part (``Kit.salvage``)
+    reserve: ClassVar[int]  # positions beyond the text that its questions take, at most
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
     greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
 

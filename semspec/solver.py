@@ -105,6 +105,7 @@ class Solver:
             piece=self.text.piece,
             decode=self.text.decode,
             encode=self.text.encode,
+            aside=lambda question, prefill: self.text.aside(question, prefill)[1],
             rng=random.Random(f"{config.seed} {problem_id} {mode} {who}".rstrip()),
             evidence=self.rule.evidence(),
             salvage=config.salvage,
@@ -172,7 +173,8 @@ class Solver:
         return Pen(self.nested.open(kit), self.nested_rule.open(kit), self.config.nested_length)
 
     def _room(self, problem: BenchmarkProblem, prompt: int, budget: int) -> int:
-        limit = min(engine.context_limit for engine in self.engines.values())
+        limit: int = min(engine.context_limit for engine in self.engines.values())
+        limit -= self.rule.reserve
         if prompt >= limit:
             raise UserError(
                 f"the prompt of '{problem.id}' has {prompt} tokens, but the models' context ends at"

@@ -25,6 +25,8 @@ from typing import Any
 
 from semspec.errors import UserError, first_line
 
+_TURN = "an-open-turn"  # stands for the running turn while the template is rendered
+_THINK = "<think>"
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -72,6 +74,7 @@ class Text:
         self.stop_ids: frozenset[int] = stops if own is None else stops | {own}
         self._pieces: dict[int, str] = {}
         self._anchor: tuple[list[int], str] | None = None
+        self._asides: dict[tuple[str, str], tuple[str, list[int]]] = {}
 
     # ---- text and ids -------------------------------------------------------------------------
 
@@ -119,6 +122,43 @@ class Text:
             )
         messages = [{"role": "system", "content": system}] if system is not None else []
         messages.append({"role": "user", "content": question})
+        text = self._render(messages, "mend the template, or leave the system message out")
+        ids = self.encode(text)
+        if not ids:
+            raise UserError(f"the chat template of '{self.name}' makes an empty prompt: mend it")
+        return text, ids
+
+    def aside(self, question: str, prefill: str) -> tuple[str, list[int]]:
+        """What closes the running assistant's turn, asks a question, and begins the reply.
+
+        Text and ids, to be put behind an unfinished turn. A model that thinks has its thinking
+        opened, and ``prefill`` in it, so that the next token is the answer. The turn that is closed
+        is cut out of a rendered conversation: whatever the template does to earlier turns
+        (R1's and Qwen3's drop their thinking) it does to a stand-in.
+        """
+        known = self._asides.get((question, prefill))
+        if known is not None:
+            return known
+        if not self.tokenizer.chat_template:
+            raise UserError(f"'{self.name}' has no chat template, so it cannot be asked anything")
+        roles = ("user", _TURN), ("assistant", _TURN), ("user", question)
+        rendered = self._render(
+            [{"role": role, "content": content} for role, content in roles], "mend the template"
+        )
+        _, found, text = rendered.rpartition(_TURN)
+        if not found or question not in text:
+            raise UserError(
+                f"the chat template of '{self.name}' leaves turns out, so the model cannot be asked"
+                " about its own: mend the template"
+            )
+        opened = text.rpartition(question)[2].rstrip().endswith(_THINK)
+        if not opened and _THINK in self.added:
+            text += f"{_THINK}\n"
+        text += prefill
+        self._asides[question, prefill] = text, self.encode(text)
+        return self._asides[question, prefill]
+
+    def _render(self, messages: list[dict[str, str]], way_out: str) -> str:
         import jinja2
 
         try:
@@ -128,12 +168,9 @@ class Text:
         except jinja2.TemplateError as reason:  # e.g. a template that refuses a system message
             raise UserError(
                 f"the chat template of '{self.name}' refuses this prompt "
-                f"({first_line(reason)[:200]}): mend the template, or leave the system message out"
+                f"({first_line(reason)[:200]}): {way_out}"
             ) from reason
-        ids = self.encode(text)
-        if not ids:
-            raise UserError(f"the chat template of '{self.name}' makes an empty prompt: mend it")
-        return text, ids
+        return text
 
     # ---- what the tokenizer is ----------------------------------------------------------------
 

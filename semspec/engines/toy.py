@@ -140,7 +140,7 @@ class ToyEngine:
         if what is What.LOGITS:
             return logits
         if what is What.TOP_K:
-            best = logits.log_softmax(-1).topk(read.k, -1)
+            best = logits.log_softmax(-1).topk(min(read.k, self.vocabulary), -1)
             return best.indices, best.values
         if what is What.LOGPROBS:
             parents = query.parents

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ class StepSession:
     and the target writes that unit itself. A rule says what it reads and what it thinks.
     """
 
+    passes: ClassVar[bool] = True  # whether the target reads the draft before it is thought about
+
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
         self._written: Counter[str] = Counter()  # units of the output so far
@@ -71,11 +74,13 @@ class StepSession:
         reads = self.reads(draft, spans)
         if kit.salvage and PROBS not in reads:
             reads = (*reads, PROBS)
-        answer: Answer = yield Query(
-            "target", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=reads
-        )
+        answer = Answer()
+        if reads or self.passes:
+            answer = yield Query(
+                "target", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=reads
+            )
         judgement = yield from self.ponder(context, draft, spans, answer)
-        stale = self._repeated(context, draft, spans) if kit.max_repeats else None
+        stale = self.repeated(context, draft, spans)
         for unit, (start, end) in enumerate(spans):
             repeated = stale is not None and unit >= stale
             if not repeated and judgement.accept(unit):
@@ -112,8 +117,8 @@ class StepSession:
         verdict.handover = Handover(units=1, opened=len(verdict.write))
         verdict.note = f"{verdict.note}; {kept} of {len(step)} tokens salvaged".removeprefix("; ")
 
-    def _repeated(self, context: Context, draft: Draft, spans: Sequence[Span]) -> int | None:
-        """The first drafted unit that was written ``max_repeats`` times before: a loop."""
+    def follow(self, context: Context) -> tuple[int, bool]:
+        """How many units the output has, and whether the next token begins another one."""
         if self._seen < 0:
             self._seen = context.prompt_length
         for token in context.tokens[self._seen :]:
@@ -124,6 +129,13 @@ class StepSession:
                 self._written[self._text(self._open[:length])] += 1
                 self._open = self._open[length:]
         self._seen = len(context)
+        return self._written.total(), not self._open
+
+    def repeated(self, context: Context, draft: Draft, spans: Sequence[Span]) -> int | None:
+        """The first drafted unit that was written ``max_repeats`` times before: a loop."""
+        if not self.kit.max_repeats:
+            return None
+        self.follow(context)
         new: Counter[str] = Counter()
         for unit, (start, end) in enumerate(spans):
             if end - start < SHORTEST_REPEAT:

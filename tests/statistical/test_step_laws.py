@@ -20,10 +20,11 @@ from semspec.registry import plugin
 from semspec.rules._acceptance import lossless_chain
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.rules.lookahead import LookaheadSession
 from semspec.rules.lossless import Lossless
 from semspec.sampling import draw_next, uniforms
 from semspec.types import Answer, Context, Draft, Handover, Read, Sampling, Verdict, What
-from tests.support.law import PROMPT, Unit, p_value, plain_plan, speculative_plan, step_law
+from tests.support.law import PROMPT, Unit, p_value, piece, plain_plan, speculative_plan, step_law
 
 SURE = 1e-4
 SAMPLES = 12_000
@@ -179,3 +180,41 @@ def test_the_coin_of_the_random_rule() -> None:
     law = {token: 0.3 * q[token] + 0.7 * p[token] for token in p}
     plan = speculative_plan(LanguageModel(), rule)
     assert p_value(TOY, plan, rule, Sampling(1.0), samples=SAMPLES, length=1, law=law) > SURE
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverAlike(RuleBase):
+    """Lookahead whose comparison says no (or yes by the first word), whatever the target wrote."""
+
+    accepts: tuple[str, ...] = ()
+
+    def open(self, kit: Kit) -> LookaheadSession:
+        return LookaheadSession(kit, lambda said, a, b: a.startswith(self.accepts))
+
+
+@pytest.mark.parametrize("toy", [TOY, STOPPING], ids=["goes-on", "stops"])
+@pytest.mark.parametrize(("split", "ahead"), [("paragraph", True), ("sentence", False)])
+def test_where_lookahead_writes_it_is_the_target(toy: Toy, split: str, ahead: bool) -> None:
+    """Also the token that only reveals the end of a sentence: written as it was drawn."""
+    rule = NeverAlike()
+    plan = speculative_plan(LanguageModel(), rule, ahead=ahead)
+    options = {"split": split, "step_cap": 3, "samples": SAMPLES}
+    assert p_value(toy, plan, rule, Sampling(0.8), **options) > SURE  # type: ignore[arg-type]
+
+
+def test_lookahead_keeps_and_writes_whole_steps() -> None:
+    """Compared by what was drafted alone: the law of any rule that accepts by content."""
+    rule = NeverAlike(accepts=tuple(piece(t) for t in (0, 2)))
+    plan = speculative_plan(LanguageModel(), rule)
+    law = step_law(TOY, by_content, Sampling(1.0), "paragraph", 3)
+    options = {"split": "paragraph", "step_cap": 3, "samples": SAMPLES}
+    assert p_value(TOY, plan, rule, Sampling(1.0), law=law, **options) > SURE  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("toy", [TOY, STOPPING], ids=["goes-on", "stops"])
+@pytest.mark.parametrize("split", ["paragraph", "sentence"])
+def test_drafted_by_steps_and_kept_by_tokens(toy: Toy, split: str) -> None:
+    rule = plugin("accept", "token").cls()
+    plan = speculative_plan(LanguageModel(), rule)
+    options = {"split": split, "step_cap": 3, "samples": SAMPLES}
+    assert p_value(toy, plan, rule, Sampling(0.8), **options) > SURE  # type: ignore[arg-type]

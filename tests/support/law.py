@@ -47,6 +47,11 @@ def encode(text: str) -> list[int]:
     return tokens
 
 
+def aside(question: str, prefill: str) -> list[int]:
+    """A question in the toy world: two tokens, and the digit if one is prefilled."""
+    return [0, 1, *(int(c) for c in prefill[-1:] if c.isdigit())]
+
+
 def toy_kit(
     rule: Rule | None,
     engine: ToyEngine,
@@ -65,6 +70,7 @@ def toy_kit(
         piece=piece,
         decode=lambda tokens: "".join(map(piece, tokens)),
         encode=encode,
+        aside=aside,
         rng=random.Random(seed),
         evidence=rule.evidence() if rule is not None else (),
         salvage=salvage,

@@ -12,6 +12,7 @@ from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.generate import generate
 from semspec.engines._lean.jobs import Job, feed
 from semspec.engines._lean.model import Model
+from semspec.engines._lean.rows import FROM_LOGITS
 from semspec.engines._lean.session import Session
 from semspec.engines._lean.spec import read_spec
 from semspec.engines._lean.step import Step
@@ -23,7 +24,7 @@ from semspec.types import Answer, Context, Query, What
 class HfEngine:
     """Answers queries with a model in transformers' format; one session for each context."""
 
-    offers = frozenset(What)
+    offers = frozenset(What)  # of a language model; a classifier says nothing about tokens
 
     def __init__(
         self, folder: Path, dtype: torch.dtype, device: torch.device, max_context: int, chunk: int
@@ -34,6 +35,8 @@ class HfEngine:
             self.cache = Cache(spec, dtype, device)
             lean = device.type == "cpu" and dtype == torch.float32
             self._step = Step(self.model) if lean else None
+        if spec.classifier:
+            self.offers = self.offers - FROM_LOGITS
         self.chunk = chunk
         self.vocabulary, self.context_limit = spec.vocabulary, spec.context_limit
         self.stop_ids, self.layers, self.width = spec.stop_ids, spec.layers, spec.width

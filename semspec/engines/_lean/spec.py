@@ -14,6 +14,7 @@ from semspec.engines._lean.folder import read_json
 from semspec.errors import UserError, first_line
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 ELSEWHERE = "way out: engine=sglang"
 
 
@@ -30,6 +31,7 @@ class Spec:
     vocabulary: int
     context_limit: int
     tied: bool
+    classifier: bool  # its head scores positions (a reward model); it predicts no tokens
     qkv_bias: bool
     out_bias: bool
     mlp_bias: bool
@@ -82,6 +84,7 @@ def read_spec(folder: Path, max_context: int) -> Spec:
         vocabulary=config.vocab_size,
         context_limit=limit,
         tied=bool(config.tie_word_embeddings),
+        classifier=any(str(name).endswith(CLASSIFIERS) for name in raw.get("architectures") or []),
         qkv_bias=bias or family == "qwen2",  # always there, no setting for it
         out_bias=bias and family in ("llama", "qwen3"),
         mlp_bias=bool(getattr(config, "mlp_bias", False)) and family == "llama",

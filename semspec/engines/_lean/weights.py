@@ -16,6 +16,7 @@ from semspec.engines._lean.folder import weight_files
 from semspec.engines._lean.spec import Spec
 from semspec.errors import UserError
 
+SCORE = ("score.weight", "score.bias")  # of classifiers
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -57,7 +58,8 @@ def read_weights(folder: Path, spec: Spec, dtype: torch.dtype, device: torch.dev
             blocks = [_block(checkpoint, spec, i) for i in range(spec.layers)]
             return Weights(
                 embed=embed,
-                head=embed if spec.tied else checkpoint.take("lm_head.weight"),
+                # a classifier's own head is its rule's business; nobody asks it for logits
+                head=embed if spec.tied or spec.classifier else checkpoint.take("lm_head.weight"),
                 norm=checkpoint.take("model.norm.weight"),
                 blocks=blocks,
             )
@@ -83,7 +85,7 @@ def _shapes(spec: Spec) -> Shapes:
     """Every tensor that must be there."""
     d, q, kv = spec.width, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     shapes: Shapes = {"model.embed_tokens.weight": (spec.vocabulary, d), "model.norm.weight": (d,)}
-    if not spec.tied:
+    if not (spec.tied or spec.classifier):
         shapes["lm_head.weight"] = (spec.vocabulary, d)
     matrices = [
         ("self_attn.q_proj", q, d, spec.qkv_bias),
@@ -122,7 +124,9 @@ def _check(where: Mapping[str, Any], shapes: Shapes, spec: Spec, folder: Path) -
             )
     for name in where:
         known = name in shapes or name.endswith("rotary_emb.inv_freq")
-        if not known and not (spec.tied and name == "lm_head.weight"):
+        known = known or (spec.tied and name == "lm_head.weight")
+        known = known or (spec.classifier and name in SCORE)
+        if not known:
             raise UserError(f"{folder} has a tensor {name} that a {spec.family} model has not")
 
 

@@ -1,0 +1,139 @@
+"""Measures the embedded reward model on fresh steps of the draft and writes its model card.
+
+    python scripts/evaluate_tiny_reward.py [--problems 400] [--models hub_artifacts]
+
+Problems that no training has seen, solved by the draft alone; every step up to the first error is
+scored as ``accept=rsd`` scores it (our engine, the rule's own head) and labelled by the oracle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import brier_score_loss, roc_auc_score
+from tiny_reward_data import Batches, Row, sample
+
+from semspec.engines.hf import Hf
+from semspec.files import write_json
+from semspec.metrics import wilson
+from semspec.protocols import Engine
+from semspec.rules._score import ScoreHead, read_score_head
+from semspec.rules.rsd import LAST, Rsd
+from semspec.text import Text
+from semspec.types import Context, Query, Sampling
+
+SEED = 20261131  # of the problems
+TEMPERATURES = (0.6, 1.0)
+
+
+def rewards(engine: Engine, head: ScoreHead, batches: Batches, row: Row) -> list[float]:
+    """The reward of each step of a row, by one pass."""
+    ids, ends = batches.ids(row)
+    context = Context(0, ids[:1])
+    query = Query("reward", context, Sampling(), random.Random(), tokens=ids[1:], reads=(LAST,))
+    (answer,) = engine.answer([query])
+    engine.forget(context)
+    return head(answer[LAST][ends, 0]).tolist()
+
+
+def figures(rows: list[Row], found: list[list[float]], threshold: float) -> dict[str, Any]:
+    truth = np.array([label for row in rows for label in row.labels])
+    reward = np.array([score for scores in found for score in scores])
+    accepted = reward >= threshold
+    right, wrong = int(truth.sum()), int((~truth).sum())
+    return {
+        "problems": len(rows),
+        "steps": len(truth),
+        "steps_right": right / len(truth),
+        "auroc": float(roc_auc_score(truth, reward)),
+        "brier": float(brier_score_loss(truth, reward)),
+        "threshold": threshold,
+        "right_accepted": wilson_share(int((accepted & truth).sum()), right),
+        "wrong_accepted": wilson_share(int((accepted & ~truth).sum()), wrong),
+    }
+
+
+def wilson_share(count: int, of: int) -> list[float]:
+    """Share, and its 95 % interval."""
+    return [count / of, *wilson(count, of)]
+
+
+CARD = """\
+---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-classification
+tags: [semspec, reward-model, tiny]
+---
+# tiny-reward
+
+The process-reward model of semspec's embedded pair (`accept=rsd`): at the end of a step, the
+probability that the step is true and may come next. Llama architecture, {layers} layers, width 128,
+one label (sigmoid), bfloat16, context 2,048. Its backbone is `tiny-draft`'s, grown; trained by
+`scripts/train_tiny_reward.py` ({minutes:.0f} minutes on a CPU thread) on true, corrupted and sampled
+solutions of the embedded world, labelled by its oracle. It knows nothing else.
+
+## Measured
+
+Steps of fresh problems (seed {seed}) as `tiny-draft` writes them, each solution up to its first error:
+
+| | {head} |
+|---|---|{rule}
+{rows}
+
+Figures by `scripts/evaluate_tiny_reward.py`; `evaluation.json` has them all.
+"""
+LINES = {
+    "steps": lambda f: f"{f['steps']:,}",
+    "of these right": lambda f: f"{f['steps_right']:.3f}",
+    "AUROC": lambda f: f"{f['auroc']:.3f}",
+    "Brier score": lambda f: f"{f['brier']:.3f}",
+    "right steps accepted at 0.7 [95 %]": lambda f: shown(f["right_accepted"]),
+    "wrong steps accepted at 0.7 [95 %]": lambda f: shown(f["wrong_accepted"]),
+}
+
+
+def shown(share: list[float]) -> str:
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*share)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--problems", type=int, default=400)
+    parser.add_argument("--models", type=Path, default=Path("hub_artifacts"))
+    parser.add_argument("--draft", type=Path, default=Path("hub_artifacts/tiny-draft"))
+    arguments = parser.parse_args()
+    folder = arguments.models / "tiny-reward"
+    engine, head = Hf().load(str(folder)), read_score_head(folder)
+    batches = Batches(Text(str(folder)), [], 0)
+    found = {}
+    for temperature in TEMPERATURES:
+        rows = sample(arguments.draft, temperature, arguments.problems, SEED)
+        scored = [rewards(engine, head, batches, row) for row in rows]
+        found[f"T={temperature:g}"] = figures(rows, scored, Rsd().threshold)
+    write_json(folder / "evaluation.json", found)
+    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    lines = [
+        f"| {name} | {' | '.join(tell(f) for f in found.values())} |"
+        for name, tell in LINES.items()
+    ]
+    card = CARD.format(
+        layers=config["num_hidden_layers"],
+        minutes=(training["seconds"] + training["seconds_sampling"]) / 60,
+        seed=SEED,
+        head=" | ".join(found),
+        rule="---|" * (len(found) - 1),
+        rows="\n".join(lines),
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

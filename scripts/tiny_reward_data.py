@@ -1,0 +1,135 @@
+"""Steps for the embedded reward model: true, corrupted and really sampled, labelled by the oracle."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from semspec import run, world
+from semspec.solver import Solver
+from semspec.text import Text
+
+ROWS = 16  # a batch
+WITHIN = 0.1  # what a token inside a step counts, against 1 for a step's end
+SAMPLED_SHARE = 0.6  # of a batch's rows
+BALANCE = (
+    7.0  # ... and a wrong step, where 1 in 8 is: a reward of 0.5 says as likely right as wrong
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A question, the steps of a solution, and whether each is right; wrong is the last at most."""
+
+    question: str
+    steps: tuple[str, ...]
+    labels: tuple[bool, ...]
+    place: int | None = None  # where in a wrong last step the error begins, if that is known
+
+
+def labelled(problem: world.Problem, steps: list[str]) -> Row:
+    """Up to the first step that the oracle refuses: what follows an error has no truth."""
+    before: list[world.Meaning] = []
+    labels: list[bool] = []
+    for step in steps:
+        said = world.meaning(problem, step)
+        labels.append(world.is_next(problem, before, said))
+        if not labels[-1] or said is None:
+            break
+        before.append(said)
+    return Row(problem.question, tuple(steps[: len(labels)]), tuple(labels))
+
+
+def sample(draft: Path, temperature: float, count: int, seed: int) -> list[Row]:
+    """Solutions as the draft model writes them by itself."""
+    options = ["draft=none", f"temperature={temperature}", "concurrency=50", "top_p=1"]
+    options += [f"model.path={draft}", f"benchmark.seed={seed}", f"problems={count}"]
+    config = run.build(run.compose(options))
+    rows = []
+    with Solver(config) as solver:
+        problems = list(islice(config.benchmark.problems(), count))
+        for number, done in enumerate(solver.solve(problems, "plain"), start=1):
+            problem = world.find_problem(done.problem.question)
+            assert problem is not None
+            rows.append(labelled(problem, world.split_steps(done.text)))
+            if number % 250 == 0:
+                print(f"sampled {number:4d}/{count} at T = {temperature}", flush=True)
+    return rows
+
+
+def made(rng: random.Random) -> Row:
+    """A true solution, or one with a step that was changed."""
+    domain = rng.choice(list(world.DOMAINS.values()))
+    problem = domain.make(rng)
+    steps = world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
+    if rng.random() < 0.25:
+        return labelled(problem, steps)
+    at = rng.randrange(len(steps))
+    step, place = corrupt(rng, domain, problem, steps, at)
+    return replace(labelled(problem, [*steps[:at], step]), place=place)
+
+
+def corrupt(
+    rng: random.Random, domain: world.Domain, problem: world.Problem, steps: list[str], at: int
+) -> tuple[str, int | None]:
+    """Another value somewhere in a step, and where; or a step from elsewhere."""
+    step = steps[at]
+    values = sorted(v for v in set(problem.values.values()) if v in step)
+    if not values or rng.random() < 0.1:
+        return rng.choice(steps), None
+    value = rng.choice(values)
+    # mostly a value of another name, as the draft mistakes them
+    others = [v for v in problem.values.values() if v != value]
+    new = rng.choice(others) if others and rng.random() < 0.6 else domain.draw_value(rng)
+    place = rng.choice([i for i in range(len(step)) if step.startswith(value, i)])
+    alike = next((i for i, (a, b) in enumerate(zip(value, new, strict=False)) if a != b), 0)
+    return step[:place] + new + step[place + len(value) :], place + alike
+
+
+class Batches:
+    """Batch n is drawn from a seed of its own, so that a training can go on anywhere."""
+
+    def __init__(self, text: Text, sampled: list[Row], seed: int) -> None:
+        self.text, self.sampled, self.seed = text, sampled, seed
+
+    def ids(self, row: Row) -> tuple[list[int], list[int]]:
+        """Token ids, and the last token of each step."""
+        ids, ends = list(self.text.prompt(row.question)[1]), []
+        for step in row.steps:
+            ids += self.text.encode(step)
+            if not step.endswith(world.STEP_END):
+                ids.append(self.text.eos or 0)  # the last step ends the turn
+            ends.append(len(ids) - 1)
+        return ids, ends
+
+    def batch(self, number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ids, whether all is right so far, and how much that counts: most at the steps' ends."""
+        rng = random.Random(f"{self.seed} batch {number}")
+        rows = [
+            rng.choice(self.sampled) if rng.random() < SAMPLED_SHARE else made(rng)
+            for _ in range(ROWS)
+        ]
+        encoded = [self.ids(row) for row in rows]
+        shape = ROWS, max(len(ids) for ids, _ in encoded)
+        inputs = torch.full(shape, self.text.tokenizer.pad_token_id)
+        labels, weights = torch.ones(shape), torch.zeros(shape)
+        for i, (row, (ids, ends)) in enumerate(zip(rows, encoded, strict=True)):
+            inputs[i, : len(ids)] = torch.tensor(ids)
+            first = ends[0] - len(self.text.encode(row.steps[0])) + 1
+            weights[i, first : len(ids)] = WITHIN
+            if not row.labels[-1]:
+                start = ends[-2] + 1 if len(ends) > 1 else first
+                weights[i, start : len(ids)] = 0.0
+                if row.place is not None:
+                    start += len(self.text.encode(row.steps[-1][: row.place]))
+                    weights[i, start : len(ids)] = 3 * WITHIN
+                    labels[i, start:] = 0.0
+            weights[i, ends] = 1.0
+            if not row.labels[-1]:
+                weights[i, ends[-1]] = BALANCE
+            labels[i, ends] = torch.tensor(row.labels, dtype=torch.float32)
+        return inputs, labels, weights

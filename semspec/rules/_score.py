@@ -1,0 +1,51 @@
+"""The score head of a reward model: one linear map over the last hidden state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from semspec.engines._lean.folder import weight_files
+from semspec.errors import UserError
+
+LABELS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreHead:
+    """Probability that a step is right: sigmoid of one label, softmax's second of two."""
+
+    weight: Tensor  # [labels, width]
+    bias: Tensor  # [labels]
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """[n, width] last hidden states, after the final norm -> [n] in [0, 1]."""
+        logits = states.float() @ self.weight.to(states.device).T + self.bias.to(states.device)
+        if len(self.bias) == 1:
+            return logits[:, 0].sigmoid()
+        return logits.softmax(-1)[:, 1]
+
+
+def read_score_head(folder: Path) -> ScoreHead:
+    """``score.weight`` (and ``score.bias``) of a transformers sequence or token classifier."""
+    found: dict[str, Tensor] = {}
+    try:
+        for file in weight_files(folder):
+            with safe_open(file, framework="pt") as opened:
+                names = [name for name in opened.keys() if name.startswith("score.")]  # noqa: SIM118
+                found |= {name: opened.get_tensor(name).float() for name in names}
+    except (SafetensorError, OSError) as e:
+        raise UserError(f"broken safetensors in {folder} ({e}): download the model again") from e
+    weight = found.get("score.weight")
+    if weight is None or weight.ndim != 2 or len(weight) not in LABELS or len(found) > 2:
+        told = f"shape {list(weight.shape)}" if weight is not None else "no such tensor"
+        raise UserError(
+            f"{folder} is no reward model that can be read: score.weight must have 1 or 2 rows"
+            f" ({told}): give a sequence or token classifier with one linear head"
+        )
+    bias = found.get("score.bias", torch.zeros(len(weight)))
+    return ScoreHead(weight, bias)

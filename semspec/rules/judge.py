@@ -1,0 +1,139 @@
+"""SpecReason: the target is asked what it thinks of a step (methods.md 1.2).
+
+After the step the running turn is closed, a further turn asks for a score from 0 to 9, and the reply
+is begun up to the score, so that ONE token is the answer. All of this is the query's tail and never
+becomes part of the context. The score is read behind our own prefill and nowhere else, and drafted
+tokens go in as the ids they are: a step that says "score: 9", or spells a turn's marks, is rated
+like any other text.
+
+A judge needs a model that can judge. The embedded pair has never seen such a turn: there the rule
+runs, and its scores mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from semspec.errors import UserError
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.rules._base import RuleBase
+from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.types import Answer, Context, Draft, Handover, Query, Read, Verdict, What
+
+QUESTION = (
+    "Rate the last step of the reasoning above, and nothing else. Is every fact in it right, and"
+    " does it follow from the steps before it? Style, wording and how useful the step is do not"
+    " matter. Answer with one digit from 0 (certainly wrong) to 9 (certainly right)."
+)
+PREFILL = "Judged by its facts and its logic alone, the last step deserves the score"
+BEST = Read(What.TOP_K, k=20)  # digits that are not among these have next to no probability
+SCORES = ("digit", "average")
+
+
+@register("accept", "judge")
+@dataclass(frozen=True, kw_only=True)
+class Judge(RuleBase):
+    """Accepts a step that the target itself rates high enough, 0 to 9 (SpecReason)."""
+
+    threshold: float = 7.0  # the public code uses 7 and 9
+    score: str = "digit"  # the likeliest digit; average: the expectation over all ten
+    first_by_target: int = 0  # so many steps are the target's own in any case
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
+    reserve: ClassVar[int] = 512
+
+    def __post_init__(self) -> None:
+        if self.score not in SCORES:
+            raise UserError(f"accept.score={self.score}: give {' or '.join(SCORES)}")
+        if not 0 <= self.threshold <= 9:
+            raise UserError(f"accept.threshold={self.threshold}: scores go from 0 to 9")
+        if self.first_by_target < 0:
+            raise UserError(f"accept.first_by_target={self.first_by_target}: give at least 0")
+
+    def open(self, kit: Kit) -> JudgeSession:
+        return JudgeSession(kit, self)
+
+
+class JudgeSession(StepSession):
+    passes: ClassVar[bool] = False  # the question's own pass reads the step, too
+
+    def __init__(self, kit: Kit, rule: Judge) -> None:
+        super().__init__(kit)
+        self.rule = rule
+        self.tail, self.digits = ask_for_a_digit(kit)
+
+    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        if self.rule.first_by_target:
+            written, _ = self.follow(context)
+            if written < self.rule.first_by_target:
+                left = self.rule.first_by_target - written
+                return Verdict(handover=Handover(units=left), note="the first steps: the target's")
+        return (yield from super().judge(context, draft))
+
+    def ponder(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Plan[Judgement]:
+        """Asks about one unit after the other, until the first that is rejected."""
+        kit, scores = self.kit, list[float]()
+        for _, end in spans:
+            shown = draft.tokens[:end]
+            while shown and shown[-1] in kit.stop_ids:  # the question's turn begins with one
+                shown.pop()
+            tokens = [*shown, *self.tail]
+            told: Answer = yield Query(
+                "target",
+                context,
+                kit.sampling,
+                kit.rng,
+                tokens=tokens,
+                reads=(BEST,),
+                rows_from=len(context) + len(tokens) - 1,
+            )
+            ids, logprobs = told[BEST]
+            scores.append(read_score(ids[-1].tolist(), logprobs[-1], self.digits, self.rule.score))
+            if scores[-1] < self.rule.threshold:
+                break
+        kept = sum(score >= self.rule.threshold for score in scores)
+        return Judgement(lambda unit: unit < kept, scores)
+
+
+def ask_for_a_digit(kit: Kit) -> tuple[list[int], dict[int, int]]:
+    """The tail that asks for a score, and which digit a token after it is.
+
+    Some tokenizers make " 7" one token, others a space and a digit: the tail ends where all ten
+    replies part, as they are tokenized in place. Either spelling that is one token there counts.
+    """
+    replies = [
+        (digit, kit.aside(QUESTION, f"{PREFILL}{space}{digit}"))
+        for space in (" ", "")
+        for digit in range(10)
+    ]
+    for tail in (replies[0][1][:-1], replies[10][1][:-1]):
+        pairs = {(digit, ids[-1]) for digit, ids in replies if ids[:-1] == tail}
+        digits = {token: digit for digit, token in pairs}
+        if len(digits) == len(pairs) and set(digits.values()) == set(range(10)):
+            assert len(tail) <= Judge.reserve, "the question would not fit behind a full context"
+            return tail, digits
+    raise UserError(
+        "accept=judge reads the score from one token, but the target's tokenizer does not make each"
+        " digit a token of its own: use another rule, such as accept=logprob"
+    )
+
+
+def read_score(ids: Sequence[int], logprobs: Any, digits: dict[int, int], score: str) -> float:
+    """The score that one row says; 0 where there is no digit among its likeliest tokens."""
+    weights = torch.zeros(10, dtype=torch.float64)
+    for token, weight in zip(ids, torch.as_tensor(logprobs).double().exp().tolist(), strict=True):
+        if token in digits:
+            weights[digits[token]] += weight
+    total = float(weights.sum())
+    if not total > 0:
+        return 0.0
+    if score == "digit":
+        return float(weights.argmax())
+    return float(weights @ torch.arange(10, dtype=torch.float64)) / total

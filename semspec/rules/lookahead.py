@@ -1,0 +1,108 @@
+"""Lookahead Reasoning: the target writes every drafted step itself, and meanings are compared.
+
+The target's steps are asked for at the same time, each behind the drafted steps before it, so that
+an engine can write them in one batch. Drafted steps are kept up to the first that does not mean what
+the target's own means; there the target's own step stands already and nothing is written again.
+(Fu et al. 2025, "Scaling Speculative Decoding with Lookahead Reasoning".)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+from semspec.errors import UserError
+from semspec.models import ModelConfig, ModelFacts
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.rules._base import RuleBase
+from semspec.rules._same import Same, by_embedding, by_entailment, by_oracle, by_text
+from semspec.rules._steps import StepSession, unit_spans
+from semspec.types import Answer, Context, Draft, Generate, Query, Role, Verdict
+
+MODELS: Mapping[str, str | None] = {
+    "nli": "embedded/tiny-nli",
+    "embedding": "sentence-transformers/all-mpnet-base-v2",  # the paper's
+    "oracle": None,
+    "exact": None,
+}
+NO_LIMIT = 1 << 16  # a unit ends at the splitter's cap
+
+
+@register("accept", "lookahead")
+@dataclass(frozen=True, kw_only=True)
+class Lookahead(RuleBase):
+    """Accepts steps that mean what the target's own step would (Lookahead Reasoning)."""
+
+    compare: str = "nli"  # nli, embedding, oracle (the embedded world), exact
+    # of the comparison; "": what suits it
+    model: ModelConfig = field(default_factory=lambda: ModelConfig(path=""))
+    threshold: float = 0.95  # of the cosine, for embedding
+
+    splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph", "sentence"})
+    salvages: ClassVar[bool] = False  # the target's own step stands there whole
+
+    def __post_init__(self) -> None:
+        if self.compare not in MODELS:
+            raise UserError(f"accept.compare={self.compare}: give one of {', '.join(MODELS)}")
+        if not -1 <= self.threshold < 1:
+            raise UserError(f"accept.threshold={self.threshold}: a cosine of 1 is never exceeded")
+
+    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
+        if self.compare in ("nli", "embedding"):
+            self._by_model()  # what cannot be loaded is said now
+        return self
+
+    def open(self, kit: Kit) -> LookaheadSession:
+        if self.compare == "oracle":
+            return LookaheadSession(kit, by_oracle(kit))
+        return LookaheadSession(kit, by_text if self.compare == "exact" else self._by_model())
+
+    def _by_model(self) -> Same:
+        model = self.model if self.model.path else ModelConfig(path=str(MODELS[self.compare]))
+        if self.compare == "nli":
+            return by_entailment(model)
+        return by_embedding(model, self.threshold)
+
+
+class LookaheadSession(StepSession):
+    def __init__(self, kit: Kit, same: Same) -> None:
+        super().__init__(kit)
+        self.same = same
+
+    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        assert draft.parents is None, "a tree has no steps"
+        kit, spans = self.kit, unit_spans(draft)
+        answers: Sequence[Answer] = yield tuple(
+            Query(
+                "target",
+                context,
+                kit.sampling,
+                # each its own numbers: what one draws must not depend on how far others are
+                random.Random(kit.rng.getrandbits(64)),
+                tokens=draft.tokens[:start],
+                generate=Generate(NO_LIMIT, kit.boundary()),
+            )
+            for start, _ in spans
+        )
+        stale = self.repeated(context, draft, spans)
+        said = kit.prompt + kit.decode(context.output)
+        scores: list[float] = []
+        for unit, ((start, end), own) in enumerate(zip(spans, answers, strict=True)):
+            step, before = draft.tokens[start:end], said + kit.decode(draft.tokens[:start])
+            alike = self._alike(before, step, own.tokens[: own.unit_ends()[0]])
+            scores.append(float(alike))
+            if not alike or unit == stale:
+                # with the token that revealed the step's end: drawn again it would be another one
+                note = "repeats an earlier step" if alike else "the target's own step says another"
+                return Verdict(start, list(own.tokens), scores=scores, note=note)
+        return Verdict(len(draft.tokens), scores=scores)
+
+    def _alike(self, before: str, a: Sequence[int], b: Sequence[int]) -> bool:
+        stops = self.kit.stop_ids
+        if (a[-1] in stops) != (b[-1] in stops):
+            return False  # one ends the text, the other goes on
+        first, second = (self.kit.decode([t for t in s if t not in stops]) for s in (a, b))
+        return self.same(before, first, second)

@@ -1,0 +1,69 @@
+"""Reward-guided speculative decoding: a process-reward model rates each step (methods.md 1.4).
+
+A step whose reward reaches the threshold stays, and the target writes the others (Liao et al. 2025,
+"Reward-Guided Speculative Decoding", with the hard threshold of its experiments). The target makes
+no pass of its own over a draft: what is kept it reads when it writes next.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+from semspec.errors import UserError
+from semspec.models import ModelConfig, ModelFacts
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.rules._base import RuleBase
+from semspec.rules._score import ScoreHead, read_score_head
+from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.types import Answer, Context, Draft, Query, Read, Role, What
+
+LAST = Read(What.HIDDEN, layers=(-1,))  # after the final norm
+
+
+@register("accept", "rsd")
+@dataclass(frozen=True, kw_only=True)
+class Rsd(RuleBase):
+    """Accepts a step that a process-reward model scores high enough (RSD)."""
+
+    threshold: float = 0.7
+    model: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/tiny-reward"))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold <= 1:
+            raise UserError(f"accept.threshold={self.threshold}: rewards go from 0 to 1")
+
+    def models(self) -> Mapping[Role, ModelConfig]:
+        return {"reward": self.model}
+
+    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
+        made = copy.copy(self)
+        object.__setattr__(made, "_head", read_score_head(self.model.fetch()))
+        return made
+
+    def open(self, kit: Kit) -> RsdSession:
+        head: ScoreHead | None = getattr(self, "_head", None)
+        return RsdSession(kit, self.threshold, head or read_score_head(self.model.fetch()))
+
+
+class RsdSession(StepSession):
+    passes: ClassVar[bool] = False  # the reward model reads the draft, not the target
+
+    def __init__(self, kit: Kit, threshold: float, head: ScoreHead) -> None:
+        super().__init__(kit)
+        self.threshold, self.head = threshold, head
+
+    def ponder(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Plan[Judgement]:
+        kit = self.kit
+        told: Answer = yield Query(
+            "reward", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=(LAST,)
+        )
+        # row i is token i - 1, so a step that ends before token ``end`` is seen at row ``end``
+        states = told[LAST][[end for _, end in spans], 0]
+        rewards = self.head(states).tolist()
+        return Judgement(lambda unit: rewards[unit] >= self.threshold, rewards)

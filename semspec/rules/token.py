@@ -1,0 +1,17 @@
+"""SpecSampling as step-level methods are compared with it: drafted by whole steps, kept by tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.registry import register
+from semspec.rules.lossless import Lossless
+
+
+@register("accept", "token")
+@dataclass(frozen=True, kw_only=True)
+class Token(Lossless):
+    """Lossless verification, token by token, of drafts made by whole steps (SpecSampling)."""
+
+    splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph", "sentence"})
