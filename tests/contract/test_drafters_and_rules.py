@@ -22,11 +22,12 @@ from semspec import registry, world
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import speculate
-from semspec.models import ModelConfig
+from semspec.models import ModelConfig, ModelFacts
 from semspec.pace import Pace, Steady
 from semspec.protocols import Plan
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
 from tests.support.law import PROMPT, SPLITTERS, toy_kit
+from tests.support.probes import random_probe
 
 DRAFTERS = registry.plugins("drafter")
 RULES = registry.plugins("accept")
@@ -51,6 +52,30 @@ def toy_reward() -> str:
     return folder
 
 
+TOY_FACTS = ModelFacts("toy", None, "", ToyEngine.layers, ToyEngine.width, "")
+
+
+@cache
+def toy_probe(role: str, features: str) -> str:
+    """A probe that fits the toy engine's hidden states, with random weights."""
+    folder = tempfile.mkdtemp(prefix="semspec-probe-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    plus = features == "plus"
+    probe = random_probe(
+        pooling=("mean", "max", "last") if plus else ("mean",),
+        logprobs=plus,
+        facts=TOY_FACTS,
+        seed=len(role),
+        role=role,
+    )
+    steps = 400  # all of them right, so that a risk can be certified
+    probe.tensors["calibration.scores"] = torch.linspace(0.3, 1, steps)
+    probe.tensors["calibration.semantic"] = torch.ones(steps)
+    probe.tensors["calibration.groups"] = torch.arange(steps)
+    probe.save(Path(folder) / "probe")
+    return str(Path(folder) / "probe")
+
+
 TOY_WORDS = {"verify": ("is .",), "negative": ("it",), "positive": ("is is",), "recap_text": " It"}
 TOY_OPTIONS: dict[str, Any] = {  # what makes a rule do something in the toy world
     "judge": {"threshold": 3.0, "first_by_target": 1},
@@ -64,7 +89,13 @@ def make(name: str, split: str, temperature: float) -> Any:
     options = dict(TOY_OPTIONS.get(name, {}))
     if "reward" in RULES[name].cls().models():
         options["model"] = ModelConfig(path=toy_reward())
-    return RULES[name].cls(**options).prepare({}, split, temperature)
+    known = {f.name for f in dataclasses.fields(RULES[name].cls)}
+    for role in ("target", "draft"):
+        if f"{role}_probe" in known:
+            features = "paper" if name == "semantic" else "plus"
+            options |= {f"{role}_probe": toy_probe(role, features), "allow_mismatch": True}
+    facts = {"target": TOY_FACTS, "draft": TOY_FACTS}
+    return RULES[name].cls(**options).prepare(facts, split, temperature)
 
 
 def engines(rule: Any) -> dict[Any, ToyEngine]:
