@@ -22,6 +22,7 @@ from semspec.models import ModelFacts, facts
 from semspec.pace import Adaptive, Steady
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.records import Mode
+from semspec.rules._base import RuleBase
 from semspec.splitters.token import TokenBoundary
 from semspec.text import Text
 from semspec.thinking import Thinking
@@ -56,15 +57,20 @@ class Solver:
         draft = drafting.model.fetch() if drafting is not None else None
         own = {role: model.fetch() for role, model in self.rule.models().items()}
         self.text = Text(str(target))
+        self.draft_text = Text(str(draft)) if draft is not None else None
+        if type(self.rule).prepare is not RuleBase.prepare:  # weights are hashed for artifacts only
+            known: dict[Role, ModelFacts] = {"target": facts(config.model, self.text.fingerprint)}
+            if self.draft_text is not None and drafting is not None:
+                known["draft"] = facts(drafting.model, self.draft_text.fingerprint)
+            self.rule = self.rule.prepare(known, config.split, config.temperature)
+        # of drafts whose tokenizer is another one: their own chat template, by context
+        self._draft_prompts: dict[int, list[int]] = {}
         try:
             self.engines["target"] = self._load(target, self.text)
-            known: dict[Role, ModelFacts] = {"target": facts(config.model, self.text.fingerprint)}
             if draft is not None and drafting is not None:
-                self.engines["draft"] = self._load_other(draft)
-                known["draft"] = facts(drafting.model, Text(str(draft)).fingerprint)
+                self.engines["draft"] = self._load_other(draft, drafting.own_prompt)
             for role, folder in own.items():
                 self.engines[role] = self._load_other(folder)
-            self.rule = self.rule.prepare(known, config.split, config.temperature)
         except BaseException:
             self.close()
             raise
@@ -78,7 +84,7 @@ class Solver:
         )  # a tokenizer may name an end that the weights' files do not
         return engine
 
-    def _load_other(self, folder: Path) -> Engine:
+    def _load_other(self, folder: Path, own_prompt: bool = False) -> Engine:
         text = Text(str(folder))
         build_bridge(self.text, text)  # refuses tokenizers that do not agree, before weights load
         engine = self._load(folder, text)
@@ -88,7 +94,12 @@ class Solver:
             target_vocabulary=self.engines["target"].vocabulary,
             draft_vocabulary=engine.vocabulary,
         )
-        return engine if bridge is None else BridgedEngine(engine, bridge)
+        if bridge is None:
+            return engine
+        prompts = self._draft_prompts
+        return BridgedEngine(
+            engine, bridge, (lambda context: prompts[context.key]) if own_prompt else None
+        )
 
     def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
         """What a drafter or a rule is given.
@@ -121,14 +132,16 @@ class Solver:
         def plans() -> Iterator[tuple[Context, Plan[Outcome]]]:
             for problem in problems:
                 prompt, ids = self.text.prompt(problem.question, problem.system)
-                room = self._room(problem, len(ids), budget or self.config.max_new_tokens)
                 self._contexts += 1
                 context = Context(self._contexts, ids)
+                longest = max(len(ids), self._draft_prompt(context, problem))
+                room = self._room(problem, longest, budget or self.config.max_new_tokens)
                 begun[context.key] = (problem, prompt)
                 yield context, self._plan(context, problem.id, prompt, mode, room)
 
         for done in self.driver.run(plans(), self.config.concurrency):
             problem, prompt = begun.pop(done.context.key)
+            self._draft_prompts.pop(done.context.key, None)
             outcome = replace(done.value, seconds=done.seconds)
             yield Solution(
                 problem,
@@ -171,6 +184,16 @@ class Solver:
             max_repeats=0,
         )
         return Pen(self.nested.open(kit), self.nested_rule.open(kit), self.config.nested_length)
+
+    def _draft_prompt(self, context: Context, problem: BenchmarkProblem) -> int:
+        """Prepares the draft's own prompt, where it reads one; how long that is."""
+        engine = self.engines.get("draft")
+        if not isinstance(engine, BridgedEngine) or engine.draft_prompt is None:
+            return 0
+        assert self.draft_text is not None
+        _, ids = self.draft_text.prompt(problem.question, problem.system)
+        self._draft_prompts[context.key] = ids
+        return len(ids)
 
     def _room(self, problem: BenchmarkProblem, prompt: int, budget: int) -> int:
         limit: int = min(engine.context_limit for engine in self.engines.values())

@@ -18,6 +18,8 @@ class LanguageModel:
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/tiny-draft"))
 
+    own_prompt: bool = True  # with marks of its own: reads its own chat template, not the target's
+
     uses: ClassVar[frozenset[Role]] = frozenset({"draft"})
     plain: ClassVar[bool] = False
     ahead: ClassVar[bool] = True
