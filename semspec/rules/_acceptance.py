@@ -5,6 +5,9 @@ The same functions run in the loop and inside a serving engine's verification.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 from torch import Tensor
 
 
@@ -24,18 +27,23 @@ def lossless_chain(
     Returns how many tokens are kept, and the distribution to draw the token after them from.
     """
     count = len(tokens)
-    at = tokens[:, None]
-    px = p[:count].gather(-1, at)[:, 0]
+    rows = _rows(count, p.device)
+    px = p[rows, tokens]
     if q is None:
         accepted = uniforms < px  # a point mass has q(x) = 1
     else:
         # min(1, p(x)/q(x)) > u, without the division: q(x) > 0 because x was drawn from q
-        accepted = uniforms * q.gather(-1, at)[:, 0] < px
+        accepted = uniforms * q[rows, tokens] < px
     keep = accepted_length(accepted)
     row = p[keep]
     if keep == count:
         return keep, row
     return keep, residual(row, int(tokens[keep]), None if q is None else q[keep])
+
+
+@lru_cache(maxsize=1024)
+def _rows(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device)
 
 
 def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
