@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semspec import config, provenance, run
+from semspec.errors import UserError
 from semspec.files import LineFile, cut_torn_line, parse, whole_lines, write_json
 from semspec.metrics import quantile, ratio_interval, wilson
 from semspec.solver import Solver
@@ -34,7 +35,7 @@ MAIN = {
     "semantic (paper)": ("accept=semantic",),
     "semantic_plus": PLUS,
     "semantic_plus, salvage, nested": (*PLUS, "salvage=true", "nested=lm"),
-    "random (paper)": ("accept=random",),
+    "random, rate 0.96": ("accept=random", "accept.rate=0.96"),  # as much as semantic accepts
     "logprob -4": ("accept=logprob",),
 }
 FEW = {
@@ -62,9 +63,11 @@ FEW = {
     "semantic_risk 0.02": ("accept=semantic_risk", "risk=0.02"),
     "semantic_risk 0.05": ("accept=semantic_risk", "risk=0.05"),
     "semantic_risk 0.10": ("accept=semantic_risk", "risk=0.10"),
-    "random, rate 0.9": ("accept=random", "rate=0.9"),
+    "random (paper)": ("accept=random",),
+    "random, rate 0.9": ("accept=random", "accept.rate=0.9"),
     "logprob -2": ("accept=logprob", "threshold=-2"),
     "logprob -8": ("accept=logprob", "threshold=-8"),
+    "logprob -14": ("accept=logprob", "threshold=-14"),
     "token level, lossless": ("accept=lossless", "split=token", "draft_length=5"),
     "oracle": ("accept=oracle",),
 }
@@ -78,7 +81,10 @@ def measure(temperature: float, problems: int, few: int, out: Path, only: Sequen
         if only and name not in only:
             continue
         arguments = [*overrides, f"temperature={temperature}", f"benchmark.seed={SEED}"]
-        solvers[name] = Solver(run.build(run.compose(config.expand_shorthands(arguments))))
+        try:
+            solvers[name] = Solver(run.build(run.compose(config.expand_shorthands(arguments))))
+        except UserError as error:
+            print(f"{name}: left out: {error}", file=sys.stderr)
     some = next(iter(solvers.values())).config.benchmark
     todo = list(islice(some.problems(), problems))
     for solver in solvers.values():  # first passes allocate

@@ -174,6 +174,12 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
         "calibration.semantic": torch.tensor(fresh.semantic),
         "calibration.groups": torch.tensor(fresh.groups),
     }
+    probe.config["calibration"] = {
+        "steps": len(fresh.scores),
+        "problems": len(set(fresh.groups)),
+        "temperature": probe.config["temperature"]["sampled"],
+        "below": {str(least): sum(x < least for x in fresh.semantic)},
+    }
     here = base.find(own["probe"], None)
     out = Path(own["out"] or here)
     kept = [f for f in here.iterdir() if f.suffix in (".md", ".svg")]

@@ -46,6 +46,18 @@ class SemanticRisk(RuleBase):
         probe = load_probe(
             self.target_probe, "target", "plus", models, split, temperature, self.allow_mismatch
         )
+        told = probe.config.get("calibration")
+        if told is None:
+            raise UserError(
+                f"probe {probe.name} was not calibrated for a risk: python -m"
+                f" semspec.calibrate_risk probe={self.target_probe or probe.name}"
+            )
+        if told["temperature"] != temperature and not self.allow_mismatch:
+            raise UserError(
+                f"probe {probe.name} was calibrated at temperature {told['temperature']:g}, and its"
+                f" guarantee does not hold at {temperature:g}: calibrate it there, or set"
+                " accept.allow_mismatch=true to go on without the guarantee"
+            )
         scores, semantic, groups = (column.tolist() for column in probe.calibration)
         return PreparedRisk(
             **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},

@@ -72,6 +72,7 @@ def toy_probe(role: str, features: str) -> str:
     probe.tensors["calibration.scores"] = torch.linspace(0.3, 1, steps)
     probe.tensors["calibration.semantic"] = torch.ones(steps)
     probe.tensors["calibration.groups"] = torch.arange(steps)
+    probe.config["calibration"] = {"temperature": 1.0}
     probe.save(Path(folder) / "probe")
     return str(Path(folder) / "probe")
 

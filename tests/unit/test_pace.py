@@ -1,0 +1,79 @@
+"""How much to draft: the length with the best goodput, worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from semspec.pace import Adaptive, Steady
+from semspec.types import Round
+
+
+def round_of(units: int, kept: int, draft: float, verify: float, write: float = 0.0) -> Round:
+    ends = [10 * (i + 1) for i in range(units)]
+    handed = [0] * 10 if write else []
+    return Round(
+        drafted=[0] * (10 * units),
+        ends=ends,
+        units_kept=kept,
+        handed=handed,
+        handed_ends=[10] if write else [],
+        seconds={"draft": draft, "verify": verify, "write": write},
+    )
+
+
+def goodput(n: int, a: float, d: float, v: float, w: float) -> float:
+    """The formula of ``Adaptive`` by the slow road: over all ways a draft can end."""
+    if n == 0:
+        return 1 / w
+    advanced = seconds = 0.0
+    for kept in range(n + 1):
+        chance = a**kept * (1 - a if kept < n else 1)
+        advanced += chance * (kept + (kept < n))
+        seconds += chance * (n * d + v * (1 + 0.1 * (n - 1)) + (w if kept < n else 0.0))
+    return advanced / seconds
+
+
+@pytest.mark.parametrize(
+    ("kept", "draft", "verify", "write"),
+    [(4, 0.1, 1.0, 5.0), (1, 0.1, 1.0, 5.0), (0, 2.0, 2.0, 1.0), (3, 0.5, 3.0, 4.0)],
+)
+def test_it_settles_on_the_best_length(
+    kept: int, draft: float, verify: float, write: float
+) -> None:
+    pace = Adaptive(longest=6, cap=512)
+    for _ in range(300):  # four units a draft, of which so many are accepted
+        pace.observe(round_of(4, kept, 4 * draft, 1.3 * verify, write if kept < 4 else 0.0))
+        if kept == 4:  # every cost has to be seen once
+            pace.write.add(write)
+    a = pace.accepted / pace.judged
+    assert a == pytest.approx(min(1.0, kept / min(4, kept + 1)), abs=0.02)
+    best = max(range(7), key=lambda n: goodput(n, a, draft, verify, write))
+    pace.idle = 0
+    assert pace.units() == best
+
+
+def test_it_tries_again_after_a_while_without_drafts() -> None:
+    pace = Adaptive(longest=4, cap=512, explore=3)
+    for _ in range(50):
+        pace.observe(round_of(1, 0, 2.0, 2.0, 1.0))
+    told = []
+    for _ in range(9):
+        units = pace.units()
+        told.append(units)
+        pace.observe(round_of(units, 0, 2.0 * units, 2.0 * units, 1.0))
+    assert 0 in told and 1 in told and told.count(0) > told.count(1)
+
+
+def test_the_cap_follows_what_was_accepted() -> None:
+    pace = Adaptive(longest=4, cap=512)
+    assert pace.unit_cap() == 512
+    for _ in range(30):
+        pace.observe(round_of(2, 2, 1.0, 1.0))
+    assert pace.unit_cap() == 20  # units of ten tokens
+    assert Adaptive(longest=4, cap=16, lengths=[30] * 40).unit_cap() == 16
+
+
+def test_steady_is_steady() -> None:
+    pace = Steady(3, 7)
+    pace.observe(round_of(3, 0, 9.0, 9.0))
+    assert (pace.units(), pace.unit_cap()) == (3, 7)
