@@ -24,11 +24,12 @@ from semspec.train_probe import build, result_table
 TARGET = ("role=target", "samples=20", "keep=8", "drafted=14")
 DRAFT = ("role=draft", "samples=20")
 COMMON = ("draft=tiny", "chains=mixed", "problems=112", "per_problem=4", "batch=112")
-TRAINING = ("hidden=[64,32]", "dropout=0.3", "rate=5e-4", "weight_decay=0.1", "epochs=40")
+# small: a step must cost less than 1 % of the target's pass, and larger ones were no better
+TRAINING = ("hidden=[32,16]", "dropout=0.3", "rate=5e-4", "weight_decay=0.1", "epochs=40")
 PROBES = (
     ("target-paper", TARGET, ("features=paper",)),
     ("target-last-layer", TARGET, ("features=last_layer",)),
-    ("target-plus", TARGET, ("features=plus", "hidden=[32,32]")),
+    ("target-plus", TARGET, ("features=plus", "hidden=[16,16]")),
     ("target-residues", TARGET, ("features=paper", "train_on=[residues]")),
     ("target-weekdays", TARGET, ("features=paper", "train_on=[weekdays]")),
     ("draft-paper", DRAFT, ("features=paper",)),
