@@ -4,7 +4,9 @@
 
 Each model is sampled once, at contexts that the speculative loop itself writes, and serves all of its
 probes: the paper's (all layers, averaged), the last layer alone, ours (target only), and two that
-know one of the embedded world's domains only. Killed, it goes on from where it was.
+know one of the embedded world's domains only. Killed, it goes on from where it was. What
+accept=semantic_risk goes by is then drawn from more problems, by
+``python -m semspec.calibrate_risk probe=hub_artifacts/probe-tiny-target-plus``.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from semspec.train_probe import build, result_table
 TARGET = ("role=target", "samples=20", "keep=8", "drafted=14")
 DRAFT = ("role=draft", "samples=20")
 COMMON = ("draft=tiny", "chains=mixed", "problems=112", "per_problem=4", "batch=112")
+# wider ones were no better; hidden=[32,16] ([16,16] for plus) is as good and a third cheaper
 TRAINING = ("hidden=[64,32]", "dropout=0.3", "rate=5e-4", "weight_decay=0.1", "epochs=40")
 PROBES = (
     ("target-paper", TARGET, ("features=paper",)),

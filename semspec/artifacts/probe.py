@@ -19,7 +19,7 @@ from torch import Tensor
 from semspec.artifacts import base
 from semspec.errors import UserError
 from semspec.models import ModelFacts
-from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
+from semspec.probes.features import Features, of_logprobs
 from semspec.probes.mlp import NAMES, Folded, shapes
 from semspec.types import Read, What
 
@@ -52,8 +52,6 @@ class Probe:
         only = len(picked) == 1
         self._last = picked[0] if only else None
         self._block = len(picked) * self.width
-        size = self.features.size(self.layers, self.width)
-        self._logprobs_at = size - len(LOGPROB_NAMES)
         weights = {name: self.tensors[name] for name in NAMES}
         activation = self.config["features"]["activation"]
         with torch.inference_mode():
@@ -174,8 +172,7 @@ class Probe:
 
         ``reads`` are those that ``values`` answers: of ``reads(spans)``, or ``draft_reads()``.
         """
-        count, block, at = len(spans), self._block, 0
-        parts: list[tuple[Tensor, int]] = []
+        count, parts = len(spans), []
         with torch.inference_mode():
             for read in reads:
                 if read.what is not What.POOLED:
@@ -187,23 +184,21 @@ class Probe:
                     states = states[:, self._last]
                 elif self._picked is not None:
                     states = states[:, self._picked]
-                parts.append((states.reshape(count, block).float(), at))
-                at += block
+                parts.append(states.reshape(count, self._block))
             if self.features.logprobs:
                 logprobs = values[LOGPROBS].tolist()
                 rows = [of_logprobs(logprobs[a:b]) for a, b in spans]
-                free = torch.tensor(rows, device=values[LOGPROBS].device)
-                parts.append((free, self._logprobs_at))
-            device = parts[0][0].device
-            if device != self._device:
-                self._folded.to(device)
-                self._device = device
-            return self._folded(parts)
+                parts.append(torch.tensor(rows, device=values[LOGPROBS].device))
+            x = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+            if x.device != self._device:
+                self._folded.to(x.device)
+                self._device = x.device
+            return self._folded(x.float())
 
     def of_rows(self, rows: Tensor) -> Tensor:
         """The same of features that are assembled already [rows, features]."""
         with torch.inference_mode():
-            return self._folded([(rows.float(), 0)])
+            return self._folded(rows.float())
 
 
 def _features(config: Mapping[str, Any]) -> Features:

@@ -42,6 +42,7 @@ class Chain:
     ids: list[int]  # of the prompt
     steps: list[list[int]]  # token ids
     texts: list[str]  # the same as text, without end-of-text tokens
+    question: str = ""
 
     def text(self, cut: int) -> str:
         """The context as text: the prompt and the first ``cut`` steps."""
@@ -89,14 +90,18 @@ class Pair:
     def stop_ids(self) -> frozenset[int]:
         return self.solver.engines["target"].stop_ids
 
-    def context(self, ids: Sequence[int]) -> Context:
-        return Context(next(self._keys), ids)
+    def context(self, question: str, ids: Sequence[int]) -> Context:
+        """A fresh one; a draft with marks of its own reads the question in its own template."""
+        context = Context(next(self._keys), ids)
+        self.solver._draft_prompt(context, BenchmarkProblem("", question))
+        return context
 
     def boundary(self) -> Boundary:
         opened: Boundary = self.solver.splitter.open(self.text.piece, self.config.longest_unit)
         return opened
 
     def forget(self, context: Context) -> None:
+        self.solver._draft_prompts.pop(context.key, None)
         for engine in self.solver.engines.values():
             engine.forget(context)
 
@@ -150,7 +155,7 @@ def _written(config: ProbeConfig, pair: Pair, batch: Sequence[Question]) -> dict
     def plans() -> Iterator[tuple[Context, Plan[list[int]]]]:
         for problem in problems:
             prompt, ids = pair.text.prompt(problem.question)
-            context = pair.context(ids)
+            context = pair.context(problem.question, ids)
             names[context.key] = problem.id
             kit = pair.solver.kit(problem.id, prompt, "plain")
             room = pair.engine.context_limit - len(ids)
@@ -176,7 +181,7 @@ def _cut(pair: Pair, question: Question, tokens: list[int] | None) -> Chain:
         ends.append(len(tokens))  # what was left open is a step, too
     steps = [tokens[a:b] for a, b in pairwise([0, *ends]) if b > a]
     texts = [pair.readable(step) for step in steps]
-    return Chain(question.id, question.domain, prompt, ids, steps, texts)
+    return Chain(question.id, question.domain, prompt, ids, steps, texts, question.question)
 
 
 def choose_cuts(config: ProbeConfig, chains: Sequence[Chain], limit: int) -> dict[str, list[int]]:

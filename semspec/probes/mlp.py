@@ -67,12 +67,10 @@ class Folded:
         for name in ("w1", "b1", "w2", "b2", "w3", "b3"):
             setattr(self, name, getattr(self, name).to(device))
 
-    def __call__(self, parts: Sequence[tuple[Tensor, int]]) -> Tensor:
-        """Probabilities [rows] of features that come in parts: (values [rows, k], first column)."""
-        x = self.b1
-        for values, at in parts:  # each part meets its own columns: nothing is joined or copied
-            x = torch.addmm(x, values, self.w1[:, at : at + values.shape[1]].t())
+    def __call__(self, x: Tensor) -> Tensor:
+        """Probabilities [rows] of features [rows, inputs], float32."""
+        x = F.linear(x, self.w1, self.b1)
         x = F.gelu(x) if self.gelu else x.relu_()
-        x = torch.addmm(self.b2, x, self.w2.t())
+        x = F.linear(x, self.w2, self.b2)
         x = F.gelu(x) if self.gelu else x.relu_()
-        return torch.addmm(self.b3, x, self.w3.t()).sigmoid_().squeeze(1)
+        return F.linear(x, self.w3, self.b3).sigmoid_().view(-1)

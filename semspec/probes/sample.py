@@ -141,7 +141,7 @@ class _Unit:
         # few chains: several sessions of each, so that a batch is full all the same
         self.lanes = max(1, min(config.samples, config.batch // len(self.cuts)))
         self.sessions = {
-            name: [pair.context(own[0][0].ids) for _ in range(self.lanes)]
+            name: [pair.context(own[0][0].question, own[0][0].ids) for _ in range(self.lanes)]
             for name, own in self.cuts.items()
         }
         self.pools = tuple(Read(What.POOLED, reduce=p) for p in config.pooling)  # type: ignore[arg-type]

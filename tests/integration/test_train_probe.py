@@ -23,6 +23,7 @@ from semspec.probes.progress import Steps
 from semspec.text import Text
 from semspec.train_probe import build
 from semspec.types import Context, Query, Sampling
+from tests.integration.test_own_prompt import renamed  # noqa: F401
 from tests.support.pair import DRAFT, TARGET
 from tests.support.probes import configuration, options
 
@@ -210,3 +211,14 @@ def test_the_drafts_probe_is_the_drafts(tmp_path: Path) -> None:
     assert probe.check(model, split="sentence", role="draft") == []
     assert probe.config["data"]["drafted"] == 0
     assert probe.features.layers == (2,)
+
+
+def test_a_draft_with_marks_of_its_own_reads_its_own_prompt(renamed: Path, tmp_path: Path) -> None:  # noqa: F811
+    texts = []
+    for path in (renamed, DRAFT):
+        more = (f"draft.model.path={path}", "draft=tiny", "chains=world", "samples=2", "drafted=2")
+        folder = tmp_path / f"run-{path.name}"
+        make_here(*options(folder, *more, "batch=14"))
+        files = sorted((folder / "samples").glob("*.jsonl"))
+        texts.append([line["text"] for file in files for line in map(json.loads, file.open())])
+    assert texts[0] == texts[1]
