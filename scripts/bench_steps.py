@@ -37,6 +37,7 @@ MAIN = {
     "semantic_plus, salvage, nested": (*PLUS, "salvage=true", "nested=lm"),
     "random, rate 0.96": ("accept=random", "accept.rate=0.96"),  # as much as semantic accepts
     "logprob -4": ("accept=logprob",),
+    "logprob -4, salvage, nested": ("accept=logprob", "salvage=true", "nested=lm"),
 }
 FEW = {
     "semantic, last layer": ("accept=semantic", "probe=last_layer"),
@@ -51,6 +52,7 @@ FEW = {
         "accept.draft_probe=embedded/probe-tiny-draft-weekdays",
     ),
     "threshold on the paper's features": ("accept=semantic_plus", "features=paper"),
+    "semantic_plus, threshold 0.1": (*PLUS, "threshold=0.1"),
     "semantic_plus, salvage": (*PLUS, "salvage=true"),
     "semantic_plus, nested": (*PLUS, "nested=lm"),
     "semantic_plus, ahead": (*PLUS, "ahead=true"),
