@@ -19,6 +19,7 @@ import pytest
 from semspec import registry
 from semspec.config import HELP
 from tests.support.pair import DRAFT, TARGET
+from tests.support.processes import hear_interrupts
 
 QUICK = ("benchmark.domains=[residues]", "max_new_tokens=120")
 
@@ -152,7 +153,9 @@ def test_a_failing_job_does_not_take_the_sweep_along(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_with_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
     arguments = ("problems=30", *QUICK, f"hydra.run.dir={tmp_path}")
-    process = subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(*arguments), stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+    )
     committed = tmp_path / "problems.jsonl"
     while not (committed.exists() and committed.stat().st_size) and process.poll() is None:
         time.sleep(0.01)

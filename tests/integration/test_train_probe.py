@@ -26,6 +26,7 @@ from semspec.types import Context, Query, Sampling
 from tests.integration.test_own_prompt import renamed  # noqa: F401
 from tests.support.pair import DRAFT, TARGET
 from tests.support.probes import configuration, options
+from tests.support.processes import hear_interrupts
 
 
 def command(*arguments: str) -> list[str]:
@@ -158,7 +159,10 @@ def test_a_killed_training_ends_with_the_same_bytes(trained: Path, tmp_path: Pat
 
 def test_an_interrupt_ends_with_one_line(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        command(*options(tmp_path / "run", "problems=200")), stderr=subprocess.PIPE, text=True
+        command(*options(tmp_path / "run", "problems=200")),
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
     )
     chains = tmp_path / "run" / "chains.jsonl"
     while not (chains.exists() and chains.stat().st_size) and process.poll() is None:
