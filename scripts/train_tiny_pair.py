@@ -7,7 +7,8 @@ two-layer model that learns to compute (drill rows early, whole solutions late) 
 early: it looks up the latest value well and older ones badly, so its errors are errors of meaning.
 The target begins with rows of nothing but values to recall, until an induction head has formed,
 learns the rest with two layers, and is then *grown*, 2 -> 6 -> 24, by copying blocks whose
-output projections start at zero, so that every growth keeps the function. Shallow models learn
+output projections start at zero, so that every growth keeps the function. On one busy core
+the draft took 35 minutes and the target 70. Shallow models learn
 several times faster per second than deep ones, which is what makes a deep target cheap.
 """
 
