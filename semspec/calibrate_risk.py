@@ -24,6 +24,7 @@ from rich.table import Table
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
 from semspec.calibration.risk import certify
+from semspec.command import ends_in_one_line
 from semspec.errors import UserError
 from semspec.metrics import wilson
 from semspec.probes.make import labelled_rows, sampled
@@ -195,14 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(HELP, end="")
         return
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    try:
-        run(given)
-    except UserError as error:
-        print(f"semspec: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)
-        sys.exit(130)
+    ends_in_one_line(lambda: run(given))
 
 
 if __name__ == "__main__":

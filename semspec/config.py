@@ -107,14 +107,14 @@ HELP = {
 def register_configs() -> None:
     """Makes every plugin's dataclass a node of its Hydra group."""
     store = ConfigStore.instance()
-    store.store(name="run_schema", node=_composable(RunConfig))
+    store.store(name="run_schema", node=composable(RunConfig))
     for group, kind in GROUPS.items():
         assert kind in get_args(registry.Kind)
         for name, plugin in registry.plugins(kind).items():  # type: ignore[arg-type]
-            store.store(group=group, name=name, node=_composable(plugin.cls))
+            store.store(group=group, name=name, node=composable(plugin.cls))
 
 
-def _composable(cls: type[Any]) -> DictConfig:
+def composable(cls: type[Any]) -> DictConfig:
     """A dataclass as a node that presets and overrides may still write to.
 
     OmegaConf takes frozen for read-only while it composes; the objects that are built from the

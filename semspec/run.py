@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import __version__, config
+from semspec.command import ends_in_one_line
 from semspec.errors import UserError
 
 FAILED: list[str] = []  # of a sweep: jobs that failed do not take the others along
@@ -34,7 +35,7 @@ def build(composed: DictConfig) -> config.RunConfig:
     try:
         made = OmegaConf.to_object(composed)
     except OmegaConfBaseException as error:
-        raise UserError(_one_line(error)) from error
+        raise UserError(one_line(error)) from error
     assert isinstance(made, config.RunConfig), type(made)
     if made.prompt is not None:
         from semspec.benchmarks.prompt import Prompt
@@ -82,7 +83,7 @@ def check_arguments(given: Sequence[str], sweep: bool = True) -> None:
             swept = override.is_sweep_override()
             values = list(override.sweep_string_iterator()) if swept else []
         except HydraException as error:
-            raise UserError(f"cannot read '{text}' ({_one_line(error)}): quote it") from error
+            raise UserError(f"cannot read '{text}' ({one_line(error)}): quote it") from error
         if swept and not sweep:
             raise UserError(f"'{text}' is several values: add -m for a sweep, or quote the value")
         choices.append([f"{key}={value}" for value in values] if swept else [text])
@@ -115,12 +116,12 @@ def _explain(error: Exception, job: Sequence[str]) -> str:
         elif "." not in key and key not in keys:
             hint = config.nearest(key, keys)
             return f"unknown option '{key}'{hint} see python -m semspec.run --help"
-    told = _one_line(error)
+    told = one_line(error)
     culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in told), None)
     return f"{culprit}: {told}" if culprit else told
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     while error.__cause__ is not None:  # Hydra wraps what says more
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -154,15 +155,7 @@ def run_job(composed: DictConfig) -> None:
 
 
 def main() -> None:
-    try:
-        _main(sys.argv[1:])
-    except UserError as error:
-        print(f"semspec: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(130)  # nothing that still runs may turn it into another exit status
+    ends_in_one_line(lambda: _main(sys.argv[1:]))
     if FAILED:
         print(f"semspec: {len(FAILED)} of the sweep's jobs failed", file=sys.stderr)
         sys.exit(2)
@@ -191,7 +184,7 @@ def _main(arguments: list[str]) -> None:
     try:
         start(run_job)()
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_one_line(error)) from error
+        raise UserError(one_line(error)) from error
     except OSError as error:  # Hydra's own: the run's folder cannot be made
         raise UserError(f"{error}: choose another hydra.run.dir, or free space") from error
 

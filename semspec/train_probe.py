@@ -7,7 +7,6 @@ off, and a folder's samples serve any number of trainings.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -23,10 +22,11 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from semspec import config as shared
+from semspec.command import ends_in_one_line
 from semspec.errors import UserError
 from semspec.probes.checks import HELP, check
 from semspec.probes.settings import CLUSTERS, FEATURES, ProbeConfig
-from semspec.run import _one_line
+from semspec.run import one_line
 from semspec.terminal import open_console
 
 GROUPS = ("model", "draft", "engine", "cluster", "features")
@@ -41,10 +41,10 @@ EXAMPLES = (
 def register_configs() -> None:
     shared.register_configs()
     store = ConfigStore.instance()
-    store.store(name="train_probe_schema", node=shared._composable(ProbeConfig))
+    store.store(name="train_probe_schema", node=shared.composable(ProbeConfig))
     for group, known in (("cluster", CLUSTERS), ("features", FEATURES)):
         for name, cls in known.items():
-            store.store(group=group, name=name, node=shared._composable(cls))
+            store.store(group=group, name=name, node=shared.composable(cls))
 
 
 def options(group: str) -> dict[str, str]:
@@ -87,7 +87,7 @@ def _check_argument(argument: str) -> None:
 
 
 def _explain(error: Exception, arguments: Sequence[str]) -> str:
-    told = _one_line(error)
+    told = one_line(error)
     culprit = next((a for a in arguments if f"'{a.partition('=')[2]}'" in told), None)
     return f"{culprit}: {told}" if culprit else told
 
@@ -148,26 +148,22 @@ def result_table(figures: dict[str, Any]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        if {"-h", "--help"} & set(given):
-            show_help()
-            return
-        config = build(given)
-        logging.getLogger("transformers").setLevel(logging.ERROR)
-        from semspec.probes.make import make  # torch takes seconds: not for the help
-        from semspec.probes.progress import Steps
+    ends_in_one_line(lambda: _main(given))
 
-        console = open_console()
-        probe, out = make(config, Steps(console, config.quiet))
-        console.print(result_table(probe.config["metrics"]))
-        console.print(f"probe: {out}", soft_wrap=True, highlight=False, markup=False)
-    except UserError as error:
-        print(f"semspec: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(130)  # nothing that still runs may turn it into another exit status
+
+def _main(given: Sequence[str]) -> None:
+    if {"-h", "--help"} & set(given):
+        show_help()
+        return
+    config = build(given)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    from semspec.probes.make import make  # torch takes seconds: not for the help
+    from semspec.probes.progress import Steps
+
+    console = open_console()
+    probe, out = make(config, Steps(console, config.quiet))
+    console.print(result_table(probe.config["metrics"]))
+    console.print(f"probe: {out}", soft_wrap=True, highlight=False, markup=False)
 
 
 if __name__ == "__main__":
