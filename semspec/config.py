@@ -31,8 +31,27 @@ ANSWER_BY = ("either", "target")
 CONF = beside_package("conf")
 
 
+class Decoding:
+    """What follows from the options about sampling and units, which several commands have."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    split: str
+    step_cap: int
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_k, self.top_p)
+
+    @property
+    def longest_unit(self) -> int:
+        """Tokens in one unit at most (SpecReason's cap for steps is 512)."""
+        return self.step_cap or (1 if self.split == "token" else 512)
+
+
 @dataclass(kw_only=True)
-class RunConfig:
+class RunConfig(Decoding):
     """Everything that a run depends on; ``python -m semspec.run --help`` explains each."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -62,15 +81,6 @@ class RunConfig:
     prompt: str | None = None
     transcript: bool = True
     quiet: bool = False
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_k, self.top_p)
-
-    @property
-    def longest_unit(self) -> int:
-        """Tokens in one unit at most (SpecReason's cap for steps is 512)."""
-        return self.step_cap or (1 if self.split == "token" else 512)
 
 
 HELP = {
@@ -205,16 +215,9 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 def check(config: RunConfig) -> None:
     """Refuses what cannot work, before any model is loaded."""
-    for name, least in (
-        ("draft_length", 1),
-        ("nested_length", 1),
-        ("max_new_tokens", 1),
-        ("problems", 1),
-    ):
-        if getattr(config, name) < least:
-            raise UserError(f"{name}={getattr(config, name)}: give at least {least}")
-    if config.concurrency < 1:
-        raise UserError(f"concurrency={config.concurrency}: give at least 1")
+    for name in ("draft_length", "nested_length", "max_new_tokens", "problems", "concurrency"):
+        if getattr(config, name) < 1:
+            raise UserError(f"{name}={getattr(config, name)}: give at least 1")
     if not 0 <= config.temperature < math.inf or 0 < config.temperature < 1e-3:
         raise UserError(
             f"temperature={config.temperature}: give 0 (greedy) or more, at least 0.001"

@@ -52,6 +52,7 @@ class Driver:
 
     def __init__(self, engines: Mapping[Role, Engine]) -> None:
         self.engines = engines
+        self._pool: ThreadPoolExecutor | None = None  # made when models first run side by side
 
     def run(
         self, plans: Iterable[tuple[Context, Plan[T]]], concurrency: int = 1
@@ -91,8 +92,9 @@ class Driver:
         side_by_side = any(len({q.model for q in one.queries}) > 1 for one in turn)
         asked = time.perf_counter()
         if side_by_side:
-            with ThreadPoolExecutor(len(batches)) as pool:
-                told = list(pool.map(self._timed, batches.items()))
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(len(self.engines))
+            told = list(self._pool.map(self._timed, batches.items()))
         else:
             told = [self._timed(item) for item in batches.items()]
         everything = time.perf_counter() - asked

@@ -165,8 +165,7 @@ def _commit(
     context: Context, kit: Kit, draft: Draft, verdict: Verdict, left: int, done: Round
 ) -> None:
     """Appends what the verdict keeps and writes: never past an end of text or the budget."""
-    nodes = verdict.path if verdict.path is not None else range(verdict.keep)
-    kept = [draft.tokens[i] for i in nodes][: verdict.keep]
+    kept = _kept(draft, verdict)
     # a budget may cut a written token off: the law of the first ``budget`` tokens stays the same
     written = list(verdict.write)[: left - len(kept)]
     if kept and kept[-1] in kit.stop_ids:
@@ -178,6 +177,11 @@ def _commit(
     done.scores, done.note = verdict.scores, verdict.note
     context.extend(kept)
     context.extend(written)
+
+
+def _kept(draft: Draft, verdict: Verdict) -> list[int]:
+    nodes = verdict.path if verdict.path is not None else range(verdict.keep)
+    return [draft.tokens[i] for i in nodes][: verdict.keep]
 
 
 def _hand_over(
@@ -221,8 +225,7 @@ def _write_speculatively(
             verdict = yield from _booked(pen.rule.judge(context, draft), inner)
         else:
             verdict = Verdict(handover=Handover(units=1))
-        nodes = verdict.path if verdict.path is not None else range(verdict.keep)
-        kept = [draft.tokens[i] for i in nodes][: verdict.keep]
+        kept = _kept(draft, verdict)
         tokens = [*kept, *verdict.write][:left]
         if verdict.handover is not None and len(tokens) < left:
             query = Query(

@@ -64,7 +64,7 @@ class Solver:
                 known["draft"] = facts(drafting.model, self.draft_text.fingerprint)
             self.rule = self.rule.prepare(known, config.split, config.temperature)
         # of drafts whose tokenizer is another one: their own chat template, by context
-        self._draft_prompts: dict[int, list[int]] = {}
+        self.draft_prompts: dict[int, list[int]] = {}
         try:
             self.engines["target"] = self._load(target, self.text)
             if draft is not None and drafting is not None:
@@ -96,7 +96,7 @@ class Solver:
         )
         if bridge is None:
             return engine
-        prompts = self._draft_prompts
+        prompts = self.draft_prompts
         return BridgedEngine(
             engine, bridge, (lambda context: prompts[context.key]) if own_prompt else None
         )
@@ -134,14 +134,14 @@ class Solver:
                 prompt, ids = self.text.prompt(problem.question, problem.system)
                 self._contexts += 1
                 context = Context(self._contexts, ids)
-                longest = max(len(ids), self._draft_prompt(context, problem))
+                longest = max(len(ids), self.prepare_draft_prompt(context, problem))
                 room = self._room(problem, longest, budget or self.config.max_new_tokens)
                 begun[context.key] = (problem, prompt)
                 yield context, self._plan(context, problem.id, prompt, mode, room)
 
         for done in self.driver.run(plans(), self.config.concurrency):
             problem, prompt = begun.pop(done.context.key)
-            self._draft_prompts.pop(done.context.key, None)
+            self.draft_prompts.pop(done.context.key, None)
             outcome = replace(done.value, seconds=done.seconds)
             yield Solution(
                 problem,
@@ -185,14 +185,14 @@ class Solver:
         )
         return Pen(self.nested.open(kit), self.nested_rule.open(kit), self.config.nested_length)
 
-    def _draft_prompt(self, context: Context, problem: BenchmarkProblem) -> int:
+    def prepare_draft_prompt(self, context: Context, problem: BenchmarkProblem) -> int:
         """Prepares the draft's own prompt, where it reads one; how long that is."""
         engine = self.engines.get("draft")
         if not isinstance(engine, BridgedEngine) or engine.draft_prompt is None:
             return 0
         assert self.draft_text is not None
         _, ids = self.draft_text.prompt(problem.question, problem.system)
-        self._draft_prompts[context.key] = ids
+        self.draft_prompts[context.key] = ids
         return len(ids)
 
     def _room(self, problem: BenchmarkProblem, prompt: int, budget: int) -> int:

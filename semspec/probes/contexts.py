@@ -93,7 +93,7 @@ class Pair:
     def context(self, question: str, ids: Sequence[int]) -> Context:
         """A fresh one; a draft with marks of its own reads the question in its own template."""
         context = Context(next(self._keys), ids)
-        self.solver._draft_prompt(context, BenchmarkProblem("", question))
+        self.solver.prepare_draft_prompt(context, BenchmarkProblem("", question))
         return context
 
     def boundary(self) -> Boundary:
@@ -101,7 +101,7 @@ class Pair:
         return opened
 
     def forget(self, context: Context) -> None:
-        self.solver._draft_prompts.pop(context.key, None)
+        self.solver.draft_prompts.pop(context.key, None)
         for engine in self.solver.engines.values():
             engine.forget(context)
 

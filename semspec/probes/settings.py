@@ -8,8 +8,9 @@ from typing import Any, Literal
 from omegaconf import MISSING
 
 from semspec import world
+from semspec.config import Decoding
 from semspec.models import ModelConfig
-from semspec.types import Role, Sampling
+from semspec.types import Role
 
 Pooling = Literal["mean", "max", "last"]
 POOLINGS: tuple[Pooling, ...] = ("mean", "max", "last")
@@ -98,7 +99,7 @@ FEATURES: dict[str, type[FeatureOptions]] = {
 
 
 @dataclass(kw_only=True)
-class ProbeConfig:
+class ProbeConfig(Decoding):
     """Everything that a probe depends on; ``python -m semspec.train_probe --help`` explains each."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -149,14 +150,6 @@ class ProbeConfig:
     memory: float = 2.0
     max_temperature: float = 1.0
     quiet: bool = False
-
-    @property
-    def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_k, self.top_p)
-
-    @property
-    def longest_unit(self) -> int:
-        return self.step_cap or 512
 
     @property
     def probed(self) -> Role:

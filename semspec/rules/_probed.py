@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -10,32 +10,48 @@ from omegaconf import OmegaConf
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelFacts, beside_package
+from semspec.protocols import Kit
+from semspec.rules._base import RuleBase
+from semspec.rules._steps import StepSession
 from semspec.types import Role
 
 FEATURES = ("paper", "last_layer", "plus")
 
 
-def load_probe(
-    given: str | None,
-    role: Role,
-    features: str,
-    models: Mapping[Role, ModelFacts],
-    split: str,
-    temperature: float,
-    allow_mismatch: bool,
-) -> Probe:
-    """The probe of a role: ``given`` (a folder, embedded/NAME, owner/name[@revision]) or indexed."""
-    model = models[role]
-    place, revision = _at(given) if given else _indexed(model, role, features)
-    probe = Probe.load(place, revision)
-    probe.check(
-        model,
-        split=split,
-        temperature=temperature,
-        role=role,
-        allow_mismatch=allow_mismatch,
-    )
-    return probe
+@dataclass(frozen=True, kw_only=True)
+class Probed(RuleBase):
+    """A rule that scores steps by probes; ``prepare`` makes of it one that has them loaded."""
+
+    target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
+    allow_mismatch: bool = False  # use a probe that was trained for something else
+
+    def options(self) -> dict[str, Any]:
+        """Its own options, for the prepared rule."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def load(
+        self,
+        given: str | None,
+        features: str,
+        role: Role,
+        model: ModelFacts,
+        split: str,
+        temperature: float,
+    ) -> Probe:
+        """The probe of a role: ``given`` (a folder, embedded/NAME, owner/name[@revision]) or indexed."""
+        place, revision = _at(given) if given else _indexed(model, role, features)
+        probe = Probe.load(place, revision)
+        probe.check(
+            model,
+            split=split,
+            temperature=temperature,
+            role=role,
+            allow_mismatch=self.allow_mismatch,
+        )
+        return probe
+
+    def open(self, kit: Kit) -> StepSession:
+        raise AssertionError("prepare() comes first")
 
 
 def _at(given: str) -> tuple[str, str | None]:

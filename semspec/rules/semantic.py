@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,21 +11,18 @@ from semspec.errors import UserError
 from semspec.models import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._base import RuleBase
-from semspec.rules._probed import load_probe
+from semspec.rules._probed import Probed
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.types import Answer, Context, Draft, Read, Role, What
 
 
 @register("accept", "semantic")
 @dataclass(frozen=True, kw_only=True)
-class Semantic(RuleBase):
+class Semantic(Probed):
     """SemanticSpec: accepts a step with probability min(1, f_T / f_D), both from trained probes."""
 
     probe: str = "paper"  # paper: all layers; last_layer: the paper's ablation
-    target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
-    draft_probe: str | None = None
-    allow_mismatch: bool = False  # use probes that were trained for something else
+    draft_probe: str | None = None  # likewise
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED})
 
@@ -38,19 +34,14 @@ class Semantic(RuleBase):
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> Prepared:
         def load(given: str | None, role: Role) -> Probe:
-            return load_probe(
-                given, role, self.probe, models, split, temperature, self.allow_mismatch
-            )
+            return self.load(given, self.probe, role, models[role], split, temperature)
 
         # a drafter without a model has no hidden states: its drafts are certain, f_D = 1
         return Prepared(
-            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            **self.options(),
             target=load(self.target_probe, "target"),
             draft=load(self.draft_probe, "draft") if "draft" in models else None,
         )
-
-    def open(self, kit: Kit) -> StepSession:
-        raise AssertionError("prepare() comes first")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ show. And a step that the target would say with probability .2 is no worse than 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,23 +18,20 @@ from semspec.errors import UserError
 from semspec.models import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._base import RuleBase
-from semspec.rules._probed import FEATURES, load_probe
+from semspec.rules._probed import FEATURES, Probed
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.types import Answer, Context, Draft, Read, Role, What
 
 
 @register("accept", "semantic_plus")
 @dataclass(frozen=True, kw_only=True)
-class SemanticPlus(RuleBase):
+class SemanticPlus(Probed):
     """Accepts a step whose meaning the target's richer probe holds probable enough (ours)."""
 
     # least semantic probability that is accepted; on the shipped probe's calibration set, 3 of 502
     # accepted steps are ones that the target would hardly say
     threshold: float = 0.25
     features: str = "plus"  # paper, last_layer: the same rule on other features, to compare
-    target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
-    allow_mismatch: bool = False  # use a probe that was trained for something else
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
 
@@ -49,20 +45,11 @@ class SemanticPlus(RuleBase):
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> PreparedPlus:
         return PreparedPlus(
-            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
-            target=load_probe(
-                self.target_probe,
-                "target",
-                self.features,
-                models,
-                split,
-                temperature,
-                self.allow_mismatch,
+            **self.options(),
+            target=self.load(
+                self.target_probe, self.features, "target", models["target"], split, temperature
             ),
         )
-
-    def open(self, kit: Kit) -> StepSession:
-        raise AssertionError("prepare() comes first")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,23 +12,19 @@ from semspec.errors import UserError
 from semspec.models import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._base import RuleBase
-from semspec.rules._probed import load_probe
-from semspec.rules._steps import StepSession
+from semspec.rules._probed import Probed
 from semspec.rules.semantic_plus import ScoreSession
 from semspec.types import Role, What
 
 
 @register("accept", "semantic_risk")
 @dataclass(frozen=True, kw_only=True)
-class SemanticRisk(RuleBase):
+class SemanticRisk(Probed):
     """Accepts steps so that at most this share of them is what the target would hardly say (ours)."""
 
     risk: float = 0.05  # P(an accepted step has a semantic probability below ``least``), at most
     least: float = 0.05  # a step below this is one that the target would hardly say
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
-    target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
-    allow_mismatch: bool = False  # use a probe that was trained for something else
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
 
@@ -43,9 +38,7 @@ class SemanticRisk(RuleBase):
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> PreparedRisk:
-        probe = load_probe(
-            self.target_probe, "target", "plus", models, split, temperature, self.allow_mismatch
-        )
+        probe = self.load(self.target_probe, "plus", "target", models["target"], split, temperature)
         told = probe.config.get("calibration")
         if told is None:
             raise UserError(
@@ -60,7 +53,7 @@ class SemanticRisk(RuleBase):
             )
         scores, semantic, groups = (column.tolist() for column in probe.calibration)
         return PreparedRisk(
-            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            **self.options(),
             target=probe,
             certified=certify(
                 scores,
@@ -71,9 +64,6 @@ class SemanticRisk(RuleBase):
                 delta=1 - self.confidence,
             ),
         )
-
-    def open(self, kit: Kit) -> StepSession:
-        raise AssertionError("prepare() comes first")
 
 
 @dataclass(frozen=True, kw_only=True)

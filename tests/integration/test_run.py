@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -19,7 +18,7 @@ import pytest
 from semspec import registry
 from semspec.config import HELP
 from tests.support.pair import DRAFT, TARGET
-from tests.support.processes import hear_interrupts
+from tests.support.processes import finished, hear_interrupts
 
 QUICK = ("benchmark.domains=[residues]", "max_new_tokens=120")
 
@@ -31,18 +30,7 @@ def command(*arguments: str) -> list[str]:
 def run(
     *arguments: str, code: int = 0, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"COLUMNS": "100", "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment,
-        cwd=cwd,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+    return finished(command(*arguments), code, cwd)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from semspec.types import Context, Query, Sampling
 from tests.integration.test_own_prompt import renamed  # noqa: F401
 from tests.support.pair import DRAFT, TARGET
 from tests.support.probes import configuration, options
-from tests.support.processes import hear_interrupts
+from tests.support.processes import finished, hear_interrupts
 
 
 def command(*arguments: str) -> list[str]:
@@ -34,17 +33,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"COLUMNS": "100", "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+    return finished(command(*arguments), code)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
