@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
@@ -263,11 +263,17 @@ def check(config: RunConfig) -> None:
         )
     wanted = rule.needs | ({What.PROBS} if config.salvage else set())
     wanted |= set() if config.nested.plain else config.nested_accept.needs
+    for group in ("draft", "nested"):
+        drafter = getattr(config, group)
+        if lacking := drafter.needs - engine.offers:
+            raise UserError(
+                f"{group}={_name(group, drafter)} reads {_told(lacking)} of the target, which"
+                f" engine={_name('engine', engine)} cannot give: use engine=hf, or another drafter"
+            )
     missing = wanted - engine.offers
     if missing:
-        wants = ", ".join(sorted(what.value for what in missing))
         raise UserError(
-            f"accept={_name('accept', rule)} reads {wants}, which"
+            f"accept={_name('accept', rule)} reads {_told(missing)}, which"
             f" engine={_name('engine', engine)} cannot give: use engine=hf, or another rule"
         )
 
@@ -278,6 +284,10 @@ def _check_greedy(group: str, rule: Any, temperature: float, unused: bool) -> No
             f"{group}={_name(group, rule)} writes the most likely token at any temperature, which"
             f" is not what the target alone does: set temperature=0, or use {group}=lossless"
         )
+
+
+def _told(reads: Iterable[What]) -> str:
+    return ", ".join(sorted(what.value for what in reads))
 
 
 def _name(group: str, plugin: object) -> str:

@@ -25,6 +25,7 @@ from semspec.types import (
     Room,
     Round,
     Sampling,
+    Seen,
     Verdict,
     What,
 )
@@ -72,8 +73,14 @@ class Kit:
 class DraftSession(Protocol):
     """A drafter at work on one problem."""
 
+    watches: tuple[Read, ...]  # per-row reads that ride on every pass of the target
+
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         """Proposes at most ``room.tokens`` tokens; an empty draft leaves the round to the target."""
+        ...
+
+    def see(self, seen: Seen) -> None:
+        """Rows it watches, of tokens that are in the context; comes before ``observe``."""
         ...
 
     def observe(self, context: Context, done: Round) -> None:
@@ -85,6 +92,7 @@ class Drafter(Protocol):
     """Proposes tokens."""
 
     uses: ClassVar[frozenset[Role]]  # the models that it asks
+    needs: ClassVar[frozenset[What]]  # what it reads from the target
     plain: ClassVar[bool]  # whether it never drafts, so that the target may write to the end
     ahead: ClassVar[bool]  # whether it can draft what follows ``Room.tail``
 

@@ -213,6 +213,19 @@ class Verdict:
     note: str = ""  # one line for a transcript: why
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a drafter watched: rows for the positions ``start`` to ``start + count - 1`` of a context.
+
+    The row of a position is the target's state after reading the token there: it predicts the next
+    token. Segments may overlap what is known already.
+    """
+
+    start: int
+    count: int
+    values: Mapping[Read, Any]  # as in ``Answer.values``, cut to ``count`` rows
+
+
 Writer = Literal["draft", "target"]
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.models import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.types import Answer, Context, Draft, Generate, Query, Read, Role, Room, Round, What
+from semspec.types import Answer, Context, Draft, Generate, Query, Read, Role, Room, What
 
 
 @register("drafter", "lm")
 @dataclass(frozen=True, kw_only=True)
-class LanguageModel:
+class LanguageModel(DrafterBase):
     """A small model samples the next steps (or tokens) with the target's own sampling."""
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/tiny-draft"))
@@ -21,14 +22,13 @@ class LanguageModel:
     own_prompt: bool = True  # with marks of its own: reads its own chat template, not the target's
 
     uses: ClassVar[frozenset[Role]] = frozenset({"draft"})
-    plain: ClassVar[bool] = False
     ahead: ClassVar[bool] = True
 
     def open(self, kit: Kit) -> LanguageModelSession:
         return LanguageModelSession(kit)
 
 
-class LanguageModelSession:
+class LanguageModelSession(DraftSessionBase):
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
         # a greedy draft is a point mass: nothing was sampled, so there is no q to read
@@ -54,6 +54,3 @@ class LanguageModelSession:
             probs=answer.values.get(Read(What.PROBS)),
             evidence=answer.values,
         )
-
-    def observe(self, context: Context, done: Round) -> None:
-        """The model's session follows the context by itself."""

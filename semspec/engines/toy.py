@@ -96,6 +96,16 @@ class ToyEngine:
             states.append((states[parent + 1][1], token))
         return states
 
+    def _rows_asked(self, query: Query, row_states: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """From ``rows_from`` on, which may lie before the last token of the context or after it."""
+        if query.rows_from is None:
+            return row_states
+        tokens, last = query.context.tokens, len(query.context) - 1
+        if query.generate is not None:
+            tokens, last = [*tokens, *query.tokens], last + len(query.tokens)
+        before = [self._state(tokens[: i + 1]) for i in range(query.rows_from, last)]
+        return [*before, *row_states[max(query.rows_from - last, 0) :]]
+
     def _generate(
         self, query: Query, states: list[tuple[int, int]], answer: Answer
     ) -> tuple[list[int], list[int]]:
@@ -132,8 +142,10 @@ class ToyEngine:
         states: list[tuple[int, int]],
         row_states: list[tuple[int, int]],
     ) -> Tensor | tuple[Tensor, Tensor]:
-        first, second = (torch.tensor(part) for part in zip(*row_states, strict=True))
         what = read.what
+        if what is not What.LOGPROBS:
+            row_states = self._rows_asked(query, row_states)
+        first, second = (torch.tensor(part) for part in zip(*row_states, strict=True))
         if what is What.PROBS:
             return self._rows(query.sampling)[first, second]
         logits = self.logits[first, second]

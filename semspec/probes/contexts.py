@@ -210,6 +210,7 @@ def provenance_of(config: ProbeConfig) -> dict[str, Any]:
     told: dict[str, Any] = {"source": config.source, "problems": config.problems}
     if config.source == "embedded":
         told |= {"domains": list(config.domains), "chains": config.chains}
+        told |= {"definitions": list(config.definitions)}
     elif config.source == "hub":
         told |= {"data": config.data, "revision": config.revision}
     else:

@@ -121,12 +121,16 @@ class Watched:
 
     def __init__(self, session: Any, seen: list[Any]) -> None:
         self.session, self.seen = session, seen
+        self.watches = getattr(session, "watches", ())
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         return watched(self.session.draft(context, room), self.seen)
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
         return watched(self.session.judge(context, draft), self.seen)
+
+    def see(self, seen: Any) -> None:
+        self.session.see(seen)
 
     def observe(self, context: Context, done: Any) -> None:
         self.session.observe(context, done)
