@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from semspec.artifacts.probe import KIND, VERSION, Probe
+from semspec.artifacts import base
+from semspec.artifacts.probe import Probe
 from semspec.digest import difference
 from semspec.errors import UserError
 from semspec.files import read_json, told_in_one_line, write_json
@@ -200,8 +201,9 @@ def _config(
 ) -> dict[str, Any]:
     features: Features = rows.features
     return {
-        "kind": KIND,
-        "version": VERSION,
+        "kind": Probe.kind,
+        "version": Probe.version,
+        "provenance": base.made_with(),
         "role": config.role,
         "model": {
             "id": model.name,

@@ -39,7 +39,7 @@ class Probed(RuleBase):
         temperature: float,
     ) -> Probe:
         """The probe of a role: ``given`` (a folder, embedded/NAME, owner/name[@revision]) or indexed."""
-        place, revision = _at(given) if given else _indexed(model, role, features)
+        place, revision = (given, None) if given else _indexed(model, role, features)
         probe = Probe.load(place, revision)
         probe.check(
             model,
@@ -52,11 +52,6 @@ class Probed(RuleBase):
 
     def open(self, kit: Kit) -> StepSession:
         raise AssertionError("prepare() comes first")
-
-
-def _at(given: str) -> tuple[str, str | None]:
-    place, _, revision = given.partition("@")
-    return place, revision or None
 
 
 def _indexed(model: ModelFacts, role: Role, features: str) -> tuple[str, str | None]:
