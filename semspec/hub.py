@@ -186,7 +186,7 @@ def list_files(
         repo, revision=revision, repo_type=wanted.repo_type, files_metadata=True
     )
     commit, listing = str(info.sha), {}
-    for file in info.siblings or ():
+    for file in getattr(info, "siblings", None) or ():
         name, size = file.rfilename, file.size
         told_hash = file.lfs.sha256 if file.lfs is not None else file.blob_id
         path = PurePosixPath(name)

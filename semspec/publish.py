@@ -155,7 +155,7 @@ def _told(repo: str, token: str | None) -> Iterator[None]:
     except errors.OfflineModeIsEnabled as e:
         raise UserError("HF_HUB_OFFLINE is set: publish where there is a network") from e
     except errors.HfHubHTTPError as e:
-        status = e.response.status_code if e.response is not None else None
+        status = e.response.status_code
         if status in (401, 403):
             raise UserError(
                 f"no right to write to {repo}: log in with 'hf auth login' and a token that may"

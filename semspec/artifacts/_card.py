@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from semspec.errors import UserError, first_line
 
@@ -22,7 +22,7 @@ TEMPLATE = """\
 
 {summary}
 
-Made by `{made_by}` for [semspec](https://pypi.org/project/semspec/).
+Made by `{made_by}` for semspec.
 
 | | |
 |---|---|
@@ -41,7 +41,7 @@ def default(artifact: Artifact, name: str) -> str:
     models = [part for key in ("model", "draft") if isinstance(part := config.get(key), dict)]
     bases = [base_model(str(model["id"])) for model in models]
     front: dict[str, Any] = {
-        "library_name": "semspec",
+        "library_name": artifact.library,
         "license": config.get("license", LICENSE),
         "base_model": bases[0] if len(bases) == 1 else bases,
         "tags": ["semspec", "speculative-decoding", artifact.kind, *artifact.tags],

@@ -301,8 +301,11 @@ def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
             names = set(file.keys())
             if names != set(layout):
                 missing = ", ".join(sorted(set(layout) - names)) or "none"
-                extra = ", ".join(sorted(n[:64] for n in names - set(layout))[:5]) or "none"
-                raise UserError(f"{path}: missing tensors: {missing}; unknown ones: {extra!a}")
+                extra = (
+                    ", ".join(sorted(ascii(n[:64])[1:-1] for n in names - set(layout))[:5])
+                    or "none"
+                )
+                raise UserError(f"{path}: missing tensors: {missing}; unknown ones: {extra}")
             tensors = {}
             for name, (shape, types) in layout.items():
                 there = file.get_slice(name)

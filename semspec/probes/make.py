@@ -37,6 +37,7 @@ from semspec.probes.semantic import cluster_samples
 from semspec.probes.semantic import options as cluster_options
 from semspec.probes.settings import ProbeConfig
 from semspec.probes.shards import read_samples
+from semspec.probes.sources import commit_of
 from semspec.probes.train import Trained, predict, train
 from semspec.text import Text
 
@@ -74,8 +75,10 @@ def probe_facts(config: ProbeConfig) -> ModelFacts:
 def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
     """Stages 1 and 2; where they are done, no model is loaded."""
     model = probe_facts(config)
-    wanted = config.sampled() | {"facts": asdict(model)}
     stored = read_json(folder / "config.json")
+    if config.source == "hub" and config.revision is None:  # a branch may move: what is read stays
+        config.revision = stored["revision"] if stored else commit_of(config)
+    wanted = config.sampled() | {"facts": asdict(model)}
     if stored is not None:
         unlike = difference(stored, wanted)
         if unlike:

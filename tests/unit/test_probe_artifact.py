@@ -195,14 +195,17 @@ def _cut(name: str, size: int) -> Callable[[Path], None]:
         (_cut("config.json", 30), "cannot be read"),
         (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
         (lambda f: (f / "config.json").unlink(), "no config.json"),
-        (lambda f: (f / "weights.pt").write_bytes(b"x"), "holds weights.pt: such a file can run code"),
+        (
+            lambda f: (f / "weights.pt").write_bytes(b"x"),
+            "holds weights.pt: such a file can run code",
+        ),
         (_config(kind="arc"), "'arc', not a probe"),
         (_config(version=2), "version 2"),
         (_config(model={}), "no probe's config"),
         (_config(model__layers=-1), "no probe's config"),
         (_config(model__width=1 << 40), "no probe's config"),
         (_config(model__layers=4), "features.inputs is 32, the features are 40 numbers"),
-        (_config(features__hidden=[6, 5]), "layers.1.bias has the shape"),
+        (_config(features__hidden=[6, 5]), "layers.1.weight has the shape"),
         (_config(note="x"), "'note', which is not known"),
         (_config(split=None), "split is None, not string"),
         (_config(features__pooling=["median"]), "no probe's config"),
@@ -218,7 +221,7 @@ def test_a_damaged_artifact_is_refused(
     folder = tmp_path / "probe"
     random_probe().save(folder)
     damage(folder)
-    with pytest.raises(UserError, match="not as it was made|holds weights.pt"):
+    with pytest.raises(UserError, match=r"not as it was made|holds weights\.pt"):
         Probe.load(str(folder))
     (folder / "manifest.json").unlink()  # whoever damages on purpose writes one that agrees
     with pytest.raises(UserError) as told:
