@@ -281,14 +281,12 @@ class _Cache:
                 force_download=self.access.force,
             )
 
-        with ThreadPoolExecutor(max_workers=AT_A_TIME) as pool:
-            done = [pool.submit(one, name) for name in names]
-            try:
-                for future in done:
-                    future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        pool = ThreadPoolExecutor(max_workers=AT_A_TIME)
+        try:
+            for future in [pool.submit(one, name) for name in names]:
+                future.result()
+        finally:  # an interruption does not wait for what is under way
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def checked(self, commit: str, at: str) -> Path:
         """The snapshot's folder; every wanted file in it was hashed, now or since it was written."""

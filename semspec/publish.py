@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from semspec.artifacts import _folders, _manifest, base
+from semspec.artifacts import _folders, _index, _manifest, base
+from semspec.artifacts.probe import Probe
 from semspec.command import ends_in_one_line, flag, options
 from semspec.errors import UserError
 from semspec.hub import Listing, content_hash, list_files, said
@@ -75,7 +76,7 @@ def publish(
     with _told(repo_id, token):
         head = _head(api, repo_id)
         if head is not None:
-            _may_replace(repo_id, head, private, update, files)
+            _may_replace(repo_id, head, private, update)
             if tag and any(t.name == tag for t in api.list_repo_refs(repo_id).tags):
                 raise UserError(f"{repo_id} has a tag {tag}: give another tag=")
         else:
@@ -116,9 +117,7 @@ def _head(api: HfApi, repo: str) -> Head | None:
     return Head(commit, private, listing)
 
 
-def _may_replace(
-    repo: str, head: Head, private: bool | None, update: bool, files: Sequence[str]
-) -> None:
+def _may_replace(repo: str, head: Head, private: bool | None, update: bool) -> None:
     if private and not head.private:
         raise UserError(
             f"{repo} is public: make it private on the Hub first, or leave private=true out"
@@ -193,22 +192,6 @@ def show(folder: Path, repo: str, given: Mapping[str, str], console: Console) ->
     console.print("nothing was sent: add confirm=true to upload", highlight=False)
 
 
-def index_line(artifact: base.Artifact, repo: str, commit: str) -> str | None:
-    """The line of conf/probes.yaml by which a probe is found."""
-    config: Mapping[str, Any] = artifact.config
-    if artifact.kind != "probe":
-        return None
-    told = config["features"]
-    if told["pooling"] == ["mean"] and not told["logprobs"]:
-        features = "paper" if not told["layers"] else "last_layer"
-    else:
-        features = "plus"
-    return (
-        f"- {{model: {config['model']['id']}, role: {config['role']}, features: {features},"
-        f" path: {repo}, revision: {commit}}}"
-    )
-
-
 def run(arguments: Sequence[str]) -> None:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(HELP, end="")
@@ -241,9 +224,12 @@ def run(arguments: Sequence[str]) -> None:
         commit_message=given.get("message"),
     )
     console.print(f"published: {repo}@{commit}", highlight=False, soft_wrap=True)
-    line = index_line(_folders.check(folder), repo, commit)
-    if line:
-        console.print(f"for conf/probes.yaml:\n{line}", markup=False, highlight=False, soft_wrap=True)  # fmt: skip
+    artifact = _folders.check(folder)
+    if isinstance(artifact, Probe):
+        line = _index.line(artifact, repo, commit)
+        console.print(
+            f"for conf/probes.yaml:\n{line}", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

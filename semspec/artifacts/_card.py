@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from semspec.artifacts.base import Artifact
 
 LICENSE = "apache-2.0"
-LARGEST = 2**20  # bytes
+LARGEST, LARGEST_FRONT = 2**20, 2**16  # characters
 TEMPLATE = """\
 ---
 {front}---
@@ -96,8 +96,10 @@ def front_matter(text: str) -> dict[str, Any]:
     if len(text) > LARGEST:
         raise ValueError("the card is too large")
     found = re.match(r"---\r?\n(.*?\n)---\r?\n", text, re.DOTALL)
-    if not found:
-        raise ValueError("the card has no front matter")
+    if not found or len(found[1]) > LARGEST_FRONT:
+        raise ValueError(
+            "the card has no front matter" if not found else "the front matter is too large"
+        )
     try:
         told = yaml.safe_load(found[1])
     except (yaml.YAMLError, ValueError, RecursionError) as error:

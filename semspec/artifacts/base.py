@@ -158,8 +158,9 @@ class Artifact(ABC):
         return {}
 
     def save(self, folder: str | Path) -> None:
-        """Writes the folder whole, or leaves what was there."""
+        """Writes the folder whole, or leaves what was there; ValueError where no load would take it."""
         folder = Path(folder)
+        _schema.check(_schema.loads(dumps(self.config).encode()), self.schema)
         texts = dict(self.texts)
         if CARD not in texts:
             texts[CARD] = _card.default(self, folder.name)
@@ -341,7 +342,8 @@ def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[in
         w in (-1, f) for f, w in zip(found, wanted, strict=True)
     )
     if not alike:
-        raise UserError(f"{path}: {name} has the shape {list(found)}, not {list(wanted)}")
+        shown = list(found) if len(found) <= 8 else f"of {len(found)} dimensions"
+        raise UserError(f"{path}: {name} has the shape {shown}, not {list(wanted)}")
 
 
 def read_texts(folder: Path, suffixes: Collection[str]) -> dict[str, str]:

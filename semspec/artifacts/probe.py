@@ -122,7 +122,7 @@ class Probe(base.Artifact):
         made |= {f"calibration.{n}": torch.linspace(0, 1, count) for n in ("scores", "semantic")}
         made["calibration.groups"] = torch.arange(count)
         model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
-        features = Features().to_json()
+        features = {"pooling": ["mean"], "layers": [], "logprobs": False}
         config = {
             "kind": cls.kind,
             "version": cls.version,
