@@ -1,0 +1,145 @@
+"""Rows of a data set: from a local file or folder, or from a repository of the Hub.
+
+Parquet, JSONL, JSON (a list) and CSV; nothing of a data set is ever executed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from semspec import hub
+from semspec.errors import UserError, first_line
+
+FORMATS = (".parquet", ".jsonl", ".json", ".csv")
+Rows = Iterator[tuple[str, Any]]
+"""Where a row stands ("train.jsonl, row 3"), and the row."""
+
+
+def snapshot(repo: str, revision: str | None, patterns: Sequence[str], option: str) -> Path:
+    """The local folder of a data set's files; ``option`` takes a local copy instead."""
+    from huggingface_hub import constants, errors, snapshot_download
+
+    instead = f"or give {option}=FILE_OR_FOLDER"
+    at = f"{repo} at revision {revision}" if revision else repo
+    offline = constants.HF_HUB_OFFLINE or not hub._reachable(constants.ENDPOINT)
+    try:
+        return Path(
+            snapshot_download(
+                repo,
+                repo_type="dataset",
+                revision=revision,
+                allow_patterns=list(patterns),
+                local_files_only=offline,
+            )
+        )
+    except errors.HFValidationError as e:
+        raise UserError(
+            f"'{repo}' is neither a file nor a Hub repository (owner/name): {instead}"
+        ) from e
+    except errors.GatedRepoError as e:
+        raise UserError(
+            f"the data set {repo} is gated: accept its terms at https://huggingface.co/datasets/"
+            f"{repo} and log in with 'hf auth login', {instead}"
+        ) from e
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as e:
+        raise UserError(
+            f"the data set {at} is not on the Hub (a private one needs 'hf auth login'), {instead}"
+        ) from e
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as e:
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub cannot be reached"
+        fixed = f" --revision {revision}" if revision else ""
+        raise UserError(
+            f"the data set {repo} is not downloaded and {why}: run 'hf download {repo} --repo-type"
+            f" dataset{fixed}' where there is a network, {instead}"
+        ) from e
+    except Exception as e:  # disk, network: errors of whatever HTTP library the Hub client uses
+        raise UserError(
+            f"cannot get the data set {at} ({first_line(e)}): check the network and the free disk"
+            f" space, {instead}"
+        ) from e
+
+
+def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:
+    """The files of a data set: ``path`` itself, or what it holds that fits ``patterns``.
+
+    A folder may be a snapshot of the repository or only hold the files: patterns are tried on the
+    path within it and on the name. Where there is parquet, other formats are its copies.
+    """
+    if path.is_file():
+        return [path]
+    found = [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.suffix in FORMATS
+        and not file.name.startswith((".", "dataset_info"))
+        and any(
+            fnmatch(str(file.relative_to(path)), p) or fnmatch(file.name, p.rpartition("/")[2])
+            for p in patterns
+        )
+    ]
+    parquet = [file for file in found if file.suffix == ".parquet"]
+    return parquet or found
+
+
+def read(file: Path) -> Rows:
+    """The rows of one file."""
+    try:
+        if file.suffix == ".parquet":
+            yield from _numbered(file.name, _parquet(file))
+            return
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as e:
+        raise UserError(
+            f"cannot read {file} ({first_line(e)}): give a parquet, JSONL, JSON or CSV file"
+        ) from e
+    if file.suffix == ".csv":
+        yield from _numbered(file.name, csv.DictReader(text.splitlines(keepends=True)))
+    elif text.lstrip().startswith("["):
+        yield from _numbered(file.name, _json(file, text))
+    else:
+        for number, line in enumerate(text.split("\n"), 1):  # a line may hold U+2028 as it is
+            if line.strip():
+                yield f"{file.name}, line {number}", _line(f"{file.name}, line {number}", line)
+
+
+def _numbered(name: str, rows: Any) -> Rows:
+    for number, row in enumerate(rows, 1):
+        yield f"{name}, row {number}", row
+
+
+def _parquet(file: Path) -> Iterator[Any]:
+    try:
+        import pyarrow.parquet as parquet  # type: ignore[import-not-found,unused-ignore]
+        from pyarrow.lib import ArrowException  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as e:
+        raise UserError(
+            f"{file.name} is parquet, which needs pyarrow: run 'pip install pyarrow', or convert it"
+            " to JSONL and give that file"
+        ) from e
+    try:
+        opened = parquet.ParquetFile(file)
+        for batch in opened.iter_batches(batch_size=1000):
+            yield from batch.to_pylist()
+    except ArrowException as e:
+        raise UserError(f"{file} is no parquet file ({first_line(e)}): download it again") from e
+
+
+def _json(file: Path, text: str) -> list[Any]:
+    try:
+        whole = json.loads(text)
+    except ValueError as e:
+        raise UserError(f"{file.name} is not JSON: {first_line(e)}") from e
+    assert isinstance(whole, list), file
+    return whole
+
+
+def _line(where: str, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as e:
+        raise UserError(f"{where} is not JSON: {first_line(e)}") from e
