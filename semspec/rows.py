@@ -87,24 +87,19 @@ def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:
 
 
 def read(file: Path) -> Rows:
-    """The rows of one file."""
+    """The rows of one file; lines of JSON are read as they are asked for."""
     try:
         if file.suffix == ".parquet":
             yield from _numbered(file.name, _parquet(file))
-            return
-        text = file.read_text(encoding="utf-8-sig")
+        elif file.suffix == ".csv":
+            with file.open(encoding="utf-8-sig", newline="") as opened:
+                yield from _numbered(file.name, csv.DictReader(opened))
+        else:
+            yield from _json(file)
     except (OSError, UnicodeDecodeError) as e:
         raise UserError(
             f"cannot read {file} ({first_line(e)}): give a parquet, JSONL, JSON or CSV file"
         ) from e
-    if file.suffix == ".csv":
-        yield from _numbered(file.name, csv.DictReader(text.splitlines(keepends=True)))
-    elif text.lstrip().startswith("["):
-        yield from _numbered(file.name, _json(file, text))
-    else:
-        for number, line in enumerate(text.split("\n"), 1):  # a line may hold U+2028 as it is
-            if line.strip():
-                yield f"{file.name}, line {number}", _line(f"{file.name}, line {number}", line)
 
 
 def _numbered(name: str, rows: Any) -> Rows:
@@ -114,8 +109,8 @@ def _numbered(name: str, rows: Any) -> Rows:
 
 def _parquet(file: Path) -> Iterator[Any]:
     try:
-        import pyarrow.parquet as parquet  # type: ignore[import-not-found,unused-ignore]
-        from pyarrow.lib import ArrowException  # type: ignore[import-not-found,unused-ignore]
+        import pyarrow.parquet as parquet
+        from pyarrow.lib import ArrowException
     except ImportError as e:
         raise UserError(
             f"{file.name} is parquet, which needs pyarrow: run 'pip install pyarrow', or convert it"
@@ -129,17 +124,20 @@ def _parquet(file: Path) -> Iterator[Any]:
         raise UserError(f"{file} is no parquet file ({first_line(e)}): download it again") from e
 
 
-def _json(file: Path, text: str) -> list[Any]:
-    try:
-        whole = json.loads(text)
-    except ValueError as e:
-        raise UserError(f"{file.name} is not JSON: {first_line(e)}") from e
-    assert isinstance(whole, list), file
-    return whole
+def _json(file: Path) -> Rows:
+    # a line may hold U+2028 as it is: only "\n" ends one
+    with file.open(encoding="utf-8-sig", newline="\n") as opened:
+        for number, line in enumerate(opened, 1):
+            if number == 1 and line.lstrip().startswith("["):
+                yield from _numbered(file.name, _parsed(file.name, line + opened.read()))
+                return
+            if line.strip():
+                where = f"{file.name}, line {number}"
+                yield where, _parsed(where, line)
 
 
-def _line(where: str, line: str) -> Any:
+def _parsed(where: str, text: str) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(text)
     except ValueError as e:
         raise UserError(f"{where} is not JSON: {first_line(e)}") from e
