@@ -76,7 +76,8 @@ def _questions(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Que
                             '{"question": "...", "thinking": "..."}')  # fmt: skip
         if chain:  # some rows of s1K have none
             found += 1
-            domain = row.get("domain") or row.get("source_type") or "all"
+            # s1K's cot_type is math, science or crossword; its source_type names the collection
+            domain = row.get("domain") or row.get("cot_type") or row.get("source_type") or "all"
             yield Question(f"q-{number:05d}", str(domain), question, chain)
     if not found:
         raise UserError(

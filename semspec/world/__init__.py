@@ -38,7 +38,8 @@ THINK_OPEN, THINK_CLOSE, STEP_END = "<think>\n", "\n</think>\n\n", "\n\n"
 
 def find_problem(text: str) -> Problem | None:
     """The problem of the embedded world that ``text`` (a question or a whole prompt) states."""
-    for kind in (*DOMAINS.values(), *TASKS.values()):
+    kinds: list[Domain | Reuse] = [*DOMAINS.values(), *TASKS.values()]
+    for kind in kinds:
         problem = kind.find(text)
         if problem is not None:
             return problem

@@ -160,14 +160,16 @@ def test_chains_in_the_schema_of_s1k(tmp_path: Path) -> None:
         data / "train.jsonl",
         [
             {"question": "a?", "thinking_trajectories": ["First.\n\nSecond."], "solution": "x"},
-            {"question": "b?", "deepseek_thinking_trajectory": "Only.", "source_type": "math"},
+            {"question": "b?", "deepseek_thinking_trajectory": "Only.", "source_type": "amc"},
+            {"question": "d?", "thinking": "One.", "source_type": "amc", "cot_type": "math"},
             {"question": "c?", "thinking_trajectories": []},
         ],
     )
     more = ("source=hub", f"data={data}", "cluster=exact")
     found = {q.question: q for q in questions(configuration(tmp_path, *more))}
     assert found["a?"].thinking == "First.\n\nSecond."
-    assert found["b?"].domain == "math"
+    assert found["b?"].domain == "amc"
+    assert found["d?"].domain == "math"
     assert "c?" not in found
 
 
