@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
@@ -98,7 +98,7 @@ HELP = {
     "engine": "what runs the models",
     "benchmark": "the problems",
     "split": "the unit of drafting",
-    "draft_length": "units drafted at a time",
+    "draft_length": "units drafted at a time (of trees: their own tree_depth)",
     "step_cap": "tokens in a unit at most (0: 1 for split=token, else 512)",
     "temperature": "0 is greedy",
     "top_k": "0 is all",
@@ -202,9 +202,17 @@ def _fields(group: str, names: str) -> set[str]:
     plugins = registry.plugins(GROUPS[group])  # type: ignore[arg-type]
     found: set[str] = set()
     for name in names.split(","):
+        name = name if name in plugins else _plugin_of(group, name)
         if name in plugins:
             found |= {f.name for f in fields(plugins[name].cls)}
     return found
+
+
+def _plugin_of(group: str, preset: str) -> str:
+    """The plugin that a preset in ``conf/`` is built on, or nothing."""
+    path = CONF / group / f"{preset}.yaml"
+    told = OmegaConf.load(path).get("defaults", []) if path.is_file() else []
+    return next((str(name) for name in told if isinstance(name, str) and name != "_self_"), "")
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
@@ -251,6 +259,9 @@ def check(config: RunConfig) -> None:
             f"accept={_name('accept', rule)} has nothing to salvage, it rejects no step by the"
             " target's pass over it: leave salvage=true out, or choose another rule"
         )
+    _check_trees(config)
+    _check_rows("draft", config.draft, "accept", config.accept)
+    _check_rows("nested", config.nested, "nested_accept", config.nested_accept)
     if config.ahead and not config.draft.ahead:
         raise UserError(
             f"draft={_name('draft', config.draft)} cannot draft ahead of a verdict: leave ahead=true"
@@ -263,12 +274,48 @@ def check(config: RunConfig) -> None:
         )
     wanted = rule.needs | ({What.PROBS} if config.salvage else set())
     wanted |= set() if config.nested.plain else config.nested_accept.needs
+    for group in ("draft", "nested"):
+        drafter = getattr(config, group)
+        if lacking := drafter.needs - engine.offers:
+            raise UserError(
+                f"{group}={_name(group, drafter)} reads {_told(lacking)} of the target, which"
+                f" engine={_name('engine', engine)} cannot give: use engine=hf, or another drafter"
+            )
     missing = wanted - engine.offers
     if missing:
-        wants = ", ".join(sorted(what.value for what in missing))
         raise UserError(
-            f"accept={_name('accept', rule)} reads {wants}, which"
+            f"accept={_name('accept', rule)} reads {_told(missing)}, which"
             f" engine={_name('engine', engine)} cannot give: use engine=hf, or another rule"
+        )
+
+
+def _check_trees(config: RunConfig) -> None:
+    draft, rule = config.draft, config.accept
+    if draft.levels:
+        told = f"draft={_name('draft', draft)} drafts trees of tokens"
+        if config.split != "token":
+            raise UserError(f"{told}, which have no steps: use split=token, or tree=chain")
+        if not rule.trees:
+            raise UserError(
+                f"{told}, and accept={_name('accept', rule)} judges chains alone: use"
+                " accept=lossless, or tree=chain"
+            )
+        if config.ahead:
+            raise UserError(
+                f"{told}, and what follows one is not known before the verdict: leave ahead=true out"
+            )
+    if config.nested.levels and not config.nested_accept.trees:
+        raise UserError(
+            f"nested={_name('nested', config.nested)} drafts trees of tokens, and nested_accept="
+            f"{_name('nested_accept', config.nested_accept)} judges chains alone: use nested_accept=lossless"
+        )
+
+
+def _check_rows(group: str, drafter: Any, of: str, rule: Any) -> None:
+    if rule.compares and not drafter.rows and not drafter.plain:
+        raise UserError(
+            f"{of}={_name(of, rule)} compares the drafter's probabilities with the target's, and"
+            f" {group}={_name(group, drafter)} has none: use {group}=lm, or {of}=typical"
         )
 
 
@@ -278,6 +325,10 @@ def _check_greedy(group: str, rule: Any, temperature: float, unused: bool) -> No
             f"{group}={_name(group, rule)} writes the most likely token at any temperature, which"
             f" is not what the target alone does: set temperature=0, or use {group}=lossless"
         )
+
+
+def _told(reads: Iterable[What]) -> str:
+    return ", ".join(sorted(what.value for what in reads))
 
 
 def _name(group: str, plugin: object) -> str:

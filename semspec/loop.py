@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
+from time import perf_counter
 from typing import Any, Literal, TypeVar
 
 from semspec.pace import Pace
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
 from semspec.thinking import Thinking
+from semspec.trim import trim
 from semspec.types import (
     Answer,
     Context,
@@ -19,11 +21,13 @@ from semspec.types import (
     Generate,
     Handover,
     Outcome,
+    Purpose,
     Query,
     Room,
     Round,
     Verdict,
 )
+from semspec.witness import Witness
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -35,7 +39,7 @@ class Pen:
 
     drafter: DraftSession
     rule: RuleSession
-    length: int  # tokens in a nested draft
+    length: int  # tokens in a nested draft, or levels of a nested tree
 
 
 @dataclass(slots=True)
@@ -50,7 +54,7 @@ class Extras:
 def decode_plainly(context: Context, kit: Kit, budget: int) -> Plan[Outcome]:
     """The target alone: one handover to the end of the text."""
     done = Round()
-    yield from _hand_over(context, kit, Handover(units=None), budget, done, None)
+    yield from _hand_over(context, kit, Handover(units=None), budget, done, None, Witness(()))
     return Outcome(context.output, _finish(context, kit), [done])
 
 
@@ -66,6 +70,8 @@ def speculate(
     """Solves one problem: at most ``budget`` new tokens, appended to ``context``."""
     extras = extras or Extras()
     thinking = extras.thinking
+    pen = extras.pen
+    witness = Witness([drafter] if pen is None else [drafter, pen.drafter])
     rounds: list[Round] = []
     left = budget
     waiting: Draft | None = None  # drafted ahead
@@ -73,30 +79,24 @@ def speculate(
         done = Round()
         before = len(context)
         if thinking is not None and thinking.over:
-            yield from _hand_over(context, kit, Handover(units=None), left, done, extras.pen)
+            yield from _hand_over(context, kit, Handover(units=None), left, done, pen, witness)
         else:
             draft = waiting
             done.ahead = waiting is not None
             if draft is None:
                 units = pace.units()
                 room = Room(left, units, pace.unit_cap())
-                draft = (
-                    (yield from _booked(drafter.draft(context, room), done)) if units else Draft()
-                )
+                draft = (yield from _drafted(drafter, context, room, done)) if units else Draft()
             waiting = None
-            _cut_after_stop(draft, kit.stop_ids)
-            if thinking is not None:
-                _cut_after_thinking(draft, thinking)
-            assert len(draft.tokens) <= left, (
-                "a drafter proposed more tokens than there was room for"
-            )
+            trim(draft, left, kit.stop_ids, thinking)
             verdict, waiting = yield from _judge(
-                context, kit, drafter, rule, draft, left, pace, extras, done
+                context, drafter, rule, draft, left, pace, extras, done, kit, witness
             )
             _commit(context, kit, draft, verdict, left, done)
+            witness.settle(context)
             left -= len(done.kept) + len(done.written)
             if verdict.handover is not None and left > 0 and not _stopped(context, kit):
-                yield from _hand_over(context, kit, verdict.handover, left, done, extras.pen)
+                yield from _hand_over(context, kit, verdict.handover, left, done, pen, witness)
         left = budget - (len(context) - context.prompt_length)
         assert len(context) > before, "a round made no progress"
         rounds.append(done)
@@ -109,9 +109,12 @@ def speculate(
     return Outcome(context.output, _finish(context, kit), rounds)
 
 
+def _drafted(drafter: DraftSession, context: Context, room: Room, done: Round) -> Plan[Draft]:
+    return _booked(drafter.draft(context, room), done, own="draft")
+
+
 def _judge(
     context: Context,
-    kit: Kit,
     drafter: DraftSession,
     rule: RuleSession,
     draft: Draft,
@@ -119,11 +122,13 @@ def _judge(
     pace: Pace,
     extras: Extras,
     done: Round,
+    kit: Kit,
+    witness: Witness,
 ) -> Plan[tuple[Verdict, Draft | None]]:
     """The verdict, and the next draft where it was made meanwhile and is still of use."""
     if not draft.tokens:  # nothing to propose: the target writes one unit
         return Verdict(handover=Handover(units=1)), None
-    judging = _booked(rule.judge(context, draft), done)
+    judging = witness.judging(_booked(rule.judge(context, draft), done), context, draft)
     rest = left - len(draft.tokens)
     units = pace.units()
     stops = draft.tokens[-1] in kit.stop_ids or draft.parents is not None
@@ -131,7 +136,7 @@ def _judge(
     if not extras.ahead or rest <= 0 or not units or stops or closes:
         return (yield from judging), None
     room = Room(rest, units, pace.unit_cap(), tail=tuple(draft.tokens))
-    verdict, following = yield from together(judging, _booked(drafter.draft(context, room), done))
+    verdict, following = yield from together(judging, _drafted(drafter, context, room, done))
     goes_on = verdict.keep == len(draft.tokens) and not verdict.write and verdict.handover is None
     return verdict, following if goes_on and following.tokens else None
 
@@ -185,7 +190,13 @@ def _kept(draft: Draft, verdict: Verdict) -> list[int]:
 
 
 def _hand_over(
-    context: Context, kit: Kit, handover: Handover, left: int, done: Round, pen: Pen | None
+    context: Context,
+    kit: Kit,
+    handover: Handover,
+    left: int,
+    done: Round,
+    pen: Pen | None,
+    witness: Witness,
 ) -> Plan[None]:
     """The target writes on, until its units are complete."""
     limit = min(left, handover.limit or left)
@@ -198,17 +209,19 @@ def _hand_over(
             return  # what was written completes the unit
     generate = Generate(limit, boundary, handover.units or 1)
     if pen is not None:
-        yield from _write_speculatively(context, kit, generate, done, pen)
+        yield from _write_speculatively(context, kit, generate, done, pen, witness)
         return
     query = Query("target", context, kit.sampling, kit.rng, generate=generate, purpose="write")
-    answer: Answer = yield query
+    answer: Answer = yield witness.joined(query)
     _book(query, answer, done)
     done.handed, done.handed_ends = answer.tokens, answer.ends
+    start = len(context)
     context.extend(answer.tokens)
+    witness.wrote(start, answer)
 
 
 def _write_speculatively(
-    context: Context, kit: Kit, generate: Generate, done: Round, pen: Pen
+    context: Context, kit: Kit, generate: Generate, done: Round, pen: Pen, witness: Witness
 ) -> Plan[None]:
     """The target's own units, by a loop of drafts and verdicts at token level inside the first.
 
@@ -219,14 +232,16 @@ def _write_speculatively(
     while len(done.handed) < generate.limit and len(ends) < generate.units:
         left = generate.limit - len(done.handed)
         inner = Round()
-        draft = yield from _booked(pen.drafter.draft(context, Room(left, pen.length, 1)), inner)
-        _cut_after_stop(draft, kit.stop_ids)
+        draft = yield from _drafted(pen.drafter, context, Room(left, pen.length, 1), inner)
+        trim(draft, left, kit.stop_ids)
         if draft.tokens:
-            verdict = yield from _booked(pen.rule.judge(context, draft), inner)
+            judging = _booked(pen.rule.judge(context, draft), inner)
+            verdict = yield from witness.judging(judging, context, draft)
         else:
             verdict = Verdict(handover=Handover(units=1))
         kept = _kept(draft, verdict)
         tokens = [*kept, *verdict.write][:left]
+        written: tuple[int, Answer] | None = None
         if verdict.handover is not None and len(tokens) < left:
             query = Query(
                 "target",
@@ -237,8 +252,9 @@ def _write_speculatively(
                 generate=Generate(1),
                 purpose="write",
             )
-            answer: Answer = yield query
+            answer: Answer = yield witness.joined(query)
             _book(query, answer, inner)
+            written = (len(context) + len(tokens), answer)
             tokens += answer.tokens
         assert tokens, "a nested round made no progress"
         taken = 0
@@ -252,46 +268,19 @@ def _write_speculatively(
         done.nested_kept += min(taken, len(kept))
         done.handed += tokens[:taken]
         context.extend(tokens[:taken])
+        witness.settle(context)
+        if written is not None and taken == len(tokens):
+            witness.wrote(*written)
         for role, passes in inner.passes.items():
             done.passes[role] = done.passes.get(role, 0) + passes
         # all of it is time in which the target's own unit is written
         done.seconds["write"] = done.seconds.get("write", 0.0) + sum(inner.seconds.values())
         if _stopped(context, kit):
             return
-        inner.kept, inner.written, inner.drafted = (
-            kept[:taken],
-            tokens[len(kept) : taken],
-            draft.tokens,
-        )
+        inner.drafted, inner.ends, inner.parents = draft.tokens, draft.ends, draft.parents
+        inner.kept, inner.written = kept[:taken], tokens[len(kept) : taken]
+        inner.units_kept = len(inner.kept)
         pen.drafter.observe(context, inner)
-
-
-def _cut(draft: Draft, length: int) -> None:
-    """Shortens a chain to its first ``length`` tokens."""
-    del draft.tokens[length:]
-    draft.ends = [end for end in draft.ends if end < length] + [length]
-    if draft.probs is not None:
-        draft.probs = draft.probs[:length]
-
-
-def _cut_after_thinking(draft: Draft, thinking: Thinking) -> None:
-    """What follows the thinking is the target's alone: the unit that closes it is the last one."""
-    at = thinking.closes_at(draft.tokens)
-    if at is None or draft.parents is not None:
-        return
-    end = next((end for end in draft.ends if end >= at), len(draft.tokens))
-    if end < len(draft.tokens):
-        _cut(draft, end)
-
-
-def _cut_after_stop(draft: Draft, stop_ids: frozenset[int]) -> None:
-    """Nothing follows an end of text: a chain's tokens after it are dropped."""
-    if draft.parents is not None:
-        return
-    for i, token in enumerate(draft.tokens):
-        if token in stop_ids and i + 1 < len(draft.tokens):
-            _cut(draft, i + 1)
-            return
 
 
 def _stopped(context: Context, kit: Kit) -> bool:
@@ -308,17 +297,26 @@ def _book(query: Query, answer: Answer, done: Round) -> None:
     done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
 
 
-def _booked(plan: Plan[T], done: Round) -> Plan[T]:
-    """Runs a plan through, booking the time of its queries by purpose."""
+def _booked(plan: Plan[T], done: Round, own: Purpose | None = None) -> Plan[T]:
+    """Runs a plan through, booking the time of its queries by purpose, and as ``own`` its own."""
+    began = perf_counter()
     try:
         asked = next(plan)
         while True:
+            _book_own(own, perf_counter() - began, done)
             told = yield asked
             if isinstance(asked, tuple):
                 for query, answer in zip(asked, told, strict=True):
                     _book(query, answer, done)
             else:
                 _book(asked, told, done)
+            began = perf_counter()
             asked = plan.send(told)
     except StopIteration as stop:
+        _book_own(own, perf_counter() - began, done)
         return stop.value  # type: ignore[no-any-return]
+
+
+def _book_own(own: Purpose | None, seconds: float, done: Round) -> None:
+    if own is not None:
+        done.seconds[own] = done.seconds.get(own, 0.0) + seconds

@@ -25,6 +25,7 @@ from semspec.types import (
     Room,
     Round,
     Sampling,
+    Seen,
     Verdict,
     What,
 )
@@ -72,8 +73,14 @@ class Kit:
 class DraftSession(Protocol):
     """A drafter at work on one problem."""
 
+    watches: tuple[Read, ...]  # per-row reads that ride on every pass of the target
+
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         """Proposes at most ``room.tokens`` tokens; an empty draft leaves the round to the target."""
+        ...
+
+    def see(self, seen: Seen) -> None:
+        """Rows it watches, of tokens that are in the context; comes before ``observe``."""
         ...
 
     def observe(self, context: Context, done: Round) -> None:
@@ -85,8 +92,15 @@ class Drafter(Protocol):
     """Proposes tokens."""
 
     uses: ClassVar[frozenset[Role]]  # the models that it asks
+    needs: ClassVar[frozenset[What]]  # what it reads from the target
     plain: ClassVar[bool]  # whether it never drafts, so that the target may write to the end
     ahead: ClassVar[bool]  # whether it can draft what follows ``Room.tail``
+    rows: ClassVar[bool]  # whether the rows that it drafts from come with its drafts
+
+    @property
+    def levels(self) -> int:
+        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
+        ...
 
     def open(self, kit: Kit) -> DraftSession: ...
 
@@ -105,6 +119,8 @@ class Rule(Protocol):
     needs: ClassVar[frozenset[What]]  # what it reads from the target
     cuts: ClassVar[Literal["tokens", "ends"]]  # where it may cut a draft (or nowhere)
     splits: ClassVar[frozenset[str] | None]  # the splits it can work with; None: any
+    trees: ClassVar[bool]  # whether it walks trees, and not chains alone
+    compares: ClassVar[bool]  # whether it needs the rows that were drafted from
     salvages: ClassVar[bool]  # whether a rejected step can be kept in part (``Kit.salvage``)
     reserve: ClassVar[int]  # positions beyond the text that its questions take, at most
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-CLOSE = "</think>"
+OPEN, CLOSE = "<think>", "</think>"
 
 
 class Thinking:
     """Watches a text for the tag that closes the thinking, in one token or spread over several."""
 
-    def __init__(self, piece: Callable[[int], str]) -> None:
-        self._piece = piece
+    def __init__(self, piece: Callable[[int], str], tag: str = CLOSE) -> None:
+        self._piece, self._tag = piece, tag
         self._tail = ""
         self.over = False
 
@@ -25,10 +25,20 @@ class Thinking:
         at, _, over = self._scan(self._tail, tokens)
         return at if over and not self.over else None
 
+    def closed_before(self, tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
+        """For each node of a tree whether the thinking is over before it, on its way from the root."""
+        states: list[tuple[str, bool]] = []  # after each node
+        before = []
+        for token, parent in zip(tokens, parents, strict=True):
+            tail, over = states[parent] if parent >= 0 else (self._tail, self.over)
+            before.append(over)
+            states.append(("", True) if over else self._scan(tail, [token])[1:])
+        return before
+
     def _scan(self, tail: str, tokens: Sequence[int]) -> tuple[int, str, bool]:
         for count, token in enumerate(tokens, start=1):
             tail += self._piece(token)
-            if CLOSE in tail:
+            if self._tag in tail:
                 return count, "", True
-            tail = tail[-len(CLOSE) :]
+            tail = tail[-len(self._tag) :]
         return len(tokens), tail, False

@@ -5,28 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.types import Context, Draft, Role, Room, Round
+from semspec.types import Context, Draft, Room
 
 
 @register("drafter", "none")
 @dataclass(frozen=True, kw_only=True)
-class NoDrafter:
+class NoDrafter(DrafterBase):
     """Plain decoding: nothing is drafted, the target writes unit by unit."""
 
-    uses: ClassVar[frozenset[Role]] = frozenset()
     plain: ClassVar[bool] = True
-    ahead: ClassVar[bool] = False
 
     def open(self, kit: Kit) -> NoDraft:
         return NoDraft()
 
 
-class NoDraft:
+class NoDraft(DraftSessionBase):
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         yield from ()  # a generator that asks nothing
         return Draft()
-
-    def observe(self, context: Context, done: Round) -> None:
-        """Nothing to learn."""

@@ -96,6 +96,16 @@ class ToyEngine:
             states.append((states[parent + 1][1], token))
         return states
 
+    def _rows_asked(self, query: Query, row_states: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """From ``rows_from`` on, which may lie before the last token of the context or after it."""
+        if query.rows_from is None:
+            return row_states
+        tokens, last = query.context.tokens, len(query.context) - 1
+        if query.generate is not None:
+            tokens, last = [*tokens, *query.tokens], last + len(query.tokens)
+        before = [self._state(tokens[: i + 1]) for i in range(query.rows_from, last)]
+        return [*before, *row_states[max(query.rows_from - last, 0) :]]
+
     def _generate(
         self, query: Query, states: list[tuple[int, int]], answer: Answer
     ) -> tuple[list[int], list[int]]:
@@ -132,8 +142,10 @@ class ToyEngine:
         states: list[tuple[int, int]],
         row_states: list[tuple[int, int]],
     ) -> Tensor | tuple[Tensor, Tensor]:
-        first, second = (torch.tensor(part) for part in zip(*row_states, strict=True))
         what = read.what
+        if what is not What.LOGPROBS:
+            row_states = self._rows_asked(query, row_states)
+        first, second = (torch.tensor(part) for part in zip(*row_states, strict=True))
         if what is What.PROBS:
             return self._rows(query.sampling)[first, second]
         logits = self.logits[first, second]
@@ -159,10 +171,14 @@ class ToyEngine:
         pooled = []
         for start, end in spans:
             a, b = (torch.tensor(part) for part in zip(*own[start:end], strict=True))
-            over = self.features[a, b]
+            over = self.features[a, b][:, list(read.layers or range(self.layers + 1))]
             reduced = {"mean": over.mean(0), "max": over.amax(0), "last": over[-1]}[read.reduce]
             pooled.append(reduced)
-        return torch.stack(pooled) if pooled else torch.empty(0, self.layers + 1, self.width)
+        return (
+            torch.stack(pooled)
+            if pooled
+            else torch.empty(0, len(read.layers) or self.layers + 1, self.width)
+        )
 
 
 @register("engine", "toy")

@@ -25,6 +25,7 @@ HELP = {
         "data": "hub: a data set such as simplescaling/s1K; jsonl: a file of question and thinking",
         "revision": "of the data set",
         "domains": "of the embedded world",
+        "definitions": "of the embedded world: fewest and most in a question",
         "problems": "how many questions",
         "chains": "embedded: written by the model, the world, or mixed (as speculation would)",
         "split": "where a step ends: paragraph or sentence",
@@ -109,10 +110,19 @@ def check(config: ProbeConfig) -> None:
             _choice("domains", name, tuple(world.DOMAINS))
     if not config.domains:
         raise UserError("domains is empty: give at least one, such as domains=[residues]")
+    _check_definitions(config.definitions)
     if (config.both_write or config.chains == "mixed") and config.draft.plain:
         option = "chains=mixed" if config.chains == "mixed" else "writers=both"
         raise UserError(f"{option} needs a draft model: add draft=tiny, or another one")
     _check_features(config)
+
+
+def _check_definitions(given: list[int]) -> None:
+    if len(given) != 2 or not 1 <= given[0] <= given[1] <= world.MOST_DEFINITIONS:
+        raise UserError(
+            f"definitions={given}: give the fewest and the most, from 1 to {world.MOST_DEFINITIONS},"
+            " such as definitions=[3,7]"
+        )
 
 
 def _check_features(config: ProbeConfig) -> None:

@@ -113,6 +113,7 @@ class ProbeConfig(Decoding):
     data: str = ""
     revision: str | None = None
     domains: list[str] = field(default_factory=lambda: list(world.DOMAINS))
+    definitions: list[int] = field(default_factory=lambda: [3, 7])
     problems: int = 64
     chains: str = "model"
     split: str = "paragraph"
@@ -177,4 +178,5 @@ class ProbeConfig(Decoding):
         told["drafted"] = self.drafted if self.both_write else 0
         if self.source == "embedded":
             told["domains"] = list(self.domains)
+            told["definitions"] = list(self.definitions)
         return told

@@ -42,7 +42,8 @@ def questions(config: ProbeConfig) -> Iterator[Question]:
 
 def _embedded(config: ProbeConfig) -> Iterator[Question]:
     for number in range(config.problems):
-        domain = world.DOMAINS[config.domains[number % len(config.domains)]]
+        known = world.DOMAINS[config.domains[number % len(config.domains)]]
+        domain = type(known)(*config.definitions)
         # benchmarks draw from "SEED DOMAIN NUMBER": "probe" keeps the two apart, whatever the seeds
         rng = random.Random(f"probe {config.seed} {domain.name} {number}")
         problem = domain.make(rng)

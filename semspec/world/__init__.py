@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semspec.world.base import Domain, Meaning, Problem
+from semspec.world.base import LETTERS, Domain, Meaning, Problem
 from semspec.world.residues import Residues
 from semspec.world.reuse import Editing, Grounded, Reuse, ReuseProblem
 from semspec.world.weekdays import Weekdays
 
 __all__ = [
     "DOMAINS",
+    "MOST_DEFINITIONS",
     "TASKS",
     "Domain",
     "Meaning",
@@ -32,6 +33,8 @@ __all__ = [
 
 DOMAINS: dict[str, Domain] = {domain.name: domain for domain in (Residues(), Weekdays())}
 TASKS: dict[str, Reuse] = {task.name: task for task in (Editing(), Grounded())}
+
+MOST_DEFINITIONS = len(LETTERS) - 1  # each has a name of its own
 
 THINK_OPEN, THINK_CLOSE, STEP_END = "<think>\n", "\n</think>\n\n", "\n\n"
 

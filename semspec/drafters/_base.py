@@ -1,0 +1,34 @@
+"""What a drafter is unless it says otherwise: the defaults of ``protocols.Drafter``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from semspec.types import Context, Read, Role, Round, Seen, What
+
+
+class DrafterBase:
+    """Defaults; a drafter overrides what is different."""
+
+    uses: ClassVar[frozenset[Role]] = frozenset()
+    needs: ClassVar[frozenset[What]] = frozenset()
+    plain: ClassVar[bool] = False
+    ahead: ClassVar[bool] = False
+    rows: ClassVar[bool] = False
+
+    @property
+    def levels(self) -> int:
+        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
+        return 0
+
+
+class DraftSessionBase:
+    """A session that watches nothing and learns nothing."""
+
+    watches: tuple[Read, ...] = ()
+
+    def see(self, seen: Seen) -> None:
+        """Rows of the target's passes; comes only where ``watches`` asks for some."""
+
+    def observe(self, context: Context, done: Round) -> None:
+        """What became of the draft."""
