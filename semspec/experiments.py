@@ -174,7 +174,7 @@ def jobs(experiment: Experiment, scale: str, extra: Sequence[str] = ()) -> Itera
                 listed = [*setting.common, *_options(pair), *_options(data), *_options(method)]
                 filled = [option.format(**names) for option in listed]
                 options = _last_wins([*filled, "transcript=false", *extra])
-                hours = _hours(experiment, scale, block, row, number, options, pair, data)
+                hours = _hours(experiment, scale, block, row, number, options, pair)
                 yield Job(block, row, column, options, hours)
 
 
@@ -204,7 +204,6 @@ def _hours(
     column: int,
     options: Sequence[str],
     pair: Any,
-    data: Any,
 ) -> float | None:
     """GPU hours by the paper's seconds a problem, the target's own run included."""
     if scale == "tiny":
@@ -217,8 +216,7 @@ def _hours(
         return None
     given = dict(option.partition("=")[::2] for option in options)
     both = took + (alone or took) * (given.get("plain", "true") == "true")
-    problems = min(int(given.get("problems", 32)), int(_names(data).get("size", 10**9)))
-    return problems * both * float(_names(pair).get("gpus", 1)) / 3600
+    return int(given.get("problems", 32)) * both * float(_names(pair).get("gpus", 1)) / 3600
 
 
 def slug(text: str) -> str:
