@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from semspec.models import ModelConfig, ModelFacts
@@ -95,6 +96,10 @@ class Drafter(Protocol):
     needs: ClassVar[frozenset[What]]  # what it reads from the target
     plain: ClassVar[bool]  # whether it never drafts, so that the target may write to the end
     ahead: ClassVar[bool]  # whether it can draft what follows ``Room.tail``
+
+    def prepare(self, target: Path) -> Drafter:
+        """Loads what it was trained with, and refuses what does not belong to this target's folder."""
+        ...
 
     def open(self, kit: Kit) -> DraftSession: ...
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from semspec.types import Context, Read, Role, Round, Seen, What
 
@@ -14,6 +15,10 @@ class DrafterBase:
     needs: ClassVar[frozenset[What]] = frozenset()
     plain: ClassVar[bool] = False
     ahead: ClassVar[bool] = False
+
+    def prepare(self, target: Path) -> Any:
+        """Loads what it was trained with and refuses what does not belong to this target."""
+        return self
 
 
 class DraftSessionBase:
