@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import torch
@@ -24,13 +24,17 @@ def train(
     batches: Callable[[int], Iterator[tuple[Tensor, Tensor, Tensor]]],
     steps: int,
     state: Path,
+    outer: Collection[str],
     matrix_rate: float = 3e-3,
     other_rate: float = 2e-3,
 ) -> float:
-    """Trains the parameters in place, from where ``state`` says; the seconds that it took in all."""
+    """Trains the parameters in place, from where ``state`` says; the seconds that it took in all.
+
+    ``outer`` names matrices that Muon is not for: those that give the logits.
+    """
     for p in parameters.values():
         p.requires_grad_(True)
-    matrices = [n for n, p in parameters.items() if p.ndim == 2 and "lm_head" not in n]
+    matrices = [n for n, p in parameters.items() if p.ndim == 2 and n not in outer]
     others = [n for n in parameters if n not in matrices]
     optimizers: list[tuple[torch.optim.Optimizer, list[str], float]] = [
         (

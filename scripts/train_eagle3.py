@@ -148,6 +148,7 @@ def main() -> None:
         lambda first: batches(rows, arguments.batch, arguments.seed, first),
         arguments.steps,
         arguments.work / f"eagle3-{arguments.seed}.safetensors",
+        outer={"lm_head.weight"},
     )
     told = {
         "script": "scripts/train_eagle3.py",

@@ -64,17 +64,21 @@ def read_head(file: Path, layout: Layout) -> dict[str, Tensor]:
     return tensors
 
 
+def number(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """A size from a head's config.json."""
+    value = default if config.get(name) is None else config[name]
+    if type(value) is not int or value < 1:
+        raise UserError(f"{name}={value!r} in config.json: give a whole number above 0")
+    return value
+
+
 def target_facts(folder: Path) -> tuple[int, int, int]:
     """Layers, width and vocabulary of a target."""
-    config: dict[str, Any] = read_json(folder / "config.json")
-    try:
-        return (
-            int(config["num_hidden_layers"]),
-            int(config["hidden_size"]),
-            int(config["vocab_size"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
+    config = read_json(folder / "config.json")
+    layers, width, vocabulary = (
+        number(config, name) for name in ("num_hidden_layers", "hidden_size", "vocab_size")
+    )
+    return layers, width, vocabulary
 
 
 def from_target(folder: Path, name: str, shape: tuple[int, int]) -> Tensor:

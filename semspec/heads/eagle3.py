@@ -30,6 +30,7 @@ from semspec.heads._files import (
     from_target,
     head_file,
     names_in,
+    number,
     read_head,
     target_facts,
 )
@@ -101,25 +102,18 @@ def read_shape(folder: Path, target: Path) -> Shape:
         )
     return Shape(
         width=spec.width,
-        target_width=_number(config, "target_hidden_size", width),
+        target_width=number(config, "target_hidden_size", width),
         inner=spec.inner,
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
         eps=spec.eps,
         vocabulary=vocabulary,
-        draft_vocabulary=_number(config, "draft_vocab_size", vocabulary),
+        draft_vocabulary=number(config, "draft_vocab_size", vocabulary),
         layers=_layers(folder, config, layers),
         frequencies=spec.frequencies,
         rope_scale=spec.rope_scale,
     )
-
-
-def _number(config: Mapping[str, Any], name: str, default: int) -> int:
-    value = config.get(name) or default
-    if type(value) is not int or value < 1:
-        raise UserError(f"{name}={value!r} in an EAGLE-3 head's config.json: give a whole number")
-    return value
 
 
 def _layers(folder: Path, config: Mapping[str, Any], layers: int) -> tuple[int, int, int]:

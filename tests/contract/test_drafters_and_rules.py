@@ -26,7 +26,7 @@ from semspec.models import ModelConfig, ModelFacts
 from semspec.pace import Pace, Steady
 from semspec.protocols import Plan
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
-from tests.support.heads import target_folder, toy_eagle3
+from tests.support.heads import target_folder, toy_eagle3, toy_medusa
 from tests.support.law import PROMPT, SPLITTERS, toy_kit
 from tests.support.probes import random_probe
 
@@ -100,7 +100,7 @@ def make(name: str, split: str, temperature: float) -> Any:
     return RULES[name].cls(**options).prepare(facts, split, temperature)
 
 
-TOY_HEADS = {"eagle3": toy_eagle3}
+TOY_HEADS = {"eagle3": toy_eagle3, "medusa": toy_medusa}
 
 
 @cache

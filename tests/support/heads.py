@@ -118,3 +118,33 @@ def toy_eagle3(folder: Path, vocabulary: int, ids: Sequence[int] | None = None) 
         vocabulary, len(ids), eagle_config=places, target_hidden_size=ToyEngine.width
     )
     return write(folder, config, tensors, "model.safetensors")
+
+
+def medusa_tensors(
+    vocabulary: int, width: int, heads: int = 3, blocks: int = 2, seed: int = 0
+) -> dict[str, Tensor]:
+    """A checkpoint as ``FasterDecoding/medusa-vicuna-7b-v1.3`` has it, smaller."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for head in range(heads):
+        for block in range(blocks):
+            at = f"{head}.{block}.linear"
+            tensors[f"{at}.weight"] = torch.randn(width, width, generator=generator) * width**-0.5
+            tensors[f"{at}.bias"] = torch.randn(width, generator=generator)
+        tensors[f"{head}.{blocks}.weight"] = torch.randn(vocabulary, width, generator=generator)
+    return tensors
+
+
+def medusa_config(heads: int = 3, blocks: int = 2) -> dict[str, Any]:
+    return {
+        "base_model_name_or_path": "lmsys/vicuna-7b-v1.3",
+        "medusa_num_heads": heads,
+        "medusa_num_layers": blocks,
+        "transformers_version": "4.34.1",
+    }
+
+
+def toy_medusa(folder: Path, vocabulary: int) -> Path:
+    """Heads for the toy engine."""
+    tensors = medusa_tensors(vocabulary, ToyEngine.width)
+    return write(folder, medusa_config(), tensors, "medusa_lm_head.safetensors")
