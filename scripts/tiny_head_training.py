@@ -28,7 +28,7 @@ def train(
     matrix_rate: float = 3e-3,
     other_rate: float = 2e-3,
 ) -> float:
-    """Trains the parameters in place, from where ``state`` says; the seconds that it took in all.
+    """Trains the parameters in place, from where ``state`` says; the CPU seconds that it took in all.
 
     ``outer`` names matrices that Muon is not for: those that give the logits.
     """
@@ -58,7 +58,7 @@ def train(
         ),
     ]
     first, seconds = _restore(state, parameters, optimizers)
-    rows, began = batches(first), time.perf_counter() - seconds
+    rows, began = batches(first), time.process_time() - seconds
     for step in range(first, steps):
         factor = min(1.0, (step + 1) / 30) * min(1.0, max(0.02, 2 * (1 - step / steps)))
         for optimizer, _, rate in optimizers:
@@ -70,7 +70,7 @@ def train(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         if (step + 1) % EVERY == 0 or step + 1 == steps:
-            seconds = time.perf_counter() - began
+            seconds = time.process_time() - began
             print(f"{step + 1:5d}/{steps}  {told}  {seconds:5.0f} s", flush=True)
             _keep(state, parameters, optimizers, step + 1, seconds)
     for p in parameters.values():
