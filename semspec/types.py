@@ -78,7 +78,7 @@ class What(enum.Enum):
     TOP_K = "top_k"  # (ids [rows, k], raw log-probabilities [rows, k])
     LOGPROBS = "logprobs"  # [tokens] raw log-probability of each scored or generated token
     HIDDEN = "hidden"  # [rows, layers, width]; layers as in transformers' hidden_states
-    POOLED = "pooled"  # [spans, layers + 1, width] over each span's own tokens, reduced in the pass
+    POOLED = "pooled"  # [spans, layers, width] over each span's own tokens, reduced in the pass
     EMBEDDINGS = "embeddings"  # [tokens, width] rows of the input embedding table; no pass needed
     ATTENTION = "attention"  # [layers, rows, positions] attention weights, averaged over heads
 
@@ -89,7 +89,9 @@ class Read:
 
     what: What
     k: int = 0  # TOP_K
-    layers: tuple[int, ...] = ()  # HIDDEN, ATTENTION; -1 is the last (HIDDEN: after the final norm)
+    # HIDDEN, ATTENTION: (): the last; POOLED: (): all and the embeddings. Of states, 0 is the
+    # embeddings and -1 the last layer after the final norm
+    layers: tuple[int, ...] = ()
     spans: tuple[tuple[int, int], ...] = ()  # POOLED over scored tokens; when generating, each unit
     reduce: Literal["mean", "max", "last"] = "mean"  # POOLED
 
@@ -181,12 +183,15 @@ class Draft:
 
     ``probs`` are the rows that the tokens were sampled from; None says that they were not sampled
     (retrieval, top-k trees): each is a point mass, and a lossless rule must treat it as one.
+
+    In a tree every node is an end. Row i of ``probs`` is the row at the parent of node i, and siblings
+    were drawn from it one after another, in the order of their indices, without replacement.
     """
 
     tokens: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)  # ascending; a tail without an end is no unit
     probs: Tensor | None = None
-    parents: list[int] | None = None  # None: a chain
+    parents: list[int] | None = None  # None: a chain; else parents first, -1 for the context
     evidence: Mapping[Read, Any] = field(
         default_factory=dict
     )  # what the draft model read for a rule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
@@ -10,23 +11,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._heads import HeadSession
+from semspec.drafters._trees import TreeOptions
 from semspec.heads.eagle3 import Attend, Eagle3
 from semspec.models import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.sampling import draw_next, probabilities
-from semspec.types import Answer, Context, Draft, Query, Read, Room, Seen, What
+from semspec.sampling import probabilities
+from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
 
 
 @register("drafter", "eagle3")
 @dataclass(frozen=True, kw_only=True)
-class Eagle3Drafter(DrafterBase):
+class Eagle3Drafter(TreeOptions):
     """EAGLE-3: one decoder layer on low, middle and high features of the target."""
 
     head: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/eagle3-tiny"))
 
+    tree: str = "dynamic"  # as in lm; chain: as long as draft_length says
+
     needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
+    rows: ClassVar[bool] = True
 
     def prepare(self, target: Path) -> Eagle3Drafter:
         options = {f.name: getattr(self, f.name) for f in fields(Eagle3Drafter)}
@@ -41,23 +46,27 @@ class _Loaded(Eagle3Drafter):
     net: Eagle3
 
     def open(self, kit: Kit) -> Eagle3Session:
-        return Eagle3Session(kit, self.net)
+        return Eagle3Session(kit, self, self.net)
 
 
-class Eagle3Session(DraftSessionBase):
+class Eagle3Session(HeadSession):
     """Follows the context with true features, and drafts on with the head's own output.
 
     A pair is the feature of a position and the token after it. The context's pairs stay in the cache;
     what a draft writes behind them is overwritten by the next, so that nothing is rolled back.
     """
 
-    def __init__(self, kit: Kit, head: Eagle3) -> None:
-        self.kit, self.head = kit, head
+    def __init__(self, kit: Kit, options: TreeOptions, head: Eagle3) -> None:
+        super().__init__(kit, options)
+        self.head = head
         self.watches = (Read(What.HIDDEN, layers=head.shape.layers),)
         self.known = 0  # features of so many positions were seen
         self.pairs = 0  # of the context, in the cache
         self.pending: list[Tensor] = []  # [n, 3, width] features from position ``pairs`` on
         self.cache = PairCache(head)
+        self.outputs = torch.empty(0)  # a [1 + n, width]: of the last pair, and of n nodes drafted
+        self.sees = torch.empty(0, 0, dtype=torch.bool)  # [n, n] which nodes a node looks at
+        self.depth: list[int] = []
 
     def see(self, seen: Seen) -> None:
         new = seen.start + seen.count - self.known
@@ -76,10 +85,11 @@ class Eagle3Session(DraftSessionBase):
             )
             self.see(Seen(self.known, len(context) - self.known, answer.values))
         with torch.inference_mode():
-            return self._chain(self._follow(context.tokens), room)
+            self._follow(context.tokens)
+        return self.drafted(room)
 
-    def _follow(self, tokens: list[int]) -> Tensor:
-        """a [1, width] of the context's last pair, once the new pairs are in the cache."""
+    def _follow(self, tokens: list[int]) -> None:
+        """Takes the context's new pairs into the cache."""
         features = torch.cat(self.pending)
         self.head = self.head.on(features.device)
         start, end = self.pairs, len(tokens) - 1
@@ -88,39 +98,50 @@ class Eagle3Session(DraftSessionBase):
         mask = None
         if end - start > 1:  # each pair sees those before it
             mask = torch.ones(end - start, end, dtype=torch.bool, device=g.device).tril(start)
-        a = self._read(tokens[start + 1 :], g, start, slice(start, end), mask)
         self.pairs = end
-        return a[-1:]
+        self.outputs = self._read(tokens[start + 1 :], g, start, start, mask)[-1:]
+        self.sees, self.depth = self.sees.new_empty(0, 0), []
 
     def _read(
-        self, tokens: list[int], hidden: Tensor, at: int, positions: slice, mask: Tensor | None
+        self, tokens: Sequence[int], hidden: Tensor, at: int, position: int, mask: Tensor | None
     ) -> Tensor:
-        """a [n, width] of n pairs, which are written into the cache at ``at``."""
+        """a [n, width] of n pairs, written into the cache at ``at``.
+
+        Pairs of the context stand one after the other from ``position`` on; nodes of a level, side
+        by side at it.
+        """
         ids = torch.tensor(tokens, device=hidden.device)
-        turns = self.head.turns(positions.stop)[positions]
+        turns = self.head.turns(position + len(tokens))
+        turns = turns[position : position + (len(tokens) if at < self.pairs else 1)]
         return self.head.layer(ids, hidden, turns, self.cache.attend(at, mask))
 
-    def _chain(self, a: Tensor, room: Room) -> Draft:
-        kit, head = self.kit, self.head
-        tokens: list[int] = []
-        ends: list[int] = []
-        rows: list[Tensor] = []
-        boundary = kit.boundary()
-        while True:
-            rows.append(probabilities(head.logits(a)[0], kit.sampling))
-            tokens.append(head.token(draw_next(rows[-1], kit.sampling, kit.rng)))
-            end = boundary.feed(tokens[-1])
-            if end is not None:
-                ends.append(len(tokens) + end)
-            if len(tokens) >= room.limit or len(ends) >= room.units or tokens[-1] in kit.stop_ids:
-                break
-            at = self.pairs + len(tokens) - 1
-            a = self._read(tokens[-1:], a, at, slice(at, at + 1), None)
-        if len(ends) < room.units and (not ends or ends[-1] < len(tokens)):
-            ends.append(len(tokens))  # what was left open counts as a unit
-        # greedy tokens were not sampled: point masses
-        probs = None if kit.sampling.greedy else head.over_vocabulary(torch.stack(rows))
-        return Draft(tokens, ends, probs=probs)
+    def rows(
+        self, tokens: Sequence[int], parents: Sequence[int], count: int, sampling: Sampling
+    ) -> Tensor:
+        head, new = self.head, self.outputs
+        if tokens:
+            new = self._nodes(tokens[-count:], list(parents[-count:]))
+        return head.over_vocabulary(probabilities(head.logits(new), sampling))
+
+    def _nodes(self, tokens: Sequence[int], parents: list[int]) -> Tensor:
+        """a of new nodes of one level: their parents' outputs stand in for features."""
+        before, count = len(self.depth), len(tokens)
+        self.depth += [1 if parent < 0 else self.depth[parent] + 1 for parent in parents]
+        sees = torch.zeros(before + count, before + count, dtype=torch.bool)
+        sees[:before, :before] = self.sees
+        for node, parent in enumerate(parents, start=before):
+            if parent >= 0:
+                sees[node] = sees[parent]
+            sees[node, node] = True
+        self.sees, mask = sees, None
+        if count > 1 or not bool(sees[-1].all()):
+            whole = torch.ones(count, self.pairs, dtype=torch.bool)
+            mask = torch.cat([whole, sees[before:]], 1).to(self.outputs.device)
+        hidden = self.outputs[[parent + 1 for parent in parents]]
+        position = self.pairs + self.depth[-1] - 1
+        new = self._read(tokens, hidden, self.pairs + before, position, mask)
+        self.outputs = torch.cat([self.outputs, new])
+        return new
 
 
 class PairCache:

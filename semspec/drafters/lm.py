@@ -1,20 +1,23 @@
-"""A small language model as the drafter: a chain of whole steps, or of tokens."""
+"""A small language model as the drafter: a chain of whole steps or of tokens, or a tree of tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._base import DraftSessionBase
+from semspec.drafters._trees import TreeOptions, tree_sampling
 from semspec.models import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.types import Answer, Context, Draft, Generate, Query, Read, Role, Room, What
 
+PROBS = Read(What.PROBS)
+
 
 @register("drafter", "lm")
 @dataclass(frozen=True, kw_only=True)
-class LanguageModel(DrafterBase):
+class LanguageModel(TreeOptions):
     """A small model samples the next steps (or tokens) with the target's own sampling."""
 
     model: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/tiny-draft"))
@@ -23,9 +26,10 @@ class LanguageModel(DrafterBase):
 
     uses: ClassVar[frozenset[Role]] = frozenset({"draft"})
     ahead: ClassVar[bool] = True
+    rows: ClassVar[bool] = True
 
     def open(self, kit: Kit) -> LanguageModelSession:
-        return LanguageModelSession(kit)
+        return LanguageModelSession(kit) if self.tree == "chain" else TreeSession(kit, self)
 
 
 class LanguageModelSession(DraftSessionBase):
@@ -54,3 +58,32 @@ class LanguageModelSession(DraftSessionBase):
             probs=answer.values.get(Read(What.PROBS)),
             evidence=answer.values,
         )
+
+
+class TreeSession(LanguageModelSession):
+    """Grows a tree with one pass a level, and hands it over as point masses or as draws from q."""
+
+    def __init__(self, kit: Kit, options: LanguageModel) -> None:
+        super().__init__(kit)
+        self.options = options
+        self.sampling = tree_sampling(kit.sampling)
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        kit, options = self.kit, self.options
+        tree = options.seed(kit, min(options.tree_depth, room.tokens, room.units))
+        while tree.open:
+            tokens, parents = tree.reading()
+            answer: Answer = yield Query(
+                "draft",
+                context,
+                self.sampling,
+                kit.rng,
+                tokens=tokens,
+                parents=parents if tokens else None,
+                reads=(PROBS,),
+                # of the open nodes alone, so that only these go through the model
+                rows_from=len(context) + len(tokens) - len(tree.open),
+                purpose="draft",
+            )
+            tree.grow(answer[PROBS])
+        return tree.draft(options.drawn(kit.sampling), told=not kit.sampling.greedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
@@ -9,25 +10,30 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._heads import HeadSession
+from semspec.drafters._trees import TreeOptions
 from semspec.heads.medusa import Medusa
 from semspec.models import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.sampling import draw_next, probabilities
-from semspec.types import Answer, Context, Draft, Query, Read, Room, Seen, What
+from semspec.sampling import probabilities
+from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
 
 LAST = Read(What.HIDDEN, layers=(-1,))
 
 
 @register("drafter", "medusa")
 @dataclass(frozen=True, kw_only=True)
-class MedusaDrafter(DrafterBase):
+class MedusaDrafter(TreeOptions):
     """Medusa: heads on the target's last hidden state, each for a token further on."""
 
     head: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/medusa-tiny"))
 
+    tree: str = "static"  # as in lm; chain: as long as draft_length says
+    tree_nodes: int = 63
+
     needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
+    rows: ClassVar[bool] = True
 
     def prepare(self, target: Path) -> MedusaDrafter:
         options = {f.name: getattr(self, f.name) for f in fields(MedusaDrafter)}
@@ -41,18 +47,26 @@ class MedusaDrafter(DrafterBase):
 class _Loaded(MedusaDrafter):
     heads: Medusa
 
+    @property
+    def levels(self) -> int:
+        return min(super().levels, self.heads.shape.heads)
+
     def open(self, kit: Kit) -> MedusaSession:
-        return MedusaSession(kit, self.heads)
+        return MedusaSession(kit, self, self.heads)
 
 
-class MedusaSession(DraftSessionBase):
-    """Keeps the last state that it saw: that of the last token but one, which the target has read."""
+class MedusaSession(HeadSession):
+    """Keeps the states that it saw last: the last token but one is among them, which was read."""
 
     watches = (LAST,)
 
-    def __init__(self, kit: Kit, heads: Medusa) -> None:
-        self.kit, self.heads = kit, heads
+    def __init__(self, kit: Kit, options: TreeOptions, heads: Medusa) -> None:
+        super().__init__(kit, options)
+        self.heads = heads
+        self.longest = heads.shape.heads
         self.seen = Seen(0, 0, {})
+        self.logits = torch.empty(0, 0)  # [heads, vocabulary]
+        self.depth: list[int] = []  # of the nodes of a draft
 
     def see(self, seen: Seen) -> None:
         self.seen = seen
@@ -70,22 +84,15 @@ class MedusaSession(DraftSessionBase):
         state = self.seen.values[LAST][at - self.seen.start]
         with torch.inference_mode():
             self.heads = self.heads.on(state.device)
-            return self._chain(self.heads.logits(state)[:, 0], room)
+            self.logits = self.heads.logits(state)[:, 0]
+        self.depth = []
+        return self.drafted(room)
 
-    def _chain(self, logits: Tensor, room: Room) -> Draft:
-        kit = self.kit
-        rows = probabilities(logits, kit.sampling)
-        tokens: list[int] = []
-        ends: list[int] = []
-        boundary = kit.boundary()
-        for row in rows[: room.limit]:
-            tokens.append(draw_next(row, kit.sampling, kit.rng))
-            end = boundary.feed(tokens[-1])
-            if end is not None:
-                ends.append(len(tokens) + end)
-            if len(ends) >= room.units or tokens[-1] in kit.stop_ids:
-                break
-        if len(ends) < room.units and (not ends or ends[-1] < len(tokens)):
-            ends.append(len(tokens))  # what was left open counts as a unit
-        # greedy tokens were not sampled: point masses
-        return Draft(tokens, ends, probs=None if kit.sampling.greedy else rows[: len(tokens)])
+    def rows(
+        self, tokens: Sequence[int], parents: Sequence[int], count: int, sampling: Sampling
+    ) -> Tensor:
+        """The same row for all nodes of a level: a head knows nothing of what the others guessed."""
+        for parent in list(parents)[len(self.depth) :]:
+            self.depth.append(1 if parent < 0 else self.depth[parent] + 1)
+        level = self.depth[-1] if tokens else 0
+        return probabilities(self.logits[level : level + 1], sampling).expand(count, -1)

@@ -19,7 +19,7 @@ from semspec.heads.eagle3 import Eagle3, read_shape
 from semspec.models import ModelConfig
 from semspec.rules.lossless import Lossless
 from semspec.sampling import probabilities
-from semspec.types import Context, Draft, Query, Room, Sampling, Seen
+from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
 from tests.support.heads import eagle3_config, eagle3_tensors, target_folder, write
 from tests.support.law import toy_kit
 
@@ -122,8 +122,11 @@ def slow_rows(
 # ---- the session --------------------------------------------------------------------------------
 
 
-def session(published: Path, target: Path, sampling: Sampling, seed: int = 0) -> Eagle3Session:
-    drafter = Eagle3Drafter(head=ModelConfig(path=str(published))).prepare(target)
+def session(
+    published: Path, target: Path, sampling: Sampling, seed: int = 0, **options: Any
+) -> Eagle3Session:
+    options = {"tree": "chain"} | options
+    drafter = Eagle3Drafter(head=ModelConfig(path=str(published)), **options).prepare(target)
     engine = Toy(vocabulary=4).models()["target"]  # of its kit only sampling and numbers are used
     return drafter.open(toy_kit(Lossless(), engine, sampling, seed))
 
@@ -135,8 +138,6 @@ def draft(one: Eagle3Session, context: Context, features: Tensor, room: Room) ->
         asked = next(plan)
         assert isinstance(asked, Query) and asked.model == "target"
         start = asked.rows_from or 0
-        from semspec.types import Answer
-
         rows = {read: features[start : len(context)] for read in one.watches}
         plan.send(Answer(values=rows))
     except StopIteration as stop:
@@ -179,6 +180,29 @@ def test_rounds_over_the_cache_equal_the_paper_from_nothing(
         context.extend([*found.tokens[: turn % 3], rng.randrange(VOCABULARY)])
         if turn != 2:  # once nothing was shown, so that it has to ask
             show(one, features, max(0, before - 1 - turn % 2), len(context) - 1)
+
+
+@pytest.mark.parametrize("tree", ["static", "dynamic", "sampled"])
+def test_every_node_of_a_tree_has_the_row_of_its_own_path(
+    published: Path, target: Path, tree: str
+) -> None:
+    sampling = Sampling(0.9)
+    size = {"tree_depth": 4, "tree_top_k": 3, "tree_nodes": 14}
+    one, slow = session(published, target, sampling, tree=tree, **size), Slow(published, target)
+    features = torch.randn(60, 3, WIDTH, generator=torch.Generator().manual_seed(5))
+    context = Context(0, [4, 1, 2])
+    for _ in range(3):
+        found = draft(one, context, features, Room(4, 4, 1))
+        assert found.parents is not None and len(found.tokens) > 6
+        rows = found.evidence[Read(What.PROBS)]
+        paths: list[list[int]] = []
+        for node, parent in enumerate(found.parents):
+            path = paths[parent] if parent >= 0 else []
+            expected = slow_rows(slow, context.tokens, features, [*path, 0], sampling)[-1]
+            torch.testing.assert_close(rows[node].double(), expected.double(), atol=1e-5, rtol=1e-4)
+            paths.append([*path, found.tokens[node]])
+        assert max(map(len, paths)) > 2
+        context.extend([*max(paths, key=len), 7])
 
 
 def test_a_round_reads_only_what_is_new(published: Path, target: Path) -> None:

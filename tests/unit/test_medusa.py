@@ -61,7 +61,7 @@ def drafted(session: MedusaSession, context: Context, states: Tensor, room: Room
 def test_each_head_guesses_one_token_further(
     published: Path, target: Path, sampling: Sampling
 ) -> None:
-    drafter = MedusaDrafter(head=ModelConfig(path=str(published))).prepare(target)
+    drafter = MedusaDrafter(head=ModelConfig(path=str(published)), tree="chain").prepare(target)
     engine = Toy(vocabulary=4).models()["target"]  # of its kit only sampling and numbers are used
     session = drafter.open(toy_kit(Lossless(), engine, sampling, 0))
     states = torch.randn(30, 1, WIDTH, generator=torch.Generator().manual_seed(3))

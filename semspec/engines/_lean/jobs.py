@@ -12,7 +12,10 @@ from semspec.engines._lean.model import Model, Place
 from semspec.engines._lean.reader import Reader
 from semspec.engines._lean.session import Session
 from semspec.errors import UserError
+from semspec.trim import depths
 from semspec.types import Answer, Query
+
+TOGETHER = 1 << 22  # numbers: states of a pass that are held at a time for reading
 
 
 class Job:
@@ -20,7 +23,7 @@ class Job:
         self.query, self.session, self.answer = query, session, Answer()
         self.context = len(query.context)
         self.total = self.context + len(query.tokens)
-        self.depths = _depths(query.parents)
+        self.depths = None if query.parents is None else depths(query.parents)
         self.reader = Reader(query, self.answer, model.spec, model.weights.embed)
         self._check_room(model.spec.context_limit)
         self.todo: list[int] = []
@@ -43,8 +46,10 @@ class Job:
     def begin(self, cache: Cache) -> None:
         """Keeps what is cached of the prefix and lists what must go through the model."""
         query, session = self.query, self.session
-        chain = [] if query.parents is not None else query.tokens
-        kept = session.match(query.context, chain, cache)
+        if query.parents is None:
+            kept = session.match(query.context, query.tokens, cache)
+        else:
+            kept = session.match_tree(query.context, query.tokens, query.parents, cache)
         kept = min(kept, self.reader.needed_from)
         session.crop(kept)
         self.answer.cached = kept
@@ -60,18 +65,6 @@ class Job:
             i if i <= root else root + self.depths[i - self.context]
             for i in range(start, start + count)
         ]
-
-
-def _depths(parents: Sequence[int] | None) -> list[int] | None:
-    """Depth of every node, 1 for a child of the context."""
-    if parents is None:
-        return None
-    depths: list[int] = []
-    for node, parent in enumerate(parents):
-        if not -1 <= parent < node:
-            raise UserError(f"node {node} of a tree has parent {parent}: parents come first")
-        depths.append(1 if parent == -1 else depths[parent] + 1)
-    return depths
 
 
 def _ancestors(parents: Sequence[int]) -> Tensor:
@@ -157,9 +150,20 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
     tapped = [part for part in parts if part[0].reader.taps]
     attended = {layer for job in jobs for layer in job.reader.attention}
 
-    def tap(layer: int, x: Tensor) -> None:
+    def read_states(layers: tuple[int, ...], x: Tensor) -> None:
         for job, start, count, offset in tapped:
-            job.reader.states(layer, x[offset : offset + count], start)
+            job.reader.states(layers, x[:, offset : offset + count], start)
+
+    # the states of a short pass are read all at once: layer by layer would cost more than reading
+    wanted = {layer for job, *_ in tapped for layer in job.reader.taps}
+    together = len(wanted) * len(ids) * model.spec.width <= TOGETHER
+    held: dict[int, Tensor] = {}
+
+    def tap(layer: int, x: Tensor) -> None:
+        if layer in wanted and together:
+            held[layer] = x
+        elif layer in wanted:
+            read_states((layer,), x[None])
 
     def attention_tap(layer: int, weights: Tensor) -> None:
         for (job, start, count, _), own in zip(parts, weights, strict=True):
@@ -173,6 +177,8 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         attention_tap if attended else None,
         attended,
     )
+    if held:
+        read_states(tuple(held), torch.stack(list(held.values())))
     for job, start, count, offset in parts:
         tokens, job.todo = job.todo[:count], job.todo[count:]
         job.session.fed(tokens)
@@ -182,5 +188,5 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
             logits = model.logits(model.final(x[offset + wanted : offset + count]))
             job.reader.logits.add(logits)
             job.logits = logits[-1]
-        if not job.todo and job.query.parents is not None:
+        if job.query.parents is not None and len(job.session.tokens) > job.context:
             job.session.grown(job.context, job.query.parents)
