@@ -25,10 +25,8 @@ from semspec.records import Mode
 from semspec.rules._base import RuleBase
 from semspec.splitters.token import TokenBoundary
 from semspec.text import Text
-from semspec.thinking import Thinking
+from semspec.thinking import OPEN, Thinking
 from semspec.types import Context, Outcome, Role
-
-THINK = "<think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +209,8 @@ class Solver:
         """The turn as text; templates of reasoning models open the thinking in the prompt."""
         stop_ids = self.engines["target"].stop_ids
         text = self.text.decode([t for t in tokens if t not in stop_ids])
-        opened = prompt.rstrip().endswith(THINK)
-        return prompt[prompt.rindex(THINK) :] + text if opened else text
+        opened = prompt.rstrip().endswith(OPEN)
+        return prompt[prompt.rindex(OPEN) :] + text if opened else text
 
     def close(self) -> None:
         for engine in self.engines.values():
