@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load, save
@@ -14,14 +15,16 @@ from torch import Tensor
 from semspec.files import _write_all, replacing
 
 EVERY = 50  # steps between two lines and two states on disk
-Loss = Callable[[dict[str, Tensor], Tensor, Tensor, Tensor], tuple[Tensor, str]]
-"""(parameters, tokens, learned, states) -> the loss and a few figures to show."""
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Tokens [b, n], which of them are learned [b, n], the target's states [b, n, layers, width]."""
+Loss = Callable[[dict[str, Tensor], Batch], tuple[Tensor, list[float]]]
+"""The loss, and how often the head's favourite is the target's, of each token it looks ahead."""
 
 
 def train(
     parameters: dict[str, Tensor],
     loss_of: Loss,
-    batches: Callable[[int], Iterator[tuple[Tensor, Tensor, Tensor]]],
+    batches: Callable[[int], Iterator[Batch]],
     steps: int,
     state: Path,
     outer: Collection[str],
@@ -63,7 +66,7 @@ def train(
         factor = min(1.0, (step + 1) / 30) * min(1.0, max(0.02, 2 * (1 - step / steps)))
         for optimizer, _, rate in optimizers:
             optimizer.param_groups[0]["lr"] = rate * factor
-        loss, told = loss_of(parameters, *next(rows))
+        loss, right = loss_of(parameters, next(rows))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(list(parameters.values()), 1.0)
         for optimizer, _, _ in optimizers:
@@ -71,6 +74,7 @@ def train(
             optimizer.zero_grad(set_to_none=True)
         if (step + 1) % EVERY == 0 or step + 1 == steps:
             seconds = time.process_time() - began
+            told = f"loss {loss.item():.3f}  right {' '.join(f'{r:.3f}' for r in right)}"
             print(f"{step + 1:5d}/{steps}  {told}  {seconds:5.0f} s", flush=True)
             _keep(state, parameters, optimizers, step + 1, seconds)
     for p in parameters.values():
@@ -114,10 +118,36 @@ def _restore(
     return int(kept["step"]), float(kept["seconds"])
 
 
+def held_out(parameters: dict[str, Tensor], loss_of: Loss, batches: Sequence[Batch]) -> list[float]:
+    """How often the head's favourite is the target's over solutions that it was not trained on."""
+    with torch.no_grad():
+        rights = [loss_of(parameters, batch)[1] for batch in batches]
+    return [sum(column) / len(column) for column in zip(*rights, strict=True)]
+
+
+CARD = """\
+---
+license: apache-2.0
+tags: [semspec, speculative-decoding, tiny]
+---
+# {name}
+
+{what} of semspec's embedded target (`{target}`), in the format of the published ones, bfloat16,
+{parameters:.2f} M parameters. Trained by `{script}` on {solutions} solutions of the embedded
+world in {minutes:.0f} CPU minutes, against the target's own distribution.
+
+How often its favourite token is the target's, over solutions that it was not trained on and given
+that the tokens before are right, for the first, second, ... token of a draft:
+{right}
+
+`docs/token_level.md` has what it gains when it drafts.
+"""
+
+
 def write_head(
-    folder: Path, name: str, tensors: dict[str, Tensor], config: object, training: object
+    folder: Path, name: str, tensors: dict[str, Tensor], config: object, training: dict[str, Any]
 ) -> None:
-    """Floats in bfloat16, config.json, and how it was trained."""
+    """Floats in bfloat16, config.json, how it was trained, and a card."""
     folder.mkdir(parents=True, exist_ok=True)
     stored = {
         n: (t.detach().bfloat16() if t.is_floating_point() else t).contiguous()
@@ -127,3 +157,14 @@ def write_head(
         _write_all(fd, save(stored))
     for file, content in (("config.json", config), ("training.json", training)):
         (folder / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    card = CARD.format(
+        name=folder.name,
+        what=training["what"],
+        target=training["target"],
+        parameters=sum(t.numel() for t in tensors.values() if t.is_floating_point()) / 1e6,
+        script=training["script"],
+        solutions=training["solutions"],
+        minutes=training["seconds"] / 60,
+        right=", ".join(f"{r:.3f}" for r in training["agreement"]) + ".",
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")

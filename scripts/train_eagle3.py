@@ -10,12 +10,13 @@ Both stages go on after a kill: the target's states in shards, the training from
 from __future__ import annotations
 
 import argparse
+from itertools import islice
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from tiny_head_data import batches, collect, common_tokens
-from tiny_head_training import train, write_head
+from tiny_head_training import Batch, held_out, train, write_head
 from torch import Tensor
 
 from semspec.engines._lean.folder import read_json
@@ -26,6 +27,7 @@ from semspec.models import ModelConfig
 
 DECAY = 0.8  # what a step further on counts, relative to the one before it
 INNER = 384
+HELD_OUT = 100  # solutions
 
 
 def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
@@ -60,15 +62,14 @@ def loss_of(
     teacher: Tensor,
     sizes: Tensor,
     steps: int,
-    tokens: Tensor,
-    learned: Tensor,
-    states: Tensor,
-) -> tuple[Tensor, str]:
+    batch: Batch,
+) -> tuple[Tensor, list[float]]:
     """Cross-entropy with the target's distribution over the draft vocabulary, of every step.
 
     Pair j is (feature of j, token j + 1) and says what token j + 2 is: the target's row j + 1.
     """
     assert head.ids is not None
+    tokens, learned, states = batch
     n = tokens.shape[1] - 2
     features, last = states[..., :-1, :] / sizes, states[..., -1, :]
     with torch.no_grad():
@@ -91,7 +92,7 @@ def loss_of(
         hits = head.ids[logits.argmax(-1)] == best[mask]
         right.append(hits.float().mean().item())
         hidden = hidden.roll(1, 1)
-    return total, f"loss {total.item():.3f}  right " + " ".join(f"{r:.3f}" for r in right)
+    return total, right
 
 
 def main() -> None:
@@ -144,12 +145,10 @@ def main() -> None:
     maps = {"d2t": ids - torch.arange(len(ids)), "t2d": torch.zeros(spec.vocabulary).bool()}
     maps["t2d"][ids] = True
 
-    def loss(
-        own: dict[str, Tensor], tokens: Tensor, learned: Tensor, states: Tensor
-    ) -> tuple[Tensor, str]:
+    def loss(own: dict[str, Tensor], batch: Batch) -> tuple[Tensor, list[float]]:
         with torch.autocast("cpu", torch.bfloat16):
             head = Eagle3(shape, own | maps | {EMBEDDING: embedding})
-            return loss_of(head, teacher, sizes, arguments.unroll, tokens, learned, states)
+            return loss_of(head, teacher, sizes, arguments.unroll, batch)
 
     seconds = train(
         parameters,
@@ -159,10 +158,14 @@ def main() -> None:
         arguments.work / f"eagle3-{arguments.seed}.safetensors",
         outer={"lm_head.weight"},
     )
+    fresh = collect(target, (*layers, -1), HELD_OUT, arguments.seed + 1, arguments.work)
+    some = list(islice(batches(fresh, 10, 0), HELD_OUT // 10))
     told = {
+        "what": "An EAGLE-3 head",
         "script": "scripts/train_eagle3.py",
         "target": arguments.target,
         "seconds": seconds,
+        "agreement": held_out(parameters, loss, some),
         **{k: v for k, v in vars(arguments).items() if k not in ("work", "out", "target")},
     }
     parameters["fc.weight"] = parameters["fc.weight"] / sizes.flatten()

@@ -10,12 +10,13 @@ are those that ``train_eagle3.py`` keeps.
 from __future__ import annotations
 
 import argparse
+from itertools import islice
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from tiny_head_data import batches, collect
-from tiny_head_training import train, write_head
+from tiny_head_training import Batch, held_out, train, write_head
 from torch import Tensor
 
 from semspec.engines._lean.spec import read_spec
@@ -23,13 +24,13 @@ from semspec.heads._files import from_target
 from semspec.heads.medusa import FILE, Medusa, Shape, config_of
 from semspec.models import ModelConfig
 
-DECAY = 0.8
+DECAY = 0.8  # what a head counts, relative to the one before it
+HELD_OUT = 100  # solutions
 
 
-def loss_of(
-    heads: Medusa, teacher: Tensor, tokens: Tensor, learned: Tensor, states: Tensor
-) -> tuple[Tensor, str]:
+def loss_of(heads: Medusa, teacher: Tensor, batch: Batch) -> tuple[Tensor, list[float]]:
     """Cross-entropy of every head with the target's own distribution of its token."""
+    tokens, learned, states = batch
     last = states[..., -1, :]
     with torch.no_grad():
         raw = F.linear(last, teacher)
@@ -42,7 +43,7 @@ def loss_of(
         own, ahead = logits[:, : mask.shape[1]][mask], goal[:, k + 1 : -1][mask]
         total = total - DECAY**k * (ahead * own.log_softmax(-1)).sum(-1).mean()
         right.append((own.argmax(-1) == best[:, k + 1 : -1][mask]).float().mean().item())
-    return total, f"loss {total.item():.3f}  right " + " ".join(f"{r:.3f}" for r in right)
+    return total, right
 
 
 def main() -> None:
@@ -73,11 +74,9 @@ def main() -> None:
         for name, (wanted, _) in shape.layout().items()
     }
 
-    def loss(
-        own: dict[str, Tensor], tokens: Tensor, learned: Tensor, states: Tensor
-    ) -> tuple[Tensor, str]:
+    def loss(own: dict[str, Tensor], batch: Batch) -> tuple[Tensor, list[float]]:
         with torch.autocast("cpu", torch.bfloat16):
-            return loss_of(Medusa(shape, own), teacher, tokens, learned, states)
+            return loss_of(Medusa(shape, own), teacher, batch)
 
     seconds = train(
         parameters,
@@ -87,10 +86,14 @@ def main() -> None:
         arguments.work / f"medusa-{arguments.seed}.safetensors",
         outer={n for n, p in parameters.items() if tuple(p.shape) == size},
     )
+    fresh = collect(target, layers, HELD_OUT, arguments.seed + 1, arguments.work)
+    some = list(islice(batches(fresh, 10, 0), HELD_OUT // 10))
     told = {
+        "what": "Medusa heads",
         "script": "scripts/train_medusa.py",
         "target": arguments.target,
         "seconds": seconds,
+        "agreement": held_out(parameters, loss, some),
         **{k: v for k, v in vars(arguments).items() if k not in ("work", "out", "target")},
     }
     write_head(arguments.out, FILE, parameters, config_of(shape, arguments.target), told)

@@ -96,7 +96,7 @@ class Eagle3Session(HeadSession):
         self.pending = [features[end - start :]]
         g = self.head.fused(features[: end - start].flatten(1).to(self.head.fc))
         mask = None
-        if end - start > 1:  # each pair sees those before it
+        if start and end - start > 1:  # each pair sees those before it
             mask = torch.ones(end - start, end, dtype=torch.bool, device=g.device).tril(start)
         self.pairs = end
         self.outputs = self._read(tokens[start + 1 :], g, start, start, mask)[-1:]
@@ -151,13 +151,17 @@ class PairCache:
         self.keys = self.values = torch.empty(head.shape.kv_heads, 0, head.shape.head_dim)
 
     def attend(self, at: int, mask: Tensor | None) -> Attend:
-        """Attention of new pairs, written at ``at``, to all before it and as ``mask`` says."""
+        """Attention of new pairs, written at ``at``, as ``mask`` says; None: to all before them."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             end = at + k.shape[-2]
             self._reserve(end, k)
             self.keys[:, at:end], self.values[:, at:end] = k, v
             keys, values = self.keys[None, :, :end], self.values[None, :, :end]
+            if at == 0:  # a whole prompt: no mask of its length squared
+                return F.scaled_dot_product_attention(
+                    q[None], keys, values, is_causal=True, enable_gqa=True
+                )[0]
             if mask is None:  # one pair: the heads that share keys become its rows
                 rows = q.reshape(1, len(keys[0]), -1, q.shape[-1])
                 return F.scaled_dot_product_attention(rows, keys, values).reshape(q.shape)

@@ -137,23 +137,28 @@ class Eagle3:
 
     def __init__(self, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
         self.shape = shape
-        self.embed = tensors[EMBEDDING]
-        self.norm, self.head, self.fc = (
-            tensors[f"{name}.weight"] for name in ("norm", "lm_head", "fc")
-        )
+
+        def weight(name: str) -> Tensor:
+            return tensors[f"{name}.weight"]
 
         def inner(name: str) -> Tensor:
             return tensors[f"midlayer.{name}.weight"]
 
-        self.norm_token, self.norm_hidden, self.norm_mlp = map(
-            inner, ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-        )
+        # the norms' weights go into what follows them, W (n * x) = (W * n) x; a token is normed once
+        size = (shape.width,)
+        embed = tensors[EMBEDDING]
+        self.embed = F.rms_norm(embed, size, inner("input_layernorm"), shape.eps)
+        self.fc = weight("fc")
         q, k, v = (inner(f"self_attn.{name}_proj") for name in "qkv")
         # a rotary pair side by side is one complex number
-        self.qkv = torch.cat([interleave(q, shape.head_dim), interleave(k, shape.head_dim), v])
+        qkv = torch.cat([interleave(q, shape.head_dim), interleave(k, shape.head_dim), v])
+        hidden = inner("hidden_norm")
+        self.qkv = qkv * torch.cat([torch.ones_like(hidden), hidden])
         self.out = inner("self_attn.o_proj")
-        self.gate_up = torch.cat([inner("mlp.gate_proj"), inner("mlp.up_proj")])
+        gate_up = torch.cat([inner("mlp.gate_proj"), inner("mlp.up_proj")])
+        self.gate_up = gate_up * inner("post_attention_layernorm")
         self.down = inner("mlp.down_proj")
+        self.head = weight("lm_head") * weight("norm")
         d2t = tensors.get("d2t")
         own = torch.arange(shape.draft_vocabulary, device=self.embed.device)
         # d2t holds how far the target's number of a token is from the head's
@@ -211,10 +216,9 @@ class Eagle3:
     def layer(self, tokens: Tensor, hidden: Tensor, turns: Tensor, attend: Attend) -> Tensor:
         """a [.., n, width]: the decoder layer over pairs of a token and the feature before it."""
         shape, d = self.shape, (self.shape.width,)
-        token = F.rms_norm(F.embedding(tokens, self.embed), d, self.norm_token, shape.eps)
-        feature = F.rms_norm(hidden, d, self.norm_hidden, shape.eps)
-        qkv = F.linear(torch.cat([token, feature], -1), self.qkv)
-        qkv = qkv.unflatten(-1, (-1, shape.head_dim))
+        feature = F.rms_norm(hidden, d, None, shape.eps)
+        both = torch.cat([F.embedding(tokens, self.embed), feature], -1)
+        qkv = F.linear(both, self.qkv).unflatten(-1, (-1, shape.head_dim))
         turning = shape.heads + shape.kv_heads
         pairs = torch.view_as_complex(qkv[..., :turning, :].float().unflatten(-1, (-1, 2)))
         turned = torch.view_as_real(pairs * turns).flatten(-2).to(qkv.dtype)
@@ -225,12 +229,12 @@ class Eagle3:
         )
         attended = attend(q.transpose(-2, -3), k.transpose(-2, -3), v.transpose(-2, -3))
         x = hidden + F.linear(attended.transpose(-2, -3).flatten(-2), self.out)
-        gate, up = F.linear(F.rms_norm(x, d, self.norm_mlp, shape.eps), self.gate_up).chunk(2, -1)
+        gate, up = F.linear(F.rms_norm(x, d, None, shape.eps), self.gate_up).chunk(2, -1)
         return x + F.linear(F.silu(gate) * up, self.down)
 
     def logits(self, a: Tensor) -> Tensor:
         """Raw float32 logits over the draft vocabulary of what comes after the pairs' tokens."""
-        normed = F.rms_norm(a, (self.shape.width,), self.norm, self.shape.eps)
+        normed = F.rms_norm(a, (self.shape.width,), None, self.shape.eps)
         return F.linear(normed, self.head).float()
 
     def over_vocabulary(self, rows: Tensor) -> Tensor:
