@@ -18,11 +18,10 @@ from semspec.config import RunConfig
 from semspec.driver import Driver
 from semspec.errors import UserError
 from semspec.loop import Extras, Pen, decode_plainly, speculate
-from semspec.models import ModelFacts, facts
+from semspec.models import KnownModels, ModelConfig
 from semspec.pace import Adaptive, Steady
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.records import Mode
-from semspec.rules._base import RuleBase
 from semspec.splitters.token import TokenBoundary
 from semspec.text import Text
 from semspec.thinking import OPEN, Thinking
@@ -57,11 +56,12 @@ class Solver:
         self.drafter, self.nested = self.drafter.prepare(target), self.nested.prepare(target)
         self.text = Text(str(target))
         self.draft_text = Text(str(draft)) if draft is not None else None
-        if type(self.rule).prepare is not RuleBase.prepare:  # weights are hashed for artifacts only
-            known: dict[Role, ModelFacts] = {"target": facts(config.model, self.text.fingerprint)}
-            if self.draft_text is not None and drafting is not None:
-                known["draft"] = facts(drafting.model, self.draft_text.fingerprint)
-            self.rule = self.rule.prepare(known, config.split, config.temperature)
+        known: dict[Role, tuple[ModelConfig, str]] = {
+            "target": (config.model, self.text.fingerprint)
+        }
+        if self.draft_text is not None and drafting is not None:
+            known["draft"] = (drafting.model, self.draft_text.fingerprint)
+        self.rule = self.rule.prepare(KnownModels(known), config.split, config.temperature)
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
         try:
