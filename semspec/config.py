@@ -211,7 +211,8 @@ def _fields(group: str, names: str) -> set[str]:
 def _plugin_of(group: str, preset: str) -> str:
     """The plugin that a preset in ``conf/`` is built on, or nothing."""
     path = CONF / group / f"{preset}.yaml"
-    told = OmegaConf.load(path).get("defaults", []) if path.is_file() else []
+    listed: Any = OmegaConf.load(path) if path.is_file() else {}
+    told = listed.get("defaults", [])
     return next((str(name) for name in told if isinstance(name, str) and name != "_self_"), "")
 
 
