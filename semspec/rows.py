@@ -22,46 +22,10 @@ Rows = Iterator[tuple[str, Any]]
 
 def snapshot(repo: str, revision: str | None, patterns: Sequence[str], option: str) -> Path:
     """The local folder of a data set's files; ``option`` takes a local copy instead."""
-    from huggingface_hub import constants, errors, snapshot_download
-
-    instead = f"or give {option}=FILE_OR_FOLDER"
-    at = f"{repo} at revision {revision}" if revision else repo
-    offline = constants.HF_HUB_OFFLINE or not hub._reachable(constants.ENDPOINT)
-    try:
-        return Path(
-            snapshot_download(
-                repo,
-                repo_type="dataset",
-                revision=revision,
-                allow_patterns=list(patterns),
-                local_files_only=offline,
-            )
-        )
-    except errors.HFValidationError as e:
-        raise UserError(
-            f"'{repo}' is neither a file nor a Hub repository (owner/name): {instead}"
-        ) from e
-    except errors.GatedRepoError as e:
-        raise UserError(
-            f"the data set {repo} is gated: accept its terms at https://huggingface.co/datasets/"
-            f"{repo} and log in with 'hf auth login', {instead}"
-        ) from e
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as e:
-        raise UserError(
-            f"the data set {at} is not on the Hub (a private one needs 'hf auth login'), {instead}"
-        ) from e
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as e:
-        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub cannot be reached"
-        fixed = f" --revision {revision}" if revision else ""
-        raise UserError(
-            f"the data set {repo} is not downloaded and {why}: run 'hf download {repo} --repo-type"
-            f" dataset{fixed}' where there is a network, {instead}"
-        ) from e
-    except Exception as e:  # disk, network: errors of whatever HTTP library the Hub client uses
-        raise UserError(
-            f"cannot get the data set {at} ({first_line(e)}): check the network and the free disk"
-            f" space, {instead}"
-        ) from e
+    wanted = hub.Wanted(
+        noun="data set", option=option, patterns=tuple(patterns), repo_type="dataset"
+    )
+    return hub.snapshot(repo, revision, wanted, hub.Access())
 
 
 def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:

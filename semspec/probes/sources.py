@@ -10,12 +10,11 @@ from typing import Any
 
 from semspec import rows, world
 from semspec.errors import UserError
+from semspec.hub import DATASET, locate
 from semspec.probes.settings import ProbeConfig
 
 THINKING = ("thinking", "deepseek_thinking_trajectory", "thinking_trajectories")
 """Columns that hold a chain: ours, and those of simplescaling/s1K and s1K-1.1."""
-
-TABLES = ("*.parquet", "*.jsonl", "*.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,21 @@ def _embedded(config: ProbeConfig) -> Iterator[Question]:
 
 
 def _rows(config: ProbeConfig) -> Iterator[Question]:
-    path = Path(config.data).expanduser()
-    if config.source == "hub" and not path.is_dir():
-        path = rows.snapshot(config.data, config.revision, TABLES, "data")
-    files = rows.tables(path, TABLES) if config.source == "hub" else [path]
+    if config.source == "hub":
+        files = rows.tables(locate(config.data, config.revision, DATASET), DATASET.patterns)
+    else:
+        files = [Path(config.data).expanduser()]
     found = [row for file in files for row in rows.read(file)]
     if not found and config.source == "hub":
         raise UserError(f"{config.data} holds no parquet, JSONL or JSON rows: use source=jsonl")
     yield from _questions(found, config.data)
+
+
+def commit_of(config: ProbeConfig) -> str | None:
+    """The commit of a data set from the Hub, fetched where it is not yet; None for a folder."""
+    if Path(config.data).expanduser().is_dir():
+        return None
+    return locate(config.data, config.revision, DATASET).name
 
 
 def _questions(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
