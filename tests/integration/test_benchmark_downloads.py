@@ -11,7 +11,7 @@ import pytest
 from semspec import registry
 from semspec.errors import UserError
 from tests.support.benchmark_rows import SAMPLES, write_rows
-from tests.support.hub import ALICE, hub_for, requests
+from tests.support.hub import ALICE, TOKENS, hub_for, requests
 from tests.support.hub_server import HubServer
 
 
@@ -54,5 +54,6 @@ def test_a_gated_data_set_names_both_ways_out(
     commit = publish(hub, "gpqa", tmp_path, gated=True)
     with pytest.raises(UserError, match=r"accept its terms .* benchmark\.data at a local copy"):
         list(make("gpqa", revision=commit).problems())
+    hub.repos["datasets/Idavidrein/gpqa"].owner = TOKENS[ALICE]  # who may read it
     monkeypatch.setenv("HF_TOKEN", ALICE)
     assert len(list(make("gpqa", revision=commit).problems())) == len(SAMPLES["gpqa"].rows)
