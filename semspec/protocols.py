@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from semspec.models import ModelConfig, ModelFacts
@@ -100,6 +101,10 @@ class Drafter(Protocol):
     @property
     def levels(self) -> int:
         """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
+        ...
+
+    def prepare(self, target: Path) -> Drafter:
+        """Loads what it was trained with, and refuses what does not belong to this target's folder."""
         ...
 
     def open(self, kit: Kit) -> DraftSession: ...

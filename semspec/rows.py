@@ -1,4 +1,4 @@
-"""Rows of a data set: from a local file or folder, or from a repository of the Hub.
+"""Rows of a data set's files.
 
 Parquet, JSONL, JSON (a list) and CSV; nothing of a data set is ever executed.
 """
@@ -12,20 +12,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from semspec import hub
 from semspec.errors import UserError, first_line
 
 FORMATS = (".parquet", ".jsonl", ".json", ".csv")
 Rows = Iterator[tuple[str, Any]]
 """Where a row stands ("train.jsonl, row 3"), and the row."""
-
-
-def snapshot(repo: str, revision: str | None, patterns: Sequence[str], option: str) -> Path:
-    """The local folder of a data set's files; ``option`` takes a local copy instead."""
-    wanted = hub.Wanted(
-        noun="data set", option=option, patterns=tuple(patterns), repo_type="dataset"
-    )
-    return hub.snapshot(repo, revision, wanted, hub.Access())
 
 
 def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:

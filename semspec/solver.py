@@ -53,6 +53,7 @@ class Solver:
         drafting = next((d for d in (self.drafter, self.nested) if "draft" in d.uses), None)
         draft = drafting.model.fetch() if drafting is not None else None
         own = {role: model.fetch() for role, model in self.rule.models().items()}
+        self.drafter, self.nested = self.drafter.prepare(target), self.nested.prepare(target)
         self.text = Text(str(target))
         self.draft_text = Text(str(draft)) if draft is not None else None
         known: dict[Role, tuple[ModelConfig, str]] = {

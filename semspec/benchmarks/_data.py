@@ -6,7 +6,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from semspec import rows
 from semspec.benchmarks._answers import LETTERS, after_thinking, chosen_letter, last_boxed
 from semspec.benchmarks._grading import same_answer
 from semspec.errors import UserError
+from semspec.hub import DATASET, Access, snapshot
 from semspec.protocols import BenchmarkProblem, Grade
 
 Row = Mapping[str, Any]
@@ -70,7 +71,8 @@ class DataBenchmark(ABC):
 
     def fetch(self, files: Sequence[str]) -> Path:
         """Downloads what is not there; the folder."""
-        return rows.snapshot(self.repo, self.revision, files, "benchmark.data")
+        wanted = replace(DATASET, patterns=tuple(files), option="benchmark.data")
+        return snapshot(self.repo, self.revision, wanted, Access())
 
     @abstractmethod
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:

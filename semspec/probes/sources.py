@@ -54,10 +54,10 @@ def _embedded(config: ProbeConfig) -> Iterator[Question]:
 
 
 def _rows(config: ProbeConfig) -> Iterator[Question]:
+    path = Path(config.data).expanduser()
     if config.source == "hub":
-        files = rows.tables(locate(config.data, config.revision, DATASET), DATASET.patterns)
-    else:
-        files = [Path(config.data).expanduser()]
+        path = locate(config.data, config.revision, DATASET)
+    files = rows.tables(path, DATASET.patterns) if config.source == "hub" else [path]
     found = [row for file in files for row in rows.read(file)]
     if not found and config.source == "hub":
         raise UserError(f"{config.data} holds no parquet, JSONL or JSON rows: use source=jsonl")

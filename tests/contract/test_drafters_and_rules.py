@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from semspec import registry, world
+from semspec.artifacts.judge_head import JudgeHead
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import speculate
@@ -27,6 +28,7 @@ from semspec.pace import Pace, Steady
 from semspec.protocols import Plan
 from semspec.trim import depths
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
+from tests.support.heads import target_folder, toy_eagle3, toy_medusa
 from tests.support.law import PROMPT, SPLITTERS, toy_kit
 from tests.support.probes import random_probe
 
@@ -78,6 +80,15 @@ def toy_probe(role: str, features: str) -> str:
     return str(Path(folder) / "probe")
 
 
+@cache
+def toy_judge_head() -> str:
+    """A judge of tokens that fits the toy engine's hidden states: it likes about half of them."""
+    folder = tempfile.mkdtemp(prefix="semspec-judge-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    JudgeHead.example().save(Path(folder) / "head")  # of two layers of width 4, as the toy's
+    return str(Path(folder) / "head")
+
+
 TOY_WORDS = {"verify": ("is .",), "negative": ("it",), "positive": ("is is",), "recap_text": " It"}
 TOY_OPTIONS: dict[str, Any] = {  # what makes a rule do something in the toy world
     "judge": {"threshold": 3.0, "first_by_target": 1},
@@ -96,6 +107,8 @@ def make(name: str, split: str, temperature: float) -> Any:
         if f"{role}_probe" in known:
             features = "paper" if name == "semantic" else "plus"
             options |= {f"{role}_probe": toy_probe(role, features), "allow_mismatch": True}
+    if "head" in known:
+        options |= {"head": toy_judge_head(), "allow_mismatch": True}
     facts = {"target": TOY_FACTS, "draft": TOY_FACTS}
     return RULES[name].cls(**options).prepare(facts, split, temperature)
 
@@ -158,15 +171,29 @@ def solve(
 # beside their defaults: what drafters can be told to draft
 SIZE = {"tree_depth": 3, "tree_top_k": 3, "tree_nodes": 9}
 WAYS: dict[str, list[dict[str, Any]]] = {
-    "lm": [{"tree": tree, **SIZE} for tree in ("static", "dynamic", "sampled")]
+    "lm": [{"tree": tree, **SIZE} for tree in ("static", "dynamic", "sampled")],
+    "eagle3": [{"tree": tree, **SIZE} for tree in ("chain", "static", "sampled")],
+    "medusa": [{"tree": tree, **SIZE} for tree in ("chain", "dynamic", "sampled")],
 }
+TOY_HEADS = {"eagle3": toy_eagle3, "medusa": toy_medusa}
+
+
+def prepared(name: str, options: dict[str, Any]) -> Any:
+    """The drafter as the solver prepares it; heads are random ones on the toy engine's states."""
+    folder = Path(tempfile.mkdtemp(prefix="semspec-head-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if name in TOY_HEADS:
+        head = TOY_HEADS[name](folder / "head", TOY.vocabulary)
+        options = options | {"head": ModelConfig(path=str(head))}
+    target = target_folder(folder / "target", TOY.vocabulary)
+    return DRAFTERS[name].cls(**options).prepare(target)
 
 
 def drafters() -> Iterator[tuple[str, Any]]:
-    for name, plugin in DRAFTERS.items():
+    for name in DRAFTERS:
         for options in [{}, *WAYS.get(name, [])]:
             told = "-".join(str(v) for v in options.values() if isinstance(v, str))
-            yield f"{name}-{told}".rstrip("-"), plugin.cls(**options)
+            yield f"{name}-{told}".rstrip("-"), prepared(name, options)
 
 
 def combinations() -> Iterator[Any]:
