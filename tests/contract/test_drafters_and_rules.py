@@ -172,8 +172,8 @@ def solve(
 SIZE = {"tree_depth": 3, "tree_top_k": 3, "tree_nodes": 9}
 WAYS: dict[str, list[dict[str, Any]]] = {
     "lm": [{"tree": tree, **SIZE} for tree in ("static", "dynamic", "sampled")],
-    "eagle3": [{"tree": tree, **SIZE} for tree in ("chain", "static", "sampled")],
-    "medusa": [{"tree": tree, **SIZE} for tree in ("chain", "dynamic", "sampled")],
+    "eagle3": [{"tree": tree, **SIZE} for tree in ("chain", "sampled")],
+    "medusa": [{"tree": "chain"}],
 }
 TOY_HEADS = {"eagle3": toy_eagle3, "medusa": toy_medusa}
 
