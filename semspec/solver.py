@@ -58,11 +58,14 @@ class Solver:
         own = {role: model.fetch() for role, model in self.rule.models().items()}
         self.text = Text(str(target))
         self.draft_text = Text(str(draft)) if draft is not None else None
-        if type(self.rule).prepare is not RuleBase.prepare:  # weights are hashed for artifacts only
+        # weights are hashed for rules that have an artifact only
+        if any(type(r).prepare is not RuleBase.prepare for r in (self.rule, self.nested_rule)):
             known: dict[Role, ModelFacts] = {"target": facts(config.model, self.text.fingerprint)}
             if self.draft_text is not None and drafting is not None:
                 known["draft"] = facts(drafting.model, self.draft_text.fingerprint)
             self.rule = self.rule.prepare(known, config.split, config.temperature)
+            if not self.nested.plain:
+                self.nested_rule = self.nested_rule.prepare(known, "token", config.temperature)
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
         try:
