@@ -28,7 +28,7 @@ FEWEST = 100  # pairs in a bucket; one with fewer takes the constants of all
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class Quantiles:
     """How far the quantiles of algorithm 1 go."""
 
     delta: float = 0.05
@@ -54,30 +54,30 @@ class Levels:
         return self.delta / (2 * self.sequence) if self.sequence else self.delta
 
 
-def upper_quantile(values: Tensor, levels: Levels) -> float:
+def upper_quantile(values: Tensor, by: Quantiles) -> float:
     """The (1 - delta) quantile; corrected, one that lies above the true one with ``confidence``.
 
     Corollary (iii): the k-th of n values lies above the true quantile of level p unless k or more of
     them fell below it, which has the probability P(Bin(n, p) >= k).
     """
     ordered = values.double().sort().values
-    count, level = len(ordered), 1 - levels.share
+    count, level = len(ordered), 1 - by.share
     if not count:
         raise UserError("nothing was measured: give more problems= or positions=")
-    if levels.correction == "none":
+    if by.correction == "none":
         found = quantile(ordered.tolist(), level)
         assert found is not None
         return found
-    if levels.correction == "clopper_pearson":
-        place = int(binom.ppf(levels.confidence, count, level)) + 1
+    if by.correction == "clopper_pearson":
+        place = int(binom.ppf(by.confidence, count, level)) + 1
     else:
-        interval = wilson(round(count * level), count, float(norm.ppf(levels.confidence)))
+        interval = wilson(round(count * level), count, float(norm.ppf(by.confidence)))
         assert interval is not None
         place = math.ceil(count * interval[1])
     if place > count:
         raise UserError(
             f"{count} pairs say nothing about a quantile of {level:g} with confidence"
-            f" {levels.confidence:g}: measure more (problems=, positions=), or correction=none"
+            f" {by.confidence:g}: measure more (problems=, positions=), or correction=none"
         )
     return float(ordered[place - 1])
 
@@ -87,18 +87,18 @@ def ratios(js: Tensor, raw: Tensor) -> Tensor:
     return torch.where(raw > 0, js / raw, torch.where(js > 0, math.inf, 0.0))
 
 
-def fit(pairs: Tensor, levels: Levels) -> Constants:
+def fit(pairs: Tensor, by: Quantiles) -> Constants:
     """Algorithm 1, lines 11 to 14, of pairs [n, columns]."""
     distance, margin, js = (_column(pairs, name) for name in ("distance", "margin", "js"))
-    c_s = upper_quantile(ratios(js, distance), levels)
-    alpha_kappa = levels.alpha * upper_quantile(ratios(js, margin.square()), levels)
+    c_s = upper_quantile(ratios(js, distance), by)
+    alpha_kappa = by.alpha * upper_quantile(ratios(js, margin.square()), by)
     if not math.isfinite(c_s + alpha_kappa):
         raise UserError(
             "too many pairs have different next steps and no difference in embedding or margin: no"
             " factor can bound them; is the model's embedding table intact?"
         )
     u_min = bounds(distance, margin, Constants(c_s, alpha_kappa, 1.0))
-    return Constants(c_s, alpha_kappa, upper_quantile(u_min, levels))
+    return Constants(c_s, alpha_kappa, upper_quantile(u_min, by))
 
 
 def _column(pairs: Tensor, name: str) -> Tensor:
@@ -161,11 +161,11 @@ def _constants(told: Mapping[str, Any]) -> Constants:
     return Constants(*values)
 
 
-def settle(pairs: Tensor, temperature: float, levels: Levels, source: str = "uniform") -> Setting:
+def settle(pairs: Tensor, temperature: float, by: Quantiles, source: str = "uniform") -> Setting:
     """Constants, buckets and figures of the pairs of one temperature; fitted to those of ``source``."""
     drafted = _column(pairs, "drafted") > 0
     chosen = pairs[drafted if source == "drafted" else ~drafted]
-    constants = fit(chosen, levels)
+    constants = fit(chosen, by)
     entropies = tuple(
         float(q) for q in _column(chosen, "entropy").quantile(torch.tensor([1 / 3, 2 / 3]).double())
     )
@@ -179,7 +179,7 @@ def settle(pairs: Tensor, temperature: float, levels: Levels, source: str = "uni
     for row in range(len(DEPTHS) + 1):
         own = [chosen[(rows == row) & (columns == column)] for column in range(3)]
         counts.append([len(part) for part in own])
-        table.append(tuple(fit(p, levels) if len(p) >= FEWEST else constants for p in own))
+        table.append(tuple(fit(p, by) if len(p) >= FEWEST else constants for p in own))
     figures = {
         "pairs": len(chosen),
         "bucket_pairs": counts,

@@ -44,7 +44,8 @@ class Whitened:
         last = first + len(fresh)
         if last > len(self.rows):
             room = torch.empty(2 * last, rows.shape[-1], device=rows.device)
-            room[:first] = self.rows[:first]
+            if first:
+                room[:first] = self.rows[:first]
             self.rows, self.scale = room, self.scale.to(rows.device)
         self.rows[first:last] = rows[fresh] * self.scale
         self._places |= {tokens[i]: first + n for n, i in enumerate(fresh)}

@@ -109,7 +109,9 @@ class Arc(Calibrated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if math.isnan(self.theta):
-            raise UserError("accept.theta is no number: give one up to 1, or 2 for the lossless rule")
+            raise UserError(
+                "accept.theta is no number: give one up to 1, or 2 for the lossless rule"
+            )
 
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
@@ -231,9 +233,18 @@ class ArcSession(LosslessSession):
         margins = margin(best.values[judged_by], p[judged_by, scored.tokens])
         by = setting.constants
         if setting.buckets is not None:
-            depth = range(count) if draft.parents is None else [d - 1 for d in depths(draft.parents)]
+            depth = (
+                range(count) if draft.parents is None else [d - 1 for d in depths(draft.parents)]
+            )
             by = setting.buckets.of(torch.tensor(depth, device=p.device), entropy)
-        self.loose = lts(bounds(distances, margins, by), by.tau) >= self.theta
+        u = bounds(distances, margins, by)
+        stops = self.kit.stop_ids
+        ends = [
+            a != b and (a in stops or b in stops) for a, b in zip(both, both[count:], strict=False)
+        ]
+        if any(ends):  # an end of text has no next step that could be compared
+            u[torch.tensor(ends, device=u.device)] = math.inf
+        self.loose = lts(u, by.tau) >= self.theta
         if not self.rule.resume:
             self.loose = _without_gaps(self.loose, draft.parents)
 

@@ -27,6 +27,7 @@ from semspec.pace import Pace, Steady
 from semspec.protocols import Plan
 from semspec.trim import depths
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
+from tests.support.arc import some_calibration
 from tests.support.law import PROMPT, SPLITTERS, toy_kit
 from tests.support.probes import random_probe
 
@@ -78,6 +79,15 @@ def toy_probe(role: str, features: str) -> str:
     return str(Path(folder) / "probe")
 
 
+@cache
+def toy_calibration() -> str:
+    """A calibration that fits the toy engine's embeddings; nothing in it was measured."""
+    folder = Path(tempfile.mkdtemp(prefix="semspec-arc-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    some_calibration(TOY_FACTS).save(folder / "arc")
+    return str(folder / "arc")
+
+
 TOY_WORDS = {"verify": ("is .",), "negative": ("it",), "positive": ("is is",), "recap_text": " It"}
 TOY_OPTIONS: dict[str, Any] = {  # what makes a rule do something in the toy world
     "judge": {"threshold": 3.0, "first_by_target": 1},
@@ -96,6 +106,8 @@ def make(name: str, split: str, temperature: float) -> Any:
         if f"{role}_probe" in known:
             features = "paper" if name == "semantic" else "plus"
             options |= {f"{role}_probe": toy_probe(role, features), "allow_mismatch": True}
+    if "calibration" in known:
+        options |= {"calibration": toy_calibration(), "allow_mismatch": True}
     facts = {"target": TOY_FACTS, "draft": TOY_FACTS}
     return RULES[name].cls(**options).prepare(facts, split, temperature)
 
