@@ -204,7 +204,7 @@ def figures_of(pairs: Tensor, by: Constants) -> dict[str, Any] | None:
 
     return {
         "pairs": len(pairs),
-        "groups": len(_column(pairs, "group").unique()),
+        "groups": len(set(_column(pairs, "group").tolist())),
         "js_mean": float(js.mean()),
         "js": spread(js),
         "u_min": spread(u),
@@ -224,7 +224,10 @@ def certified(
     u = bounds(_column(pairs, "distance"), _column(pairs, "margin"), by)
     groups = [int(g) for g in _column(pairs, "group").tolist()]
     measured = [-x for x in _column(pairs, "js").tolist()]
-    return certify((-u).tolist(), measured, groups, risk=risk, least=-js, delta=1 - confidence)
+    try:
+        return certify((-u).tolist(), measured, groups, risk=risk, least=-js, delta=1 - confidence)
+    except UserError as error:
+        raise UserError(f"with accept.js={js:g}, {error}; or allow a larger js") from error
 
 
 def vacuous(tau: float) -> str | None:

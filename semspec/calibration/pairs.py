@@ -96,23 +96,24 @@ def measure_text(
         return []
     swaps = [swap for _, swap, _ in chosen]
     js = yield from divergences(context, tokens, swaps, kit, measure)
-    both = [swap.drafted for swap in swaps] + [swap.likeliest for swap in swaps]
-    at = yield from known.places(both, context, kit, rows.shape[-1])
-    whitened = known.rows[at]
+    drafted, likeliest = ([getattr(s, side) for s in swaps] for side in ("drafted", "likeliest"))
+    places_of = yield from known.places([*drafted, *likeliest], context, kit, rows.shape[-1])
+    whitened = known.rows[places_of]
     distances = distance(whitened[: len(swaps)], whitened[len(swaps) :])
-    p = rows[[swap.place for swap in swaps]]
-    margins = margin(*(p[range(len(swaps)), side] for side in (both[len(swaps) :], both[: len(swaps)])))  # fmt: skip
-    entropies = normalised_entropy(rows[[place.root for place, _, _ in chosen]])
+    p, nodes = rows[[swap.place for swap in swaps]], range(len(swaps))
+    margins = margin(p[nodes, likeliest], p[nodes, drafted])
+    # the root of a draft was drawn from the row before its first token's; a rule knows none at first
+    entropies = normalised_entropy(rows)
     return [
         {
             "depth": place.depth,
-            "entropy": float(entropies[i]),
+            "entropy": float(entropies[place.root - 1]) if place.root else 1.0,
             "distance": float(distances[i]),
             "margin": float(margins[i]),
             "js": float(js[i]),
-            "drafted": float(drafted),
+            "drafted": float(proposed),
         }
-        for i, (place, _, drafted) in enumerate(chosen)
+        for i, (place, _, proposed) in enumerate(chosen)
     ]
 
 

@@ -91,7 +91,8 @@ def normalised_entropy(p: Tensor) -> Tensor:
     """H_m (eq. 2) of rows [..., V]: 0 for a certain token, 1 for the uniform distribution."""
     if p.shape[-1] < 2:
         return torch.zeros(p.shape[:-1], device=p.device)
-    return torch.special.entr(p.float()).sum(-1) / math.log(p.shape[-1])
+    entropy: Tensor = torch.special.entr(p.float()).sum(-1)
+    return entropy / math.log(p.shape[-1])
 
 
 def next_step_js(first: Tensor, second: Tensor, top: int, smoothing: float) -> Tensor:
@@ -109,5 +110,5 @@ def next_step_js(first: Tensor, second: Tensor, top: int, smoothing: float) -> T
     middle = (q + r) / 2
     # JS = H(m) - (H(q) + H(r)) / 2; entr(0) = 0
     entropy = torch.special.entr
-    js = entropy(middle).sum(-1) - (entropy(q).sum(-1) + entropy(r).sum(-1)) / 2
+    js: Tensor = entropy(middle).sum(-1) - (entropy(q).sum(-1) + entropy(r).sum(-1)) / 2
     return js.clamp(0.0, LARGEST_JS).float()

@@ -33,7 +33,9 @@ def rows(seed: int, count: int, vocabulary: int, sharpness: float = 2.0) -> torc
 
 
 @settings(max_examples=50, deadline=None)
-@given(seed=st.integers(0, 10_000), top=st.integers(1, 14), sharpness=st.sampled_from([0.1, 2.0, 9]))
+@given(
+    seed=st.integers(0, 10_000), top=st.integers(1, 14), sharpness=st.sampled_from([0.1, 2.0, 9])
+)
 def test_divergence_is_the_slow_one(seed: int, top: int, sharpness: float) -> None:
     q, r = rows(seed, 3, 12, sharpness), rows(seed + 1, 3, 12, sharpness)
     found = next_step_js(q, r, top, 1e-3)

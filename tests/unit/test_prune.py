@@ -74,9 +74,7 @@ def test_pruned_tree(tree: Any, eps: float, weight: float, entropy: float, leaf:
     kept = entropy_guided(score, parents, depth, eps, leaf)
 
     # the same as the slow way (up to rounding at a threshold, which random numbers do not meet)
-    assert kept.tolist() == slow_kept(
-        score.tolist(), parents.tolist(), depth.tolist(), eps, leaf
-    )
+    assert kept.tolist() == slow_kept(score.tolist(), parents.tolist(), depth.tolist(), eps, leaf)
 
     # prefix closure: every kept node's parent is kept
     assert all(p < 0 or kept[p] for p, k in zip(parents.tolist(), kept.tolist(), strict=True) if k)
