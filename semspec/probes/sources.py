@@ -16,6 +16,9 @@ from semspec.probes.settings import ProbeConfig
 THINKING = ("thinking", "deepseek_thinking_trajectory", "thinking_trajectories")
 """Columns that hold a chain: ours, and those of simplescaling/s1K and s1K-1.1."""
 
+ASKED = ("question", "prompt", "instruction", "text")
+"""Columns that hold a question, where the model is to answer it (``chains=answers``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -32,7 +35,7 @@ def questions(config: ProbeConfig) -> Iterator[Question]:
     if config.source == "embedded":
         yield from _embedded(config)
         return
-    rows = list(_jsonl(Path(config.data))) if config.source == "jsonl" else list(_hub(config))
+    rows = list(_jsonl(config) if config.source == "jsonl" else _hub(config))
     order = list(range(len(rows)))
     random.Random(f"{config.seed} questions").shuffle(order)
     for number in order[: config.problems]:
@@ -53,7 +56,8 @@ def _embedded(config: ProbeConfig) -> Iterator[Question]:
         yield Question(f"{domain.name}-{number:05d}", domain.name, problem.question, thinking)
 
 
-def _jsonl(path: Path) -> Iterator[Question]:
+def _jsonl(config: ProbeConfig) -> Iterator[Question]:
+    path = Path(config.data)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -67,7 +71,7 @@ def _jsonl(path: Path) -> Iterator[Question]:
         except ValueError as error:
             raise UserError(f"{path}, line {number} is not JSON: {first_line(error)}") from error
         rows.append((f"{path}, line {number}", row))
-    yield from _questions(rows, str(path))
+    yield from _read(rows, str(path), config)
 
 
 def _hub(config: ProbeConfig) -> Iterator[Question]:
@@ -84,7 +88,7 @@ def _hub(config: ProbeConfig) -> Iterator[Question]:
         rows += [(f"{file.name}, row {number}", row) for number, row in enumerate(found, 1)]
     if not rows:
         raise UserError(f"{config.data} holds no parquet, JSONL or JSON rows: use source=jsonl")
-    yield from _questions(rows, config.data)
+    yield from _read(rows, config.data, config)
 
 
 def _download(repo: str, revision: str | None) -> Path:
@@ -126,6 +130,25 @@ def _read_json(file: Path) -> Sequence[Any]:
     except ValueError as error:
         raise UserError(f"{file.name} is not JSON: {first_line(error)}") from error
     return whole if isinstance(whole, list) else []
+
+
+def _read(rows: Sequence[tuple[str, Any]], source: str, config: ProbeConfig) -> Iterator[Question]:
+    return _asked(rows, source) if config.chains == "answers" else _questions(rows, source)
+
+
+def _asked(rows: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
+    """Questions alone. Of conversations (OASST1's columns) the first turns, and the English ones."""
+    found = 0
+    for number, (_, row) in enumerate(rows):
+        if not isinstance(row, Mapping):
+            continue
+        opens = row.get("role", "prompter") == "prompter" and row.get("parent_id") is None
+        text = next((row[n] for n in ASKED if isinstance(row.get(n), str) and row[n].strip()), None)
+        if text is not None and opens and row.get("lang", "en") == "en":
+            found += 1
+            yield Question(f"q-{number:05d}", str(row.get("domain") or "all"), text)
+    if not found:
+        raise UserError(f"no row of {source} has a question: looked for {', '.join(ASKED)}")
 
 
 def _questions(rows: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
