@@ -27,6 +27,7 @@ from semspec.calibration.risk import certify
 from semspec.command import ends_in_one_line
 from semspec.errors import UserError
 from semspec.metrics import wilson
+from semspec.models import EMBEDDED
 from semspec.probes.make import labelled_rows, sampled
 from semspec.probes.progress import Steps
 from semspec.terminal import open_console
@@ -164,6 +165,9 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
         least = float(own["least"])
     except ValueError:
         raise UserError(f"least={own['least']} is no number") from None
+    is_folder = own["probe"].startswith(EMBEDDED) or Path(own["probe"]).is_dir()
+    if not own["out"] and own["measure"] != "true" and not is_folder:
+        raise UserError(f"{own['probe']} is no folder: say where to write the probe, out=FOLDER")
     probe = Probe.load(own["probe"])
     fresh = drafted_steps(probe, passed, Steps(open_console()))
     if own["measure"] == "true":
@@ -181,10 +185,7 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
         "temperature": probe.config["temperature"]["sampled"],
         "below": {str(least): sum(x < least for x in fresh.semantic)},
     }
-    here = base.find(own["probe"], None)
-    out = Path(own["out"] or here)
-    kept = [f for f in here.iterdir() if f.suffix in (".md", ".svg")]
-    probe.texts = {f.name: f.read_text(encoding="utf-8") for f in kept}
+    out = Path(own["out"] or base.find(own["probe"]))
     probe.save(out)
     open_console().print(f"{len(fresh.scores)} steps calibrate {out}")
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from semspec.errors import UserError
 
@@ -20,3 +20,25 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
         print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)
         sys.stderr.flush()
         os._exit(130)  # nothing that still runs may turn it into another exit status
+
+
+def options(arguments: Sequence[str], known: Sequence[str], command: str) -> dict[str, str]:
+    """``name=value`` arguments of a command that is not composed by Hydra."""
+    given: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals:
+            raise UserError(f"'{argument}' is not an option: options are written name=value")
+        if name not in known:
+            listed = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise UserError(f"unknown option '{name}' of {command}: {listed}")
+        given[name] = value
+    return given
+
+
+def flag(given: Mapping[str, str], name: str) -> bool:
+    """An option that is true or false; false unless given."""
+    value = given.get(name, "false")
+    if value not in ("true", "false"):
+        raise UserError(f"{name}={value}: give true or false")
+    return value == "true"

@@ -7,6 +7,10 @@ class UserError(Exception):
     """Something the user can mend. Commands print it as one line and exit with 2."""
 
 
+LONGEST = 400  # characters of another library's error: some quote what they were given
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, or its kind where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."

@@ -1,6 +1,6 @@
 """Finds plugins: every module of a kind's package registers what it brings, and nothing else does.
 
-A new drafter, rule, splitter, engine or benchmark is one new file in its package; importing the
+A new drafter, rule, splitter, engine, benchmark or kind of artifact is one new file in its package; importing the
 package's modules is all the discovery there is. The contract tests go over the same registry.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from semspec.errors import UserError
 
-Kind = Literal["drafter", "accept", "split", "engine", "benchmark"]
+Kind = Literal["drafter", "accept", "split", "engine", "benchmark", "artifact"]
 
 PACKAGES: dict[Kind, str] = {
     "drafter": "semspec.drafters",
@@ -24,6 +24,7 @@ PACKAGES: dict[Kind, str] = {
     "split": "semspec.splitters",
     "engine": "semspec.engines",
     "benchmark": "semspec.benchmarks",
+    "artifact": "semspec.artifacts",
 }
 
 C = TypeVar("C", bound=type)
@@ -33,7 +34,9 @@ C = TypeVar("C", bound=type)
 class Plugin:
     kind: Kind
     name: str
-    cls: type[Any]  # a frozen, kw_only dataclass: its fields are the options
+    cls: type[
+        Any
+    ]  # a frozen, kw_only dataclass: its fields are the options (artifacts: no options)
 
     @property
     def summary(self) -> str:

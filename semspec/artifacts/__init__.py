@@ -1,1 +1,1 @@
-"""What is trained once and used by many: folders of safetensors, JSON and a card; never pickles."""
+"""What is trained, measured and published: one file a kind."""

@@ -1,71 +1,295 @@
 """What all artifacts share: a folder that is written whole, and read with suspicion.
 
-config.json          kind, version, what it is bound to, and all figures
+config.json          kind, version, what it is bound to, and all figures; checked by the kind's schema
 model.safetensors    every tensor; names, shapes and types are those that the config implies
 README.md, *.svg     for readers
+manifest.json        size and sha256 of each of them
+
+A kind is one file in this package: a dataclass derived from ``Artifact`` that registers itself.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from semspec import provenance
+from semspec.artifacts import _binding, _card, _manifest, _schema
 from semspec.errors import UserError, first_line
-from semspec.files import _write_all, dumps, replacing
-from semspec.hub import locate
-from semspec.models import EMBEDDED, beside_package
+from semspec.files import _write_all, dumps, replacing, told_in_one_line
+from semspec.hub import Access, Wanted, locate, split_revision
+from semspec.models import EMBEDDED, ModelFacts, beside_package
 
-CONFIG, TENSORS, CARD = "config.json", "model.safetensors", "README.md"
-PARTS = {".safetensors", ".json", ".jsonl", ".md", ".svg", ".png", ".txt", ""}  # what may be there
+CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", _manifest.NAME
 LARGEST_CONFIG = 4 * 2**20  # bytes; what is larger is no config of ours
+LARGEST_TEXT = 4 * 2**20  # of a card or a plot
+LARGEST_HEADER = 2**20  # bytes that name the tensors
 Layout = Mapping[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]]
 """Name -> shape (-1: any length) and the types it may be stored in."""
 
+WANTED = Wanted(
+    noun="artifact",
+    option="the artifact's name",
+    patterns=("*.safetensors", "*.json", "*.jsonl"),
+    unwanted=("*/*",),
+    refuses=_manifest.strange_in_repository,
+)
+WHOLE = Wanted(
+    noun="artifact",
+    option="repo",
+    patterns=("*",),
+    unwanted=("*/*", ".gitattributes"),
+    refuses=_manifest.strange_in_repository,
+)
 
-def find(folder_or_repo: str, revision: str | None = None) -> Path:
+
+def of_schema(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
+    """A kind's schema: its own properties beside those that every config has."""
+    common: dict[str, Any] = {
+        "kind": {"type": "string"},
+        "version": {"type": "integer", "minimum": 1},
+        "license": {"type": "string", "minLength": 1, "maxLength": 64},
+        "provenance": {"type": "object"},
+        "data": {"type": "object"},
+        "training": {"type": "object"},
+        "metrics": {"type": "object"},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "required": ["kind", "version", *required],
+        "additionalProperties": False,
+        "properties": common | dict(properties),
+    }
+
+
+@dataclass
+class Artifact(ABC):
+    """Something trained or measured: a config, tensors, and texts for readers."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)  # card and plots, to be saved along
+    name: str = "artifact"
+
+    kind: ClassVar[str]
+    version: ClassVar[int] = 1
+    schema: ClassVar[_schema.Schema]
+    made_by: ClassVar[str]  # the command that makes one, for errors and cards
+    tags: ClassVar[tuple[str, ...]] = ()  # of the card, beside semspec and the kind
+    library: ClassVar[str] = "semspec"  # of the card: what loads it
+    text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt"})
+
+    @classmethod
+    def layout(cls, config: Mapping[str, Any]) -> Layout:
+        """The tensors that a config implies (none: no file); ValueError where it is not one."""
+        return {}
+
+    def check_content(self) -> None:  # noqa: B027 (many kinds have nothing more to check)
+        """Raises ValueError where the tensors cannot be what they are said to be."""
+
+    @classmethod
+    @abstractmethod
+    def example(cls) -> Self:
+        """A small one, always the same, made of nothing: what the contract tests go by."""
+
+    def summary(self) -> str:
+        """A paragraph for the card."""
+        return (type(self).__doc__ or "").strip().splitlines()[0]
+
+    def figures(self) -> Mapping[str, float]:
+        """What the card lists as metrics."""
+        return {}
+
+    # ---- files --------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, folder_or_repo: str | Path, revision: str | None = None) -> Self:
+        """From a folder, ``embedded/NAME``, or a Hub repository at a revision (``owner/name@revision``)."""
+        return cls.read(find(str(folder_or_repo), revision))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """From a local folder: nothing is taken for granted."""
+        manifest = _manifest.read(folder)
+        if manifest is not None:
+            unlike = _manifest.differences(folder, manifest, (CONFIG, TENSORS))
+            if unlike:
+                raise UserError(
+                    f"{folder} is not as it was made ({unlike[0]}): take an intact copy, or if the"
+                    f" change is yours, run python -m semspec.artifacts seal path={folder}"
+                )
+        config = cls.own_config(folder)
+        try:
+            _schema.check(config, cls.schema)
+            layout = cls.layout(config)
+        except (ValueError, OverflowError) as error:
+            what = first_line(error)
+            raise UserError(f"{folder / CONFIG} is no {cls.kind}'s config ({what})") from error
+        tensors = cls.own_tensors(folder, layout)
+        made = cls(config, tensors, read_texts(folder, cls.text_suffixes), folder.name)
+        try:
+            made.check_content()
+        except ValueError as error:
+            raise UserError(f"{folder}: {error}") from error
+        return made
+
+    @classmethod
+    def own_config(cls, folder: Path) -> dict[str, Any]:
+        return read_config(folder, cls.kind, cls.version)
+
+    @classmethod
+    def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
+        if layout:
+            return read_tensors(folder, layout)
+        if (folder / TENSORS).exists():
+            raise UserError(f"{folder} holds {TENSORS}: a {cls.kind} has no tensors")
+        return {}
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the folder whole, or leaves what was there; ValueError where no load would take it."""
+        folder = Path(folder)
+        _schema.check(_schema.loads(dumps(self.config).encode()), self.schema)
+        texts = dict(self.texts)
+        if CARD not in texts:
+            texts[CARD] = _card.default(self, folder.name)
+        write(folder, self.config, self.tensors, texts, self.kind, self.version)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | Path,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        force_download: bool = False,
+    ) -> Self:
+        """As ``load``, with the Hub's usual options."""
+        cache = Path(cache_dir) if cache_dir else None
+        access = Access(token, cache, local_files_only, force_download)
+        return cls.read(find(str(name_or_path), revision, access=access))
+
+    def save_pretrained(
+        self,
+        save_directory: str | Path,
+        *,
+        push_to_hub: bool = False,
+        repo_id: str | None = None,
+        **options: Any,
+    ) -> None:
+        """As ``save``; with ``push_to_hub`` it is published, too, as ``repo_id`` or the folder's name."""
+        self.save(save_directory)
+        if push_to_hub:
+            from semspec.publish import publish
+
+            name = repo_id or Path(save_directory).resolve().name
+            publish(Path(save_directory), name, **({"update": True} | options))
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Publishes it in one commit, whose id is returned; options as of ``semspec.publish.publish``."""
+        from semspec.publish import publish
+
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / repo_id.rpartition("/")[2]
+            self.save(folder)
+            return publish(folder, repo_id, **({"update": True} | options))
+
+    # ---- what it is bound to ------------------------------------------------------------------
+
+    def check(
+        self,
+        model: ModelFacts,
+        *,
+        split: str | None = None,
+        temperature: float | None = None,
+        role: str | None = None,
+        allow_mismatch: bool = False,
+        at: str = "model",
+    ) -> list[str]:
+        """Refuses what it was not made for, naming both sides; else returns nothing.
+
+        With ``allow_mismatch`` the differences are returned instead, except those that cannot work
+        at all: other layers or another width. ``at`` is the config's part that tells of the model.
+        """
+        impossible, unlike = _binding.differences(self.config, model, at, split, temperature, role)
+        if impossible or (unlike and not allow_mismatch):
+            way = "" if impossible else "; allow_mismatch=true goes on all the same"
+            raise UserError(
+                f"{self.kind} {self.name} does not fit: {'; '.join(impossible + unlike)}. Take the"
+                f" {self.kind} of this model, or make one with {self.made_by}{way}"
+            )
+        return unlike
+
+
+def find(
+    folder_or_repo: str,
+    revision: str | None = None,
+    *,
+    wanted: Wanted = WANTED,
+    access: Access | None = None,
+) -> Path:
     """The local folder of an artifact: itself, one shipped with the package, or from the Hub."""
     if folder_or_repo.startswith(EMBEDDED):
         folder = beside_package("hub_artifacts") / folder_or_repo.removeprefix(EMBEDDED)
         if not folder.is_dir():
             raise UserError(f"no artifact {folder_or_repo} is shipped with the package")
         return folder
-    return locate(folder_or_repo, revision)
+    place, told = split_revision(folder_or_repo)
+    return locate(place, revision or told, wanted, access)
+
+
+def made_with() -> dict[str, Any]:
+    """A config's ``provenance``: the code that made it, and nothing about whose machine it was."""
+    told = provenance.collect(argv=())
+    return {name: told[name] for name in ("git", "packages", "python")}
 
 
 def read_config(folder: Path, kind: str, version: int) -> dict[str, Any]:
-    """config.json of an artifact of this kind."""
+    """config.json of an artifact of this kind; the folder holds nothing that no artifact may hold."""
+    config = read_json(folder, kind)
+    if config.get("kind") != kind:
+        found = config.get("kind")
+        shown = found[:64] if isinstance(found, str) and found else "something else"
+        raise UserError(f"{folder} holds {shown!r}, not a {kind}")
+    stands = config.get("version")
+    if type(stands) is not int or stands != version:
+        raise UserError(
+            f"{folder} is a {kind} of version {str(stands)[:20]}, this semspec reads version"
+            f" {version}: update semspec, or make it again"
+        )
+    return config
+
+
+def read_json(folder: Path, kind: str) -> dict[str, Any]:
+    """config.json, whatever it says."""
     path = folder / CONFIG
     try:
         if path.stat().st_size > LARGEST_CONFIG:
             raise UserError(f"{path} is too large for a {kind}'s config: take another artifact")
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = _schema.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {CONFIG}: it is no {kind}'s folder") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {first_line(error)}") from error
-    if not isinstance(config, dict) or config.get("kind") != kind:
-        found = config.get("kind") if isinstance(config, dict) else None
-        raise UserError(f"{folder} holds '{found or 'something else'}', not a {kind}")
-    if config.get("version") != version:
-        raise UserError(
-            f"{folder} is a {kind} of version {config.get('version')}, this semspec reads version"
-            f" {version}: update semspec, or train it again"
-        )
-    strange = sorted(f.name for f in folder.iterdir() if f.is_file() and f.suffix not in PARTS)
-    strange = [name for name in strange if not name.startswith(".")]
-    if strange:
-        raise UserError(
-            f"{folder} holds {', '.join(strange[:5])}: no part of a {kind} (safetensors and JSON only)"
-        )
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is no JSON object: it is no {kind}'s folder")
+    files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
+    wrong = _manifest.strange(files)
+    if wrong:
+        raise UserError(f"{folder} holds {wrong}: remove it, or take another artifact")
     return config
 
 
@@ -73,27 +297,44 @@ def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
     """Exactly the tensors of the layout, every number finite."""
     path = folder / TENSORS
     try:
+        check_header(path)
         with safe_open(path, framework="pt") as file:
             names = set(file.keys())
             if names != set(layout):
                 missing = ", ".join(sorted(set(layout) - names)) or "none"
-                extra = ", ".join(sorted(names - set(layout))[:5]) or "none"
+                extra = (
+                    ", ".join(sorted(ascii(n[:64])[1:-1] for n in names - set(layout))[:5])
+                    or "none"
+                )
                 raise UserError(f"{path}: missing tensors: {missing}; unknown ones: {extra}")
+            tensors = {}
             for name, (shape, types) in layout.items():
                 there = file.get_slice(name)
                 _check_shape(path, name, tuple(there.get_shape()), shape)
                 tensor = file.get_tensor(name)
                 if tensor.dtype not in types:
                     raise UserError(f"{path}: {name} is {tensor.dtype}, not {types[0]}")
-            tensors = {name: file.get_tensor(name) for name in layout}
+                tensors[name] = tensor
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {TENSORS}") from error
     except (SafetensorError, OSError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
+    check_finite(path, tensors)
+    return tensors
+
+
+def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise UserError(f"{path}: {name} holds numbers that are not finite")
-    return tensors
+            raise UserError(f"{path}: {name[:64]} holds numbers that are not finite")
+
+
+def check_header(path: Path) -> None:
+    """The reader would take a header of 100 MB."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > LARGEST_HEADER:
+        raise ValueError(f"its header claims {length:,} bytes")
 
 
 def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
@@ -101,7 +342,23 @@ def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[in
         w in (-1, f) for f, w in zip(found, wanted, strict=True)
     )
     if not alike:
-        raise UserError(f"{path}: {name} has the shape {list(found)}, not {list(wanted)}")
+        shown = list(found) if len(found) <= 8 else f"of {len(found)} dimensions"
+        raise UserError(f"{path}: {name} has the shape {shown}, not {list(wanted)}")
+
+
+def read_texts(folder: Path, suffixes: Collection[str]) -> dict[str, str]:
+    """Card and plots, where they are there: a load from the Hub leaves them where they are."""
+    texts = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in suffixes or path.name in (CONFIG, MANIFEST) or path.name[0] == ".":
+            continue
+        try:
+            if path.stat().st_size > LARGEST_TEXT:
+                raise UserError(f"{path} is too large for a text: take another artifact")
+            texts[path.name] = path.read_bytes().decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read: {first_line(error)}") from error
+    return texts
 
 
 def write(
@@ -109,26 +366,29 @@ def write(
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     texts: Mapping[str, str],
+    kind: str | None = None,
+    version: int | None = None,
 ) -> None:
     """Writes an artifact beside its place first, so that the folder is old or new, never half."""
     beside = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    contents = {
-        TENSORS: save({name: t.contiguous() for name, t in tensors.items()}),
-        CONFIG: (dumps(config, indent=2) + "\n").encode(),
-    } | {name: text.encode() for name, text in texts.items()}
-    for name, data in contents.items():
-        with replacing(beside / name) as fd:
-            _write_all(fd, data)
-    if folder.exists():
-        if not (folder / CONFIG).exists() and any(folder.iterdir()):
-            shutil.rmtree(beside)
-            raise UserError(f"{folder} holds something else: choose another folder")
-        old = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        os.replace(folder, old)  # noqa: PTH105
-        beside.replace(folder)
-        shutil.rmtree(old)
-    else:
-        beside.replace(folder)
+    contents = {CONFIG: (dumps(config, indent=2) + "\n").encode()}
+    contents |= {name: text.encode() for name, text in texts.items()}
+    if tensors:
+        contents[TENSORS] = save({n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"})
+    if folder.exists() and not (folder / CONFIG).exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} holds something else: choose another folder")
+    with told_in_one_line(folder):
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        for name, data in contents.items():
+            with replacing(beside / name) as fd:
+                _write_all(fd, data)
+        _manifest.seal(beside, kind or str(config["kind"]), version or int(config["version"]))
+        if folder.exists():
+            old = folder.with_name(f".{folder.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            os.replace(folder, old)  # noqa: PTH105
+            beside.replace(folder)
+            shutil.rmtree(old)
+        else:
+            beside.replace(folder)

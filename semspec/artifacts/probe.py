@@ -8,40 +8,87 @@ scores = probe.score(answer.values, reads, spans)    # ... one probability a ste
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from semspec.artifacts import base
-from semspec.errors import UserError
+from semspec.artifacts import _binding, base
+from semspec.artifacts._schema import Schema
 from semspec.models import ModelFacts
 from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
 from semspec.probes.mlp import NAMES, Folded, shapes
+from semspec.registry import register
 from semspec.types import Read, What
 
-KIND, VERSION = "probe", 1
 LOGPROBS = Read(What.LOGPROBS)
 _STORED = (torch.float16, torch.float32)
 Spans = Sequence[tuple[int, int]]
 
+SCHEMA = base.of_schema(
+    {
+        "role": {"enum": ["target", "draft"]},
+        "model": _binding.model_with("layers", "width"),
+        "split": {"type": "string", "minLength": 1, "maxLength": 64},
+        "temperature": _binding.TEMPERATURE,
+        "features": {
+            "type": "object",
+            "required": ["pooling", "layers", "logprobs", "inputs", "hidden", "activation"],
+            "additionalProperties": False,
+            "properties": {
+                "pooling": {
+                    "type": "array",
+                    "items": {"enum": ["mean", "max", "last"]},
+                    "maxItems": 3,
+                    "uniqueItems": True,
+                },
+                "layers": {
+                    "type": "array",
+                    "items": _binding.SIZE,
+                    "maxItems": 4096,
+                    "uniqueItems": True,
+                },
+                "logprobs": {"type": "boolean"},
+                "inputs": {"type": "integer", "minimum": 1, "maximum": 1 << 40},
+                "hidden": {
+                    "type": "array",
+                    "items": {"type": "integer", "minimum": 1, "maximum": _binding.LARGEST},
+                    "minItems": 2,
+                    "maxItems": 2,
+                },
+                "activation": {"enum": ["relu", "gelu"]},
+            },
+        },
+        "calibration": {"type": "object"},
+        "guard": {  # a step with a token less likely than this is scored 0
+            "type": ["object", "null"],
+            "required": ["lowest"],
+            "additionalProperties": {"type": "number"},
+        },
+    },
+    ("role", "model", "split", "temperature", "features", "data", "training", "metrics"),
+)
 
+
+@register("artifact", "probe")
 @dataclass
-class Probe:
-    """Weights, what they are bound to, and how good they were on held-out steps.
+class Probe(base.Artifact):
+    """Predicts how probable it is that the model says something that means the same as a step.
 
     ``tensors`` holds the perceptron (see ``mlp``), ``mean`` and ``std`` of the features, and from
-    the test split ``calibration.scores``, ``.semantic`` and ``.groups`` (problem numbers): what
+    held-out problems ``calibration.scores``, ``.semantic`` and ``.groups`` (problem numbers): what
     was said about steps of the kind that a rule judges, and what was true.
     """
 
-    config: dict[str, Any]
-    tensors: dict[str, Tensor]
-    texts: dict[str, str] = field(default_factory=dict)  # card and plots, to be saved along
     name: str = "probe"
+
+    kind: ClassVar[str] = "probe"
+    schema: ClassVar[Schema] = SCHEMA
+    made_by: ClassVar[str] = "python -m semspec.train_probe"
+    tags: ClassVar[tuple[str, ...]] = ("semantic-probability",)
 
     def __post_init__(self) -> None:
         self.features = _features(self.config)
@@ -66,26 +113,41 @@ class Probe:
     # ---- files --------------------------------------------------------------------------------
 
     @classmethod
-    def load(cls, folder_or_repo: str, revision: str | None = None) -> Self:
-        """From a folder, ``embedded/NAME``, or a Hub repository at a revision."""
-        folder = base.find(str(folder_or_repo), revision)
-        config = base.read_config(folder, KIND, VERSION)
-        try:
-            layout = _layout(config)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise UserError(f"{folder / base.CONFIG} is no probe's config ({what})") from error
-        tensors = base.read_tensors(folder, layout)
-        if not bool((tensors["std"] > 0).all()):
-            raise UserError(f"{folder / base.TENSORS}: std is not above 0 everywhere")
-        lengths = {len(tensors[f"calibration.{n}"]) for n in ("scores", "semantic", "groups")}
-        if len(lengths) != 1:
-            raise UserError(f"{folder / base.TENSORS}: the calibration's columns differ in length")
-        return cls(config, tensors, name=folder.name)
+    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+        return _layout(config)
 
-    def save(self, folder: str | Path) -> None:
-        """Writes the folder whole, or leaves what was there."""
-        base.write(Path(folder), self.config, self.tensors, self.texts)
+    def check_content(self) -> None:
+        if not bool((self.tensors["std"] > 0).all()):
+            raise ValueError("std is not above 0 everywhere")
+        if len({len(column) for column in self.calibration}) != 1:
+            raise ValueError("the calibration's columns differ in length")
+
+    @classmethod
+    def example(cls) -> Self:
+        size, hidden, count = 3 * 4, (3, 2), 4
+        made = {n: torch.linspace(-1, 1, math.prod(s)).reshape(s) for n, s in shapes(size, hidden).items()}  # fmt: skip
+        made |= {"mean": torch.zeros(size), "std": torch.ones(size)}
+        made |= {f"calibration.{n}": torch.linspace(0, 1, count) for n in ("scores", "semantic")}
+        made["calibration.groups"] = torch.arange(count)
+        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
+        features = {"pooling": ["mean"], "layers": [], "logprobs": False}
+        config = {
+            "kind": cls.kind,
+            "version": cls.version,
+            "role": "target",
+            "model": _binding.of(model),
+            "split": "paragraph",
+            "temperature": {"sampled": 0.6, "lowest": 0.0, "highest": 1.0},
+            "features": features | {"inputs": size, "hidden": list(hidden), "activation": "relu"},
+            "data": {"source": "embedded"},
+            "training": {},
+            "metrics": {"test": {"all": {"spearman": 0.5, "r2": None}}},
+        }
+        return cls(config, made)
+
+    def figures(self) -> Mapping[str, float]:
+        told = self.config["metrics"].get("test", {}).get("all", {})
+        return {k: told[k] for k in ("r2", "spearman", "auroc", "ece") if told.get(k) is not None}
 
     # ---- what it is bound to ------------------------------------------------------------------
 
@@ -97,63 +159,6 @@ class Probe:
     def calibration(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, semantic probabilities and problem numbers of held-out steps."""
         return tuple(self.tensors[f"calibration.{n}"] for n in ("scores", "semantic", "groups"))  # type: ignore[return-value]
-
-    def check(
-        self,
-        model: ModelFacts,
-        *,
-        split: str | None = None,
-        temperature: float | None = None,
-        role: str | None = None,
-        allow_mismatch: bool = False,
-    ) -> list[str]:
-        """Refuses what the probe was not trained for, naming both sides; else returns nothing.
-
-        With ``allow_mismatch`` the differences are returned instead, except those that cannot work
-        at all: other layers or another width.
-        """
-        trained = self.config["model"]
-        impossible, unlike = [], []
-        for what, ours, theirs in (
-            ("layers", self.layers, model.layers),
-            ("width", self.width, model.width),
-        ):
-            if ours != theirs:
-                impossible.append(f"it reads {what}={ours}, the model has {what}={theirs}")
-        if trained["id"] != model.name:
-            unlike.append(f"it was trained for {trained['id']}, the model is {model.name}")
-        elif trained.get("fingerprint") != model.fingerprint:
-            unlike.append(
-                f"it was trained for {model.name} with weights {_short(trained.get('fingerprint'))},"
-                f" these are {_short(model.fingerprint)}"
-            )
-        if trained.get("revision") != model.revision:
-            unlike.append(
-                f"it was trained for revision {_short(trained.get('revision'))}, the model is at"
-                f" {_short(model.revision)}"
-            )
-        if trained["tokenizer"] != model.tokenizer:
-            unlike.append(
-                f"it was trained with tokenizer {_short(trained['tokenizer'])}, the model's is"
-                f" {_short(model.tokenizer)}"
-            )
-        if split is not None and split != self.config["split"]:
-            unlike.append(f"it was trained with split={self.config['split']}, not split={split}")
-        told = self.config["temperature"]
-        if temperature is not None and not told["lowest"] <= temperature <= told["highest"]:
-            unlike.append(
-                f"it was trained at temperature {told['sampled']:g} for {told['lowest']:g} to"
-                f" {told['highest']:g}, not for {temperature:g}"
-            )
-        if role is not None and role != self.role:
-            unlike.append(f"it is a {self.role}'s probe, not a {role}'s")
-        if impossible or (unlike and not allow_mismatch):
-            way = "" if impossible else "; allow_mismatch=true goes on all the same"
-            raise UserError(
-                f"probe {self.name} does not fit: {'; '.join(impossible + unlike)}. Take the probe"
-                f" of this model, or train one with python -m semspec.train_probe{way}"
-            )
-        return unlike
 
     # ---- scoring ------------------------------------------------------------------------------
 
@@ -215,40 +220,17 @@ def _features(config: Mapping[str, Any]) -> Features:
 
 
 def _layout(config: Mapping[str, Any]) -> base.Layout:
-    """The tensors that a config implies; raises where the config is not one."""
+    """The tensors that a config implies; ValueError where it contradicts itself."""
     model, told, features = config["model"], config["features"], _features(config)
-    layers, width, hidden = model["layers"], model["width"], told["hidden"]
-    for value in (layers, width, *hidden, *features.layers):
-        if type(value) is not int or not 0 <= value < 1 << 24:
-            raise ValueError(f"{value!r} is no size")
-    for name in ("id", "tokenizer"):
-        if not isinstance(model[name], str):
-            raise ValueError(f"model.{name} is no text")
-    for name in ("sampled", "lowest", "highest"):
-        if not isinstance(config["temperature"][name], int | float):
-            raise ValueError(f"temperature.{name} is no number")
-    if config["role"] not in ("target", "draft") or not isinstance(config["split"], str):
-        raise ValueError("role is target or draft, and split a text")
-    if not all(p in ("mean", "max", "last") for p in features.pooling) or len(
-        set(features.pooling)
-    ) < len(features.pooling):
-        raise ValueError(f"pooling {features.pooling}")
-    if any(i > layers for i in features.layers) or told["activation"] not in ("relu", "gelu"):
-        raise ValueError("layers or activation")
-    guard = config.get("guard")
-    if guard is not None and not isinstance(guard["lowest"], int | float):
-        raise ValueError("guard.lowest is no number")
-    size = features.size(layers, width)
-    if len(hidden) != 2 or not size:
-        raise ValueError("a probe has two hidden layers and at least one feature")
+    if any(i > model["layers"] for i in features.layers):
+        raise ValueError(f"features.layers: the model has layers 0 to {model['layers']}")
+    size = features.size(model["layers"], model["width"])
+    if not size or size != told["inputs"]:
+        raise ValueError(f"features.inputs is {told['inputs']}, the features are {size} numbers")
     layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
-        name: (shape, _STORED) for name, shape in shapes(size, hidden).items()
+        name: (shape, _STORED) for name, shape in shapes(size, told["hidden"]).items()
     }
     layout |= dict.fromkeys(("mean", "std"), ((size,), (torch.float32,)))
     layout |= {f"calibration.{n}": ((-1,), (torch.float32,)) for n in ("scores", "semantic")}
     layout["calibration.groups"] = ((-1,), (torch.int64,))
     return layout
-
-
-def _short(text: str | None) -> str:
-    return "none" if not text else text if len(text) < 16 else f"{text[:12]}..."

@@ -23,7 +23,7 @@ HELP = {
     "1. Contexts": {
         "source": "embedded (the embedded world), hub (s1K's schema), or jsonl",
         "data": "hub: a data set such as simplescaling/s1K; jsonl: a file of question and thinking",
-        "revision": "of the data set",
+        "revision": "of the data set (a commit, a tag, a branch); the commit is kept with the samples",
         "domains": "of the embedded world",
         "definitions": "of the embedded world: fewest and most in a question",
         "problems": "how many questions",

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from semspec.artifacts.probe import KIND, VERSION, Probe
+from semspec.artifacts import base
+from semspec.artifacts.probe import Probe
 from semspec.digest import difference
 from semspec.errors import UserError
 from semspec.files import read_json, told_in_one_line, write_json
@@ -36,6 +37,7 @@ from semspec.probes.semantic import cluster_samples
 from semspec.probes.semantic import options as cluster_options
 from semspec.probes.settings import ProbeConfig
 from semspec.probes.shards import read_samples
+from semspec.probes.sources import commit_of
 from semspec.probes.train import Trained, predict, train
 from semspec.text import Text
 
@@ -75,8 +77,10 @@ def probe_facts(config: ProbeConfig) -> ModelFacts:
 def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
     """Stages 1 and 2; where they are done, no model is loaded."""
     model = probe_facts(config)
-    wanted = config.sampled() | {"facts": asdict(model)}
     stored = read_json(folder / "config.json")
+    if config.source == "hub" and config.revision is None:  # a branch may move: what is read stays
+        config.revision = stored["revision"] if stored else commit_of(config)
+    wanted = config.sampled() | {"facts": asdict(model)}
     if stored is not None:
         unlike = difference(stored, wanted)
         if unlike:
@@ -222,8 +226,9 @@ def _config(
 ) -> dict[str, Any]:
     features: Features = rows.features
     return {
-        "kind": KIND,
-        "version": VERSION,
+        "kind": Probe.kind,
+        "version": Probe.version,
+        "provenance": base.made_with(),
         "role": config.role,
         "model": {
             "id": model.name,

@@ -11,6 +11,7 @@ from typing import Any
 
 from semspec import world
 from semspec.errors import UserError, first_line
+from semspec.hub import DATASET, locate
 from semspec.probes.settings import ProbeConfig
 
 THINKING = ("thinking", "deepseek_thinking_trajectory", "thinking_trajectories")
@@ -75,9 +76,7 @@ def _jsonl(config: ProbeConfig) -> Iterator[Question]:
 
 
 def _hub(config: ProbeConfig) -> Iterator[Question]:
-    folder = Path(config.data).expanduser()
-    if not folder.is_dir():
-        folder = _download(config.data, config.revision)
+    folder = locate(config.data, config.revision, DATASET)
     files = sorted(f for f in folder.rglob("*") if f.suffix in (".parquet", ".jsonl", ".json"))
     parquet = [f for f in files if f.suffix == ".parquet"]
     rows: list[tuple[str, Any]] = []
@@ -91,28 +90,16 @@ def _hub(config: ProbeConfig) -> Iterator[Question]:
     yield from _read(rows, config.data, config)
 
 
-def _download(repo: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(
-            snapshot_download(
-                repo,
-                repo_type="dataset",
-                revision=revision,
-                allow_patterns=["*.parquet", "*.jsonl", "*.json"],
-            )
-        )
-    except Exception as error:  # errors of whatever HTTP library the Hub client uses
-        raise UserError(
-            f"cannot get the data set {repo} ({first_line(error)}): check its name and the network,"
-            " or give data=FOLDER with its files, or source=jsonl data=FILE"
-        ) from error
+def commit_of(config: ProbeConfig) -> str | None:
+    """The commit of a data set from the Hub, fetched where it is not yet; None for a folder."""
+    if Path(config.data).expanduser().is_dir():
+        return None
+    return locate(config.data, config.revision, DATASET).name
 
 
 def _read_parquet(file: Path) -> Sequence[Any]:
     try:
-        import pyarrow.parquet as parquet  # type: ignore[import-not-found,unused-ignore]
+        import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
         raise UserError(
             f"{file.name} is parquet, which needs pyarrow: run 'pip install pyarrow', or convert it"

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from semspec.artifacts import _index
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models import ModelFacts, beside_package
+from semspec.models import ModelFacts
 from semspec.protocols import Kit
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import StepSession
 from semspec.types import Role
-
-FEATURES = ("paper", "last_layer", "plus")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +36,7 @@ class Probed(RuleBase):
         temperature: float,
     ) -> Probe:
         """The probe of a role: ``given`` (a folder, embedded/NAME, owner/name[@revision]) or indexed."""
-        place, revision = _at(given) if given else _indexed(model, role, features)
+        place, revision = (given, None) if given else _indexed(model, role, features)
         probe = Probe.load(place, revision)
         probe.check(
             model,
@@ -54,16 +51,10 @@ class Probed(RuleBase):
         raise AssertionError("prepare() comes first")
 
 
-def _at(given: str) -> tuple[str, str | None]:
-    place, _, revision = given.partition("@")
-    return place, revision or None
-
-
 def _indexed(model: ModelFacts, role: Role, features: str) -> tuple[str, str | None]:
-    index: Any = OmegaConf.to_container(OmegaConf.load(beside_package("conf") / "probes.yaml"))
-    for entry in index:
-        if (entry["model"], entry["role"], entry["features"]) == (model.name, role, features):
-            return entry["path"], entry.get("revision")
+    found = _index.find(model.name, role, features)
+    if found is not None:
+        return found
     also = " features=plus" if features == "plus" else ""
     raise UserError(
         f"no {role} probe ({features}) is known for {model.name}: name one with"

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from semspec.artifacts._index import FEATURES
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._probed import FEATURES, Probed
+from semspec.rules._probed import Probed
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.types import Answer, Context, Draft, Read, Role, What
 

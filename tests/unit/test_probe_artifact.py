@@ -117,6 +117,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert {f.name for f in (tmp_path / "probe").iterdir()} == {
         "README.md",
         "config.json",
+        "manifest.json",
         "model.safetensors",
     }
 
@@ -211,13 +212,19 @@ def _cut(name: str, size: int) -> Callable[[Path], None]:
         (_cut("config.json", 30), "cannot be read"),
         (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
         (lambda f: (f / "config.json").unlink(), "no config.json"),
-        (lambda f: (f / "weights.pt").write_bytes(b"x"), "holds weights.pt: no part of a probe"),
+        (
+            lambda f: (f / "weights.pt").write_bytes(b"x"),
+            "holds weights.pt: such a file can run code",
+        ),
         (_config(kind="arc"), "'arc', not a probe"),
         (_config(version=2), "version 2"),
         (_config(model={}), "no probe's config"),
         (_config(model__layers=-1), "no probe's config"),
         (_config(model__width=1 << 40), "no probe's config"),
-        (_config(model__layers=4), "layers.0.weight has the shape"),
+        (_config(model__layers=4), "features.inputs is 32, the features are 40 numbers"),
+        (_config(features__hidden=[6, 5]), "layers.1.weight has the shape"),
+        (_config(note="x"), "'note', which is not known"),
+        (_config(split=None), "split is None, not string"),
         (_config(features__pooling=["median"]), "no probe's config"),
         (_config(features__layers=[9]), "no probe's config"),
         (_config(features__activation="exec"), "no probe's config"),
@@ -231,6 +238,9 @@ def test_a_damaged_artifact_is_refused(
     folder = tmp_path / "probe"
     random_probe().save(folder)
     damage(folder)
+    with pytest.raises(UserError, match=r"not as it was made|holds weights\.pt"):
+        Probe.load(str(folder))
+    (folder / "manifest.json").unlink()  # whoever damages on purpose writes one that agrees
     with pytest.raises(UserError) as told:
         Probe.load(str(folder))
     assert says in str(told.value)

@@ -58,6 +58,7 @@ def test_each_tells_what_it_was_made_from(folder: Path) -> None:
     assert names == {
         "README.md",
         "config.json",
+        "manifest.json",
         "model.safetensors",
         "calibration.svg",
         "learning_curve.svg",

@@ -1,0 +1,57 @@
+"""conf/probes.yaml: which probe belongs to which model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from semspec.artifacts.probe import Probe
+from semspec.errors import UserError
+from semspec.models import EMBEDDED, beside_package
+
+FIELDS = ("model", "role", "features", "path")
+FEATURES = ("paper", "last_layer", "plus")
+
+
+def entries(file: Path | None = None) -> list[dict[str, Any]]:
+    """All lines of the index; a Hub repository has to name a commit."""
+    file = file or beside_package("conf") / "probes.yaml"
+    told: Any = OmegaConf.to_container(OmegaConf.load(file))
+    for number, entry in enumerate(told, 1):
+        at = f"{file}, entry {number}"
+        missing = [name for name in FIELDS if not isinstance(entry.get(name), str)]
+        if missing or set(entry) - {*FIELDS, "revision"}:
+            raise UserError(f"{at}: it needs {', '.join(FIELDS)} and, from the Hub, revision")
+        if entry["role"] not in ("target", "draft") or entry["features"] not in FEATURES:
+            raise UserError(f"{at}: role is target or draft, features one of {', '.join(FEATURES)}")
+        local = entry["path"].startswith((EMBEDDED, ".", "/", "~"))
+        if not local and not re.fullmatch("[0-9a-f]{40}", str(entry.get("revision"))):
+            raise UserError(f"{at}: {entry['path']} is on the Hub: name the commit, revision: ...")
+    return list(told)
+
+
+def find(
+    model: str, role: str, features: str, file: Path | None = None
+) -> tuple[str, str | None] | None:
+    """Path and revision of the first entry that fits."""
+    for entry in entries(file):
+        if (entry["model"], entry["role"], entry["features"]) == (model, role, features):
+            return entry["path"], entry.get("revision")
+    return None
+
+
+def line(probe: Probe, repo: str, commit: str) -> str:
+    """The entry of a published probe."""
+    config = probe.config
+    told = config["features"]
+    if list(told["pooling"]) == ["mean"] and not told["logprobs"]:
+        features = "last_layer" if list(told["layers"]) == [config["model"]["layers"]] else "paper"
+    else:
+        features = "plus"
+    return (
+        f"- {{model: {config['model']['id']}, role: {config['role']}, features: {features},"
+        f" path: {repo}, revision: {commit}}}"
+    )

@@ -1,0 +1,131 @@
+"""JSON that is read with suspicion, and the part of JSON Schema (2020-12) that configs need.
+
+A keyword that is not known here is an error of the schema's author, so that nothing is thought to be
+checked that is not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+_SAYS_NOTHING = {"$schema", "$id", "title", "description"}
+_KNOWN = _SAYS_NOTHING | {
+    *("type", "const", "enum", "minimum", "maximum", "minLength", "maxLength"),
+    *("properties", "required", "additionalProperties"),
+    *("items", "minItems", "maxItems", "uniqueItems"),
+}
+SHOWN = 40  # characters of a value in an error
+
+
+def loads(data: bytes) -> Any:
+    """JSON in UTF-8; names that stand twice and numbers that are not finite are refused."""
+    return json.loads(
+        data.decode("utf-8"),
+        object_pairs_hook=_once,
+        parse_constant=_no_number,
+        parse_float=_finite,
+    )
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return made
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:SHOWN]} is no finite number")
+    return value
+
+
+def check(value: Any, schema: Schema, path: str = "") -> None:
+    """Raises ValueError with the place where ``value`` is not what the schema says."""
+    unknown = set(schema) - _KNOWN
+    assert not unknown, f"schema at {path or 'the top'}: unknown keywords {unknown}"
+    where = path or "the config"
+    if "type" in schema:
+        told = schema["type"]
+        kinds = [told] if isinstance(told, str) else list(told)
+        if not any(_is(value, kind) for kind in kinds):
+            raise ValueError(f"{where} is {_shown(value)}, not {' or '.join(kinds)}")
+    if "const" in schema and value != schema["const"]:
+        raise ValueError(f"{where} is {_shown(value)}, not {schema['const']!r}")
+    if "enum" in schema and value not in schema["enum"]:
+        known = ", ".join(map(str, schema["enum"]))
+        raise ValueError(f"{where} is {_shown(value)}, not one of {known}")
+    if isinstance(value, str):
+        _range(where, len(value), schema.get("minLength"), schema.get("maxLength"), "characters")
+    elif isinstance(value, dict):
+        _object(value, schema, path)
+    elif isinstance(value, list):
+        _array(value, schema, path)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        _range(where, value, schema.get("minimum"), schema.get("maximum"), "")
+
+
+def _object(value: Mapping[str, Any], schema: Schema, path: str) -> None:
+    where, known = path or "the config", schema.get("properties", {})
+    missing = [name for name in schema.get("required", ()) if name not in value]
+    if missing:
+        raise ValueError(f"{where} has no {', '.join(missing)}")
+    more = schema.get("additionalProperties", True)
+    for name, inner in value.items():
+        at = f"{path}.{name[:SHOWN]}" if path else name[:SHOWN]
+        if name in known:
+            check(inner, known[name], at)
+        elif more is False:
+            raise ValueError(f"{where} has {name[:SHOWN]!r}, which is not known")
+        elif isinstance(more, Mapping):
+            check(inner, more, at)
+
+
+def _array(value: Sequence[Any], schema: Schema, path: str) -> None:
+    where = path or "the config"
+    _range(where, len(value), schema.get("minItems"), schema.get("maxItems"), "items")
+    if schema.get("uniqueItems") and any(x in value[:i] for i, x in enumerate(value)):
+        raise ValueError(f"{where} holds the same twice")
+    if "items" in schema:
+        for number, inner in enumerate(value):
+            check(inner, schema["items"], f"{path}[{number}]")
+
+
+def _range(where: str, value: float, least: float | None, most: float | None, unit: str) -> None:
+    if (least is not None and value < least) or (most is not None and value > most):
+        allowed = f"{'' if least is None else least} to {'' if most is None else most}"
+        raise ValueError(f"{where} is {_shown(value)} {unit}".rstrip() + f", not {allowed.strip()}")
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):  # to Python a bool is an int
+        return kind == "boolean"
+    return isinstance(value, _TYPES[kind])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    if isinstance(value, int) and abs(value) > 1 << 64:
+        return "a very large number"
+    text = repr(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

@@ -1,0 +1,111 @@
+"""An evaluation result: the figures of a finished run, and what they were measured with.
+
+Evaluation.of_run(Path("runs/mine")).save("my-evaluation")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from semspec.artifacts import base
+from semspec.artifacts._schema import Schema
+from semspec.digest import flat
+from semspec.errors import UserError
+from semspec.records import RunFolder
+from semspec.registry import register
+
+_RATE = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
+_FIGURE = {"type": ["number", "null"], "minimum": 0}
+SCHEMA = base.of_schema(
+    {
+        "options": {  # of semspec.run, dotted
+            "type": "object",
+            "additionalProperties": {
+                "type": ["string", "number", "boolean", "null", "array", "object"]
+            },
+        },
+        "result": {
+            "type": "object",
+            "required": ["problems", "pass_at_1", "tokens_per_second", "speedup"],
+            "properties": {
+                "problems": {"type": "integer", "minimum": 0},
+                "pass_at_1": _RATE,
+                "acceptance_rate": _RATE,
+                "accept_length": _FIGURE,
+                "tokens_per_second": _FIGURE,
+                "speedup": _FIGURE,
+                "plain": {"type": ["object", "null"]},
+            },
+        },
+    },
+    ("options", "result"),
+)
+HIDDEN = ("hydra", "quiet", "transcript", "prompt")  # options that say nothing about the figures
+
+
+@register("artifact", "evaluation")
+@dataclass
+class Evaluation(base.Artifact):
+    """The figures of a finished run: quality, speed, acceptance, and the options they belong to."""
+
+    name: str = "evaluation"
+
+    kind: ClassVar[str] = "evaluation"
+    schema: ClassVar[Schema] = SCHEMA
+    made_by: ClassVar[str] = "python -m semspec.artifacts evaluation run=FOLDER out=FOLDER"
+    tags: ClassVar[tuple[str, ...]] = ("evaluation",)
+
+    @classmethod
+    def of_run(cls, folder: Path) -> Self:
+        """The result of a finished run; paths of this machine stay out of it."""
+        run = RunFolder(folder)
+        config, result = run.config, run.result
+        if config is None or result is None:
+            raise UserError(f"{folder} holds no finished run: give the folder of one, run=runs/...")
+        measured = {k: v for k, v in result.items() if k != "provenance"}
+        origin = result.get("provenance") or {}
+        kept = ("git", "packages", "python", "machine", "seed")
+        made = {
+            "kind": cls.kind,
+            "version": cls.version,
+            "options": {k: _public(v) for k, v in flat(config, HIDDEN).items()},
+            "result": measured,
+            "provenance": {name: origin[name] for name in kept if name in origin},
+        }
+        return cls(made)
+
+    def summary(self) -> str:
+        told = self.config["options"]
+        pair = f"`{told.get('model.path')}` with draft `{told.get('draft.model.path', 'none')}`"
+        return (
+            f"What `python -m semspec.run` measured of {pair} on {self.config['result']['problems']}"
+            " problems; `config.json` has every figure and option."
+        )
+
+    def figures(self) -> Mapping[str, float]:
+        told = self.config["result"]
+        names = ("pass_at_1", "acceptance_rate", "accept_length", "tokens_per_second", "speedup")
+        return {name: told[name] for name in names if told.get(name) is not None}
+
+    @classmethod
+    def example(cls) -> Self:
+        result = {
+            "problems": 2,
+            "pass_at_1": 0.5,
+            "acceptance_rate": 0.75,
+            "tokens_per_second": 100.0,
+            "speedup": None,
+            "plain": None,
+        }
+        options = {"model.path": "owner/model", "draft.model.path": "owner/draft", "seed": 0}
+        return cls({"kind": cls.kind, "version": cls.version, "options": options, "result": result})
+
+
+def _public(value: Any) -> Any:
+    """An option's value; of a folder on this machine its name only."""
+    if isinstance(value, str) and value.startswith(("/", "~", "./", "../")):
+        return Path(value).name
+    return value

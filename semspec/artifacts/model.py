@@ -1,0 +1,70 @@
+"""A model in transformers' format, such as those of the embedded pair.
+
+``config.json`` is transformers' own, so that any tool can load the folder; that it is one of ours is told
+by the manifest alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from semspec.artifacts import base
+from semspec.artifacts._schema import Schema
+from semspec.errors import UserError, first_line
+from semspec.registry import register
+
+
+@register("artifact", "model")
+@dataclass
+class Model(base.Artifact):
+    """A small language model's weights, tokenizer and figures, as transformers reads them."""
+
+    name: str = "model"
+
+    kind: ClassVar[str] = "model"
+    schema: ClassVar[Schema] = {
+        "type": "object",
+        "required": ["model_type", "architectures"],
+        "properties": {
+            "model_type": {"type": "string", "minLength": 1},
+            "architectures": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        },
+    }
+    made_by: ClassVar[str] = "scripts/train_tiny_pair.py"
+    library: ClassVar[str] = "transformers"
+
+    text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt", ".json", ".jinja"})
+
+    @classmethod
+    def own_config(cls, folder: Path) -> dict[str, Any]:
+        return base.read_json(folder, cls.kind)
+
+    @classmethod
+    def own_tensors(cls, folder: Path, layout: base.Layout) -> dict[str, Tensor]:
+        """Whatever the file holds, every number finite: transformers checks names and shapes."""
+        path = folder / base.TENSORS
+        try:
+            base.check_header(path)
+            with safe_open(path, framework="pt") as file:
+                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except FileNotFoundError as error:
+            raise UserError(f"{folder} has no {base.TENSORS}") from error
+        except (SafetensorError, OSError, ValueError, TypeError) as error:
+            raise UserError(f"{path} is damaged: {first_line(error)}") from error
+        base.check_finite(path, found)
+        return found
+
+    def check_content(self) -> None:
+        if not self.tensors:
+            raise ValueError("holds no tensors")
+
+    @classmethod
+    def example(cls) -> Self:
+        config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4}
+        return cls(config, {"model.embed_tokens.weight": torch.ones(2, 4)})

@@ -1,0 +1,456 @@
+"""Publishing and loading through the real Hub client, against a server on loopback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants, hf_hub_download, scan_cache_dir
+
+from semspec import registry
+from semspec.artifacts import _folders, base
+from semspec.artifacts.base import Artifact
+from semspec.artifacts.probe import Probe
+from semspec.errors import UserError
+from semspec.models import ModelConfig, beside_package, facts
+from semspec.probes.sources import commit_of, questions
+from semspec.publish import publish
+from semspec.pull import pull
+from semspec.text import Text
+from tests.support.hub import (
+    ALICE,
+    BOB,
+    child_environment,
+    files_of,
+    hub_for,
+    requests,
+    snapshot_files,
+)
+from tests.support.hub_server import HubServer
+from tests.support.pair import DRAFT, TARGET, configuration
+from tests.support.probes import configuration as probe_options
+
+NAME = "alice/probe"
+KINDS = [plugin.cls for plugin in registry.plugins("artifact").values()]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    with hub_for(tmp_path, monkeypatch) as server:
+        yield server
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, bytes]:
+    return files_of(Probe.example(), tmp_path / "probe")
+
+
+@pytest.fixture
+def commit(hub: HubServer, files: dict[str, bytes]) -> str:
+    """alice/probe is there, as if published by somebody."""
+    return hub.make(f"models/{NAME}", files)
+
+
+def refused(name: str = NAME, **options: object) -> str:
+    with pytest.raises(UserError) as told:
+        Probe.from_pretrained(name, **options)  # type: ignore[arg-type]
+    line = str(told.value)
+    assert "\n" not in line
+    assert "hf_" not in line
+    return line
+
+
+# ---- round trips ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda cls: cls.kind)
+def test_what_is_published_is_what_is_pulled(
+    kind: type[Artifact], hub: HubServer, tmp_path: Path
+) -> None:
+    made = kind.example()
+    made.save(tmp_path / "made")
+    sha = publish(tmp_path / "made", "alice/thing", tag="v1", token=ALICE)
+    for name in ("alice/thing", "alice/thing@v1", f"alice/thing@{sha}"):
+        out = tmp_path / f"pulled-{name.partition('@')[2]}"
+        folder, again = pull(name, out)
+        assert type(again) is kind
+        assert snapshot_files(folder) == snapshot_files(tmp_path / "made")
+    loaded = kind.from_pretrained("alice/thing", revision="v1")
+    assert loaded.config == json.loads(json.dumps(made.config))
+    assert {n: t.tolist() for n, t in loaded.tensors.items()} == {
+        n: t.tolist() for n, t in made.tensors.items()
+    }
+
+
+def test_the_api_publishes_in_one_commit_and_replaces(hub: HubServer, tmp_path: Path) -> None:
+    probe = Probe.example()
+    probe.texts["old.txt"] = "to be removed"
+    first = probe.push_to_hub(NAME, token=ALICE, private=True)
+    repo = hub.repos[f"models/{NAME}"]
+    assert repo.private
+    assert set(repo.commits[first]) == {
+        *("README.md", "config.json", "manifest.json", "model.safetensors", "old.txt"),
+        ".gitattributes",
+    }
+    assert probe.push_to_hub(NAME, token=ALICE) == first  # nothing changed: no commit
+    del probe.texts["old.txt"]
+    probe.tensors["mean"] += 1
+    probe.save_pretrained(tmp_path / "it", push_to_hub=True, repo_id=NAME, token=ALICE)
+    second = repo.heads["main"]
+    assert len(repo.commits) == 3  # one made with the repository, one each
+    assert "old.txt" not in repo.commits[second]
+    for revision, mean in ((first, 0.0), (second, 1.0)):
+        loaded = Probe.from_pretrained(NAME, revision=revision, token=ALICE)
+        assert loaded.tensors["mean"].unique().tolist() == [mean]
+
+
+# ---- what is asked of the Hub -----------------------------------------------------------------
+
+
+def test_a_pinned_load_asks_once(hub: HubServer, commit: str) -> None:
+    Probe.load(f"{NAME}@{commit}")
+    asked = requests(hub)
+    assert {"config.json", "manifest.json", "model.safetensors"} == {
+        a.split()[1].rpartition("/")[2] for a in asked if "/resolve/" in a
+    }  # the card is not needed
+    Probe.load(NAME, commit)
+    assert requests(hub) == []
+    Probe.load(NAME)  # a branch may have moved: one question, no download
+    assert [a.partition("?")[0] for a in requests(hub)] == [f"GET /api/models/{NAME}"]
+
+
+def test_offline(hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Probe.load(NAME).name == commit
+    requests(hub)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert Probe.load(NAME).name == commit
+    assert Probe.load(NAME, "main").name == commit
+    line = refused("alice/other")
+    assert "alice/other is not downloaded and HF_HUB_OFFLINE is set: run 'hf download" in line
+    assert "at revision v9 is not downloaded" in refused(revision="v9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert Probe.from_pretrained(NAME, local_files_only=True).name == commit
+    assert requests(hub) == []
+
+
+def test_a_hub_that_is_away(hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Probe.load(NAME)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    assert Probe.load(NAME).name == commit
+    assert "the Hub cannot be reached" in refused("alice/other")
+
+
+@pytest.mark.parametrize("by", ["us", "others"])
+def test_a_partial_snapshot_is_noticed(
+    by: str, hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by == "us":
+        folder = base.find(NAME)
+        (folder / "model.safetensors").unlink()
+    else:  # somebody's client fetched two of the files
+        for name in ("config.json", "manifest.json"):
+            hf_hub_download(NAME, name)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "in part only (model.safetensors missing)" in refused()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert Probe.load(NAME).name == commit
+    assert not scan_cache_dir(constants.HF_HUB_CACHE).warnings
+
+
+# ---- what can go wrong ------------------------------------------------------------------------
+
+
+def test_unknown_repository_revision_and_file(
+    hub: HubServer, commit: str, files: dict[str, bytes]
+) -> None:
+    assert "alice/none is not on the Hub" in refused("alice/none")
+    assert "alice/none is not on the Hub" in refused("alice/none", token=ALICE)
+    assert f"{NAME} at revision v9 is not on the Hub" in refused(revision="v9")
+    assert "at revision " + "0" * 40 in refused(revision="0" * 40)
+    assert "is no revision" in refused(revision="../../x")
+    assert "neither a folder nor a Hub repository" in refused("alice/pro be")
+    hub.make("models/alice/half", {n: d for n, d in files.items() if n != "model.safetensors"})
+    assert "model.safetensors is missing" in refused("alice/half")
+    hub.make("models/alice/empty", {".gitattributes": b""})
+    assert "holds no artifact" in refused("alice/empty")
+
+
+def test_private_and_gated(hub: HubServer, files: dict[str, bytes]) -> None:
+    hub.make("models/alice/secret", files, private=True)
+    hub.make("models/alice/gated", files, gated=True)
+    for token in (None, BOB):
+        assert "(a private repository needs 'hf auth login')" in refused(
+            "alice/secret", token=token
+        )
+        assert "alice/gated is gated: accept its terms" in refused("alice/gated", token=token)
+    for name in ("alice/secret", "alice/gated"):
+        assert Probe.from_pretrained(name, token=ALICE).kind == "probe"
+    assert "401" in refused("alice/gated", token="hf_nobody-at-all-has-this", force_download=True)
+
+
+@pytest.mark.parametrize("status", ["500", "503"])
+@pytest.mark.parametrize("at", ["GET /api/", "(HEAD|GET) .*/resolve/.*config", "GET /cdn/"])
+def test_a_server_error_in_the_middle(
+    status: str, at: str, hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)  # the client's pauses between its trials
+    hub.faults.append((at, status, 50))
+    assert f"could not get {NAME}" in refused()
+    hub.faults.clear()
+    assert Probe.load(NAME).name == commit
+
+
+def test_a_body_that_is_too_short(hub: HubServer, commit: str) -> None:
+    hub.faults.append(("GET /cdn/", "short", 50))
+    assert "could not get" in refused()
+    hub.faults[:] = [("GET /cdn/", "cut", 1)]  # the connection ends: the client takes it up again
+    assert Probe.load(NAME).name == commit
+
+
+def test_a_flipped_byte_is_found(hub: HubServer, commit: str) -> None:
+    hub.faults.append(("GET /cdn/", "flip", 2))
+    line = refused()
+    assert "model.safetensors of alice/probe was changed on its way" in line
+    hub.faults[:] = [("GET /cdn/", "flip", 1)]  # fetched once more
+    folder = base.find(NAME)
+    path = (folder / "model.safetensors").resolve()
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)  # on this disk, later
+    assert Probe.load(f"{NAME}@{commit}").name == commit
+    assert path.read_bytes() != bytes(data)
+
+
+def test_concurrent_loads(hub: HubServer, commit: str) -> None:
+    found: list[object] = []
+
+    def load() -> None:
+        try:
+            found.append(Probe.load(NAME).tensors["mean"].tolist())
+        except BaseException as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [Probe.example().tensors["mean"].tolist()] * 8
+
+
+@pytest.mark.parametrize(
+    "at", ["POST .*preupload", "POST .*/batch", "PUT /lfs/", "POST .*/commit/"]
+)
+def test_an_interrupted_upload_leaves_the_old_revision(
+    at: str, hub: HubServer, commit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    probe = Probe.example()
+    probe.tensors["mean"] += 1
+    hub.faults.append((at, "500", 50))
+    with pytest.raises(UserError, match="what was there is as it was") as told:
+        probe.push_to_hub(NAME, token=ALICE)
+    assert ALICE not in str(told.value)
+    assert hub.repos[f"models/{NAME}"].heads["main"] == commit
+    assert Probe.load(NAME).tensors["mean"].sum() == 0
+    hub.faults.clear()
+    new = probe.push_to_hub(NAME, token=ALICE)
+    assert Probe.load(NAME).name == new
+
+
+def test_somebody_elses_commit_is_not_undone(
+    hub: HubServer, commit: str, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from semspec import publish as command
+
+    look = command._head
+
+    def late(*arguments: object) -> object:
+        head = look(*arguments)  # type: ignore[arg-type]
+        hub.make(f"models/{NAME}", files | {"README.md": b"theirs"})
+        return head
+
+    monkeypatch.setattr(command, "_head", late)
+    probe = Probe.example()
+    probe.tensors["mean"] += 1
+    with pytest.raises(UserError, match="changed by somebody else meanwhile"):
+        probe.push_to_hub(NAME, token=ALICE)
+
+
+def test_who_may_publish_what(
+    hub: HubServer, commit: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = tmp_path / "probe"
+    (folder / "README.md").write_bytes(files["README.md"] + b"\nMore.\n")
+    with pytest.raises(UserError, match="not as its manifest says"):
+        publish(folder, NAME, token=ALICE, update=True)
+    _folders.seal(folder)
+    for options, says in (
+        ({"token": ALICE}, "holds 4 files: add update=true"),
+        ({"token": ALICE, "update": True, "private": True}, "is public: make it private"),
+        ({"token": BOB, "update": True}, "no right to write to alice/probe"),
+        ({"token": "hf_nobody-at-all-has-this", "update": True}, "no right to write"),
+    ):
+        with pytest.raises(UserError, match=says) as told:
+            publish(folder, NAME, **options)  # type: ignore[arg-type]
+        assert "hf_" not in str(told.value)
+    assert hub.repos[f"models/{NAME}"].heads["main"] == commit
+    with pytest.raises(UserError, match="no right"):
+        publish(folder, "bob/probe", token=ALICE)
+    hub.repos[f"models/{NAME}"].tags["v1"] = commit
+    with pytest.raises(UserError, match="has a tag v1"):
+        publish(folder, NAME, token=ALICE, update=True, tag="v1")
+
+
+# ---- hostile repositories ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../../evil.json", "/tmp/evil.json", "a/../../evil.json", "..\\evil.json", "e\nvil.json"],
+)
+def test_no_path_outside_the_folder(
+    name: str, hub: HubServer, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    hub.make("models/eve/probe", files | {name: b"{}"})
+    before = set(tmp_path.parent.rglob("*"))
+    assert "no name of a file" in refused("eve/probe")
+    assert set(tmp_path.parent.rglob("*")) == before
+    assert not Path("/tmp/evil.json").exists()
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "pytorch_model.bin", "a.pkl", "modeling.py", "x/y"])
+def test_what_could_run_is_refused_before_it_is_fetched(
+    name: str, hub: HubServer, files: dict[str, bytes]
+) -> None:
+    sha = hub.make("models/eve/probe", files | {name: b"\x80\x04K\x01."})
+    assert f"holds {name}" in refused("eve/probe")
+    assert f"holds {name}" in refused("eve/probe", revision=sha)
+    assert not [a for a in requests(hub) if "/resolve/" in a]
+
+
+# ---- models -----------------------------------------------------------------------------------
+
+
+def test_models_load_and_fail_through_the_same_checks(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    there = snapshot_files(DRAFT) | {"pytorch_model.bin": b"never fetched", "x/y.json": b"{}"}
+    sha = hub.make("models/alice/draft", there)
+    told = facts(ModelConfig(path="alice/draft"), "hash")
+    assert (told.name, told.revision, told.width) == ("alice/draft", sha, 128)
+    fetched = {a.partition("/resolve/")[2] for a in requests(hub) if "/resolve/" in a}
+    assert not [f for f in fetched if "bin" in f or "x/y" in f or "README" in f]
+    assert ModelConfig(path="alice/draft", revision=sha).fetch().name == sha
+    assert requests(hub) == []
+
+    def line(path: str, revision: str | None = None) -> str:
+        with pytest.raises(UserError) as error:
+            ModelConfig(path=path, revision=revision).fetch()
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "check model.path and its revision" in line("alice/none")
+    assert "at revision v9 is not on the Hub" in line("alice/draft", "v9")
+    hub.make("models/alice/gated", there, gated=True)
+    assert "is gated: accept its terms on the Hub" in line("alice/gated")
+    hub.make("models/alice/new", there)
+    for status in ("500", "503"):
+        hub.faults[:] = [("GET", status, 50)]
+        told_line = line("alice/new")
+        assert status in told_line
+        assert "or point model.path at a local folder" in told_line
+
+
+def test_a_rule_takes_its_probe_from_the_hub(hub: HubServer) -> None:
+    shipped = beside_package("hub_artifacts") / "probe-tiny-target-paper"
+    sha = hub.make("models/alice/tiny-probe", snapshot_files(shipped))
+    model = facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
+    rule = configuration("accept=semantic").accept
+    for given in (f"alice/tiny-probe@{sha}", "alice/tiny-probe"):
+        probe = rule.load(given, "paper", "target", model, "paragraph", 0.6)
+        assert probe.tensors["mean"].equal(Probe.load(shipped).tensors["mean"])
+
+
+# ---- data sets --------------------------------------------------------------------------------
+
+
+def test_data_sets_go_through_the_same_checks(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(word: str) -> bytes:
+        lines = [{"question": f"{word} {i}?", "thinking": "One.\n\nTwo."} for i in range(6)]
+        return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+    def read(*more: str) -> set[str]:
+        named = ("source=hub", "data=alice/chains", "cluster=exact", *more)
+        return {q.question.split()[0] for q in questions(probe_options(tmp_path, *named))}
+
+    old = hub.make("datasets/alice/chains", {"data/train.jsonl": rows("old"), "README.md": b"-"})
+    assert read() == {"old"}
+    requests(hub)
+    assert read(f"revision={old}") == {"old"}
+    assert requests(hub) == []
+    new = hub.make("datasets/alice/chains", {"data/train.jsonl": rows("new")})
+    assert read() == {"new"}
+    assert read(f"revision={old}") == {"old"}
+    options = probe_options(tmp_path, "source=hub", "data=alice/chains", "cluster=exact")
+    assert commit_of(options) == new
+    with pytest.raises(UserError, match="alice/none is not on the Hub: check data"):
+        read("data=alice/none")
+    shutil.rmtree(tmp_path / "cache")
+    hub.faults.append(("GET .*/resolve/", "flip", 9))
+    with pytest.raises(UserError, match=r"train\.jsonl of alice/chains was changed"):
+        read()
+    hub.faults.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="hf download --repo-type dataset alice/chains"):
+        read()
+
+
+# ---- the commands -----------------------------------------------------------------------------
+
+
+def test_commands_from_publish_to_verify(hub: HubServer, tmp_path: Path) -> None:
+    folder, out = tmp_path / "probe", tmp_path / "out"
+    Probe.example().save(folder)
+
+    def run(*words: str, code: int = 0, **more: str) -> str:
+        """The command in a process of its own, as verbose as the client can be."""
+        environment = child_environment(hub, tmp_path, ALICE) | {"HF_HUB_VERBOSITY": "debug"} | more
+        done = subprocess.run(
+            [sys.executable, "-m", *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=environment | {"HF_DEBUG": "1", "COLUMNS": "100"},
+            check=False,
+        )
+        told = done.stdout + done.stderr
+        assert done.returncode == code, told
+        assert "Traceback" not in told
+        assert ALICE not in told
+        return told
+
+    shown = run("semspec.publish", f"path={folder}", f"repo={NAME}")
+    assert "nothing was sent" in shown
+    assert "library_name: semspec" in shown
+    assert requests(hub) == []
+    sent = run("semspec.publish", f"path={folder}", f"repo={NAME}", "confirm=true", "tag=v1")
+    sha = hub.repos[f"models/{NAME}"].tags["v1"]
+    assert f"path: {NAME}, revision: {sha}}}" in sent
+    assert "probe:" in run("semspec.pull", f"repo={NAME}@v1", f"out={out}")
+    run("semspec.artifacts", "verify", f"path={out}", f"repo={NAME}@{sha}")
+    (out / "README.md").write_text("---\n")
+    told = run("semspec.artifacts", "verify", f"path={out}", f"repo={NAME}@{sha}", code=1)
+    assert "README.md is not what alice/probe@" in told
+    hub.faults.append(("POST /api/", "500", 50))
+    told = run("semspec.publish", f"path={folder}", "repo=alice/more", "confirm=true", code=2)
+    assert told.count("semspec: ") == 1

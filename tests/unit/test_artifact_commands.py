@@ -1,0 +1,182 @@
+"""``python -m semspec.artifacts``, publish and pull where no Hub is asked; the index; a kind in one file."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from semspec import publish, pull, registry
+from semspec.artifacts import __main__ as command
+from semspec.artifacts import _folders, _index, base
+from semspec.artifacts.evaluation import Evaluation
+from semspec.artifacts.probe import Probe
+from semspec.errors import UserError
+from semspec.runner import execute
+from tests.contract import test_artifacts as contract
+from tests.support.pair import configuration
+
+DOCS = (Path(__file__).parents[2] / "docs" / "artifacts.md").read_text()
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Path:
+    Probe.example().save(tmp_path / "all" / "probe")
+    return tmp_path / "all" / "probe"
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0, of: Any = command) -> str:
+    """What the command prints; its exit code must be this one, its errors one line."""
+    capsys.readouterr()
+    try:
+        of.main(list(words))
+        found = 0
+    except SystemExit as done:
+        found = int(done.code or 0)
+    captured = capsys.readouterr()
+    assert found == code, captured
+    if code == 2:
+        assert captured.err.startswith("semspec: ")
+        assert captured.err.count("\n") == 1
+    return captured.out + captured.err
+
+
+def test_list_and_inspect(probe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "probe-tiny-target-plus" in told(capsys, "list")
+    assert "owner/model" in told(capsys, "list", f"path={probe.parent}")
+    shown = told(capsys, "inspect", f"path={probe}")
+    for part in ("spearman 0.5", "layers.0.weight", "[3, 12]", "float32", "model.safetensors"):
+        assert part in shown
+    assert "tiny-draft" in told(capsys, "inspect", "path=embedded/probe-tiny-draft-paper")
+    for kind in ("probe", "evaluation", "model"):
+        assert kind in told(capsys, "kinds")
+    assert json.loads(told(capsys, "schema", "kind=probe")) == Probe.schema
+
+
+def test_verify_and_seal(probe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = f"path={probe.parent}"
+    assert "1 of 1 as published" in told(capsys, "verify", where)
+    card = probe / base.CARD
+    data = card.read_bytes()
+    card.write_bytes(data[:-2] + bytes([data[-2] ^ 1]) + data[-1:])
+    assert "README.md was changed" in told(capsys, "verify", where, code=1)
+    assert f"sealed {probe} (probe)" in told(capsys, "seal", where)
+    told(capsys, "verify", where)
+    manifest = (probe / base.MANIFEST).read_bytes()
+    (probe / base.CONFIG).write_text('{"kind": "probe", "version": 1}')
+    assert "has no role" in told(capsys, "seal", where, code=2)
+    assert (probe / base.MANIFEST).read_bytes() == manifest  # nothing damaged is vouched for
+    (probe.parent / "empty").mkdir()
+    assert "holds no artifact" in told(capsys, "verify", f"path={probe.parent / 'empty'}", code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("verfy",), "unknown command 'verfy'; did you mean 'verify'?"),
+        (("verify",), "path= is missing"),
+        (("verify", "path=nowhere"), "no folder nowhere"),
+        (("verify", "where=x"), "unknown option 'where'"),
+        (("list", "x"), "options are written name=value"),
+        (("inspect", "path=embedded/nothing"), "no artifact embedded/nothing"),
+        (("schema", "kind=prob"), "did you mean artifact=probe?"),
+        (("evaluation", "run=nowhere", "out=x"), "holds no finished run"),
+    ],
+)
+def test_mistakes(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert says in told(capsys, *words, code=2)
+
+
+def test_publish_and_pull_without_a_network(
+    probe: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    where = f"path={probe}"
+    shown = told(capsys, where, "repo=me/it", "private=true", of=publish)
+    for part in ("me/it (a private repository)", "manifest.json", "tags:", "nothing was sent"):
+        assert part in shown
+    for words, says in (
+        ((where,), "repo= is missing"),
+        ((where, "repo=it"), "give OWNER/NAME"),
+        ((where, "repo=me/it", "token=hf_abcdefghijklmnopqrst"), "a token is no option"),
+        ((where, "repo=me/it", "confirm=yes"), "confirm=yes: give true or false"),
+        (("path=nowhere", "repo=me/it"), "no folder nowhere"),
+        ((f"path={tmp_path}", "repo=me/it"), "has no manifest.json"),
+    ):
+        line = told(capsys, *words, code=2, of=publish)
+        assert says in line
+        assert "hf_" not in line
+    (probe / "notes.txt").write_text("mine")
+    assert "notes.txt is not in the manifest" in told(capsys, where, "repo=me/it", code=2, of=publish)  # fmt: skip
+    assert "give OWNER/NAME" in told(capsys, "repo=it", code=2, of=pull)
+    assert "is there already" in told(capsys, "repo=me/it", f"out={probe}", code=2, of=pull)
+    for module in (command, publish, pull):
+        assert "usage: python -m semspec." in told(capsys, "--help", of=module)
+
+
+def test_a_run_becomes_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("problems=2", "max_new_tokens=24", "quiet=true", "accept=greedy", "split=token")
+    config = configuration(*options, "temperature=0")
+    resolved = {"model": {"path": "/home/me/models/big"}, "temperature": 0.0, "quiet": True}
+    result = execute(config, resolved, tmp_path / "run")
+    out = tmp_path / "evaluation"
+    told(capsys, "evaluation", f"run={tmp_path / 'run'}", f"out={out}")
+    made = Evaluation.load(out)
+    assert made.config["result"]["pass_at_1"] == result["pass_at_1"]
+    assert made.config["options"] == {"model.path": "big", "temperature": 0.0}
+    assert str(tmp_path) not in (out / base.CONFIG).read_text()
+    assert "1 of 1" in told(capsys, "verify", f"path={out}")
+
+
+def test_the_index(tmp_path: Path) -> None:
+    for entry in _index.entries():
+        found = Probe.load(entry["path"], entry.get("revision"))
+        line = _index.line(found, entry["path"], "0" * 40)
+        for name in ("model", "role", "features"):
+            assert f"{name}: {entry[name]}" in line
+    file = tmp_path / "probes.yaml"
+    line = _index.line(Probe.example(), "me/it", "c0ffee00" * 5)
+    file.write_text(line + "\n")
+    assert _index.find("owner/model", "target", "paper", file) == ("me/it", "c0ffee00" * 5)
+    assert _index.find("owner/model", "draft", "paper", file) is None
+    for bad, says in (
+        (line.replace(", revision: " + "c0ffee00" * 5, ""), "name the commit"),
+        (line.replace("c0ffee00" * 5, "main"), "name the commit"),
+        (line.replace("role: target", "role: judge"), "role is target or draft"),
+        (line.replace("path: ", "place: "), "it needs model, role, features, path"),
+    ):
+        file.write_text(bad + "\n")
+        with pytest.raises(UserError, match=says):
+            _index.entries(file)
+
+
+def test_a_kind_is_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The example of docs/artifacts.md, as it stands there, passes the contract tests."""
+    registry.plugins("artifact")
+    (block,) = re.findall(r"^```python\n(# semspec/artifacts/\w+\.py\n.*?)^```$", DOCS, re.M | re.S)
+    monkeypatch.setitem(registry._PLUGINS, "artifact", dict(registry._PLUGINS["artifact"]))
+    module = ModuleType("semspec.artifacts.temperatures")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(block, "docs/artifacts.md", "exec"), module.__dict__)
+    monkeypatch.setitem(contract.KINDS, "temperatures", module.Temperatures)  # type: ignore[attr-defined]
+    for number, test in enumerate(
+        (
+            contract.test_a_flipped_byte_anywhere_is_found,
+            contract.test_configs_are_checked,
+            contract.test_tensors_are_those_of_the_config,
+        )
+    ):
+        into = tmp_path / str(number)
+        arguments = (into / "it", into) if number == 0 else (into / "it",)
+        test("temperatures", *arguments)  # type: ignore[operator]
+    contract.test_it_knows_itself("temperatures")
+    contract.test_another_model_is_refused_in_words("temperatures")
+    made = module.Temperatures.example()  # type: ignore[attr-defined]
+    made.tensors["temperatures"][0] = 0
+    made.save(tmp_path / "bad")
+    with pytest.raises(UserError, match="temperatures are above 0"):
+        _folders.check(tmp_path / "bad")

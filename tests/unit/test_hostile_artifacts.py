@@ -1,0 +1,202 @@
+"""10,000 damaged configs, headers and manifests: an error each, in one line, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semspec.artifacts.base import CONFIG, MANIFEST, TENSORS
+from semspec.artifacts.probe import Probe
+from semspec.errors import UserError
+
+CASES = 10_000
+DEEP = 100_000
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 10**400, 0.5, -0.0, 1e308),
+    *("", "x", "../../../etc/passwd", "/etc/passwd", "x" * 5000, "\ud800", "\x00", "nan", "probe"),
+    *([], {}, [[]], [None], {"": {}}, {"__class__": "os.system"}, ["mean"] * 3, [2**40, 2**40]),
+    *([0] * 2000, {str(i): i for i in range(500)}),
+)
+FORBIDDEN = {
+    *("exec", "compile", "import", "pickle.find_class", "os.system", "os.exec", "os.posix_spawn"),
+    *("subprocess.Popen", "socket.connect", "os.remove", "os.rename", "shutil.rmtree"),
+}
+TYPES = ("F16", "F32", "F64", "BF16", "I64", "U8", "BOOL", "C64", "F8_E4M3", "OBJECT", "", 7, None)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()  # fmt: skip
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def twisted(rng: random.Random, text: bytes) -> bytes:
+    """JSON with one place of its tree changed, or written in a way that is not JSON's."""
+    value = json.loads(text)
+    *outer, last = rng.choice(list(places(value)))
+    inner = value
+    for key in outer:
+        inner = inner[key]
+    what = rng.randrange(6)
+    if what == 0 and isinstance(inner, dict):
+        del inner[last]
+    elif what == 1 and isinstance(inner, dict):
+        inner[rng.choice(["more", "", "__proto__", "kind ", "\u0000"])] = rng.choice(HOSTILE)
+    elif what == 2 and isinstance(inner[last], int | float):
+        inner[last] += rng.choice([1, -1, 0.5, 2**33, -(2**62)])
+    elif what == 3 and isinstance(inner[last], list):
+        inner[last] = inner[last] * rng.choice([0, 2, 300])
+    else:
+        inner[last] = rng.choice(HOSTILE)
+    told = json.dumps(value)
+    if what == 5:
+        key = json.dumps(str(last))
+        told = told.replace(key, f"{key}: 1, {key}", 1)  # twice in one object
+    return told.encode()
+
+
+def scribbled(rng: random.Random, data: bytes) -> bytes:
+    """Bytes flipped, cut, doubled, or drowned in brackets."""
+    at = rng.randrange(len(data))
+    what = rng.randrange(8)
+    if what == 0:
+        return data[:at]
+    if what == 1:
+        return data[:at] + data[at + rng.randrange(1, 40) :]
+    if what == 2:
+        return data[:at] + rng.randbytes(rng.randrange(1, 40)) + data[at:]
+    if what == 3:
+        return b"\xff\xfe" + data.decode("latin-1").encode("utf-16-le")
+    if what == 4 and rng.random() < 0.05:
+        return rng.choice([b"[", b'{"a":', b"[[],"]) * DEEP
+    if what == 5:
+        word = rng.choice([b"NaN", b"Infinity", b"1e999", b"-", b"0x10", b"null", b"9" * 5000])
+        return data[:at] + word + data[at + 1 :]
+    changed = bytearray(data)
+    for _ in range(rng.choice([1, 1, 1, 2, 8])):
+        changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def tensors(rng: random.Random, data: bytes) -> bytes:
+    """A safetensors file whose header lies."""
+    length = int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    name = rng.choice([n for n in header if n != "__metadata__"])
+    what = rng.randrange(9)
+    if what == 0:
+        header[name]["dtype"] = rng.choice(TYPES)
+    elif what == 1:
+        header[name]["shape"] = rng.choice(
+            [[], [0], [-1], [2**62, 4], [2**64], [1.5], "x", [1] * 3000]
+        )
+    elif what == 2:
+        header[name]["data_offsets"] = rng.choice([[0, 2**63], [-8, 0], [4, 0], [0], "x", [2**70, 2**70], [0, 0]])  # fmt: skip
+    elif what == 3:
+        header[rng.choice(["../../x", "", "a" * 9000, "more", "__metadata__"])] = header.pop(name)
+    elif what == 4:
+        header["__metadata__"] = rng.choice([{"x": 1}, [], "x", {"x": "y" * 5000}, None])
+    elif what == 5:
+        body = rng.choice([b"", body[:-1], body + b"\0", body * 2])
+    elif what == 6:
+        body = bytearray(body)
+        at = rng.randrange(len(body) // 4) * 4
+        body[at : at + 4] = rng.choice([b"\0\0\xc0\x7f", b"\0\0\x80\x7f", b"\0\0\x80\xff"])
+    elif what == 7:
+        return rng.randbytes(8) + data[8:]
+    else:
+        return rng.choice([2**63, 2**40, 99_999_999, 0, length - 1, length + 1]).to_bytes(8, "little") + data[8:]  # fmt: skip
+    told = json.dumps(header).encode()
+    return len(told).to_bytes(8, "little") + told + bytes(body)
+
+
+class Watch:
+    """Notes what is opened outside a folder, run or imported, while it is ``on``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.on = str(folder), False
+        self.seen: list[str] = []
+        sys.addaudithook(self.hook)  # it can never be taken away, only told to look no more
+
+    def hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.on:
+            return
+        if event == "open" and isinstance(arguments[0], str | bytes):
+            if not os.fsdecode(arguments[0]).startswith(self.folder):
+                self.seen.append(f"open {arguments[0]!r:.80}")
+        elif event in FORBIDDEN:
+            self.seen.append(f"{event} {arguments[:1]!r:.80}")
+
+
+def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "probe"
+    Probe.example().save(folder)
+    intact = {name: (folder / name).read_bytes() for name in (CONFIG, TENSORS, MANIFEST)}
+    Probe.read(folder)  # what is imported late is imported now
+    mutations: list[tuple[str, Callable[[random.Random, bytes], bytes]]] = [
+        *[(CONFIG, twisted)] * 4,
+        *[(CONFIG, scribbled)] * 2,
+        *[(TENSORS, tensors)] * 3,
+        (TENSORS, scribbled),
+        (MANIFEST, twisted),
+        (MANIFEST, scribbled),
+    ]
+    rng = random.Random(20261121)
+    (folder / MANIFEST).unlink()
+    refused, slowest, long = 0, 0.0, set[int]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    watch = Watch(folder)
+    for case in range(CASES):
+        name, mutate = rng.choice(mutations)
+        (folder / name).write_bytes(mutate(rng, intact[name]))
+        began = time.process_time()
+        watch.on = True
+        try:
+            Probe.read(folder)
+        except UserError as error:
+            refused += 1
+            long |= {case} if "\n" in str(error) or len(str(error)) > 1000 else set()
+        watch.on = False
+        slowest = max(slowest, time.process_time() - began)
+        if name == MANIFEST:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(intact[name])
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert not watch.seen, watch.seen[:5]
+    assert not long  # cases whose error is no line to read
+    assert refused > 0.9 * CASES  # the rest changed what may be changed: a figure, a finite number
+    assert slowest < 5
+    assert grown < 64, f"{grown:.0f} MiB"
+    assert {f.name for f in tmp_path.iterdir()} == {"probe"}
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "no front matter",
+        "---\n" + "[" * 20_000 + "\n---\n",
+        "---\na: &a [x, x]\nb: &b [*a, *a]\nc: !!python/object/apply:os.system ['true']\n---\n",
+        "---\n- a\n---\n",
+        "---\nlibrary_name: [semspec]\n---\n",
+        "---\nlibrary_name: semspec\ntags: semspec\n---\n",
+        "---\nlibrary_name: semspec\ntags: [semspec]\n---\n",
+    ],
+    ids=lambda text: text[:24],
+)
+def test_cards_that_are_refused(card: str) -> None:
+    from semspec.artifacts import _card
+
+    with pytest.raises(UserError, match=r"README\.md"):
+        _card.check(card)
