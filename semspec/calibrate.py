@@ -19,7 +19,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from semspec.artifacts.arc import KIND, VERSION, ArcCalibration
+from semspec.artifacts import _binding, base
+from semspec.artifacts.arc import ArcCalibration
 from semspec.calibration.arc import Quantiles, Setting, hashed, settle, vacuous
 from semspec.calibration.arc_card import card, plots
 from semspec.calibration.next_step import Measure
@@ -210,12 +211,11 @@ def _config(
     settings: Sequence[Setting],
     prompts: Sequence[str],
 ) -> dict[str, Any]:
-    config, told = configs[0], asdict(model)
-    told["id"] = told.pop("name")
+    config = configs[0]
     return {
-        "kind": KIND,
-        "version": VERSION,
-        "model": told,
+        "kind": ArcCalibration.kind,
+        "version": ArcCalibration.version,
+        "model": _binding.of(model),
         "temperature": {
             "sampled": max(options.temperatures),
             "lowest": min(options.temperatures),
@@ -229,7 +229,7 @@ def _config(
         | {name: getattr(options.spots, name) for name in ("positions", "levels")},
         "training": asdict(options.quantiles)
         | {"fit": options.fit, "top": options.measure.top, "smoothing": options.measure.smoothing},
-        "metrics": {},
+        "provenance": base.made_with(),
     }
 
 

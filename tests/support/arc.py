@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from semspec.artifacts import _binding
 from semspec.artifacts.arc import ArcCalibration
 from semspec.calibration.arc import COLUMNS, Setting
 from semspec.models import ModelFacts
@@ -36,14 +37,7 @@ def some_calibration(
     config: dict[str, Any] = {
         "kind": "arc",
         "version": 1,
-        "model": {
-            "id": facts.name,
-            "revision": facts.revision,
-            "fingerprint": facts.fingerprint,
-            "layers": facts.layers,
-            "width": facts.width,
-            "tokenizer": facts.tokenizer,
-        },
+        "model": _binding.of(facts),
         "temperature": {
             "sampled": max(temperatures),
             "lowest": min(temperatures),
@@ -53,7 +47,6 @@ def some_calibration(
         "prompts": list(prompts),
         "data": {},
         "training": {},
-        "metrics": {},
     }
     tensors = {"sigma": torch.ones(facts.width), "evidence": evidence}
     return ArcCalibration(config | changes, tensors, {"README.md": "# a calibration\n"})

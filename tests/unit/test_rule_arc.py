@@ -42,7 +42,7 @@ TREES = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    some_calibration(TOY_FACTS, BY, prompts=["4f3a"]).save(tmp_path / "arc")
+    some_calibration(TOY_FACTS, BY, prompts=["4f3a" * 4]).save(tmp_path / "arc")
     return str(tmp_path / "arc")
 
 
@@ -279,7 +279,7 @@ def test_presets_and_refusals(folder: str, tmp_path: Path) -> None:
         ArcCertified().prepare({"target": llama}, "token", 0.7)
     with pytest.raises(UserError, match=r"not at 0\.6"):
         Arc(calibration=folder).prepare(FACTS, "token", 0.6)
-    with pytest.raises(UserError, match="width 4"):
+    with pytest.raises(UserError, match="width=4"):
         Arc(calibration=folder).prepare({"target": llama}, "token", 1.0)
     with pytest.raises(UserError, match="without buckets"):
         Arc(bucketed=True).prepare({"target": llama}, "token", 1.0)
