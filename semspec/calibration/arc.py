@@ -70,10 +70,10 @@ def upper_quantile(values: Tensor, by: Quantiles) -> float:
         return found
     if by.correction == "clopper_pearson":
         place = int(binom.ppf(by.confidence, count, level)) + 1
-    else:
-        interval = wilson(round(count * level), count, float(norm.ppf(by.confidence)))
-        assert interval is not None
-        place = math.ceil(count * interval[1])
+    else:  # the first of which a share of at least that level lies below, by Wilson's lower limit
+        z, first = float(norm.ppf(by.confidence)), math.ceil(count * level)
+        limits = ((n, wilson(n, count, z)) for n in range(max(first, 1), count + 1))
+        place = next((n for n, found in limits if found and found[0] >= level), count + 1)
     if place > count:
         raise UserError(
             f"{count} pairs say nothing about a quantile of {level:g} with confidence"
