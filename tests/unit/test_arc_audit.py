@@ -37,7 +37,7 @@ def some_outcome() -> Outcome:
 def test_every_kept_token_is_measured(tmp_path: Path) -> None:
     outcome = some_outcome()
     assert kept_places(outcome) == [(1, 1), (2, 1), (5, 5), (6, 5), (7, 5)]
-    facts = ModelFacts("toy", None, "", 2, 4, "")
+    facts = ModelFacts("toy", None, "", 2, 4, "f" * 64)
     some_calibration(facts, BY).save(tmp_path / "arc")
     rule = Arc(calibration=str(tmp_path / "arc")).prepare({"target": facts}, "token", 1.0)
     target = Toy(vocabulary=9, seed=5).models()["target"]

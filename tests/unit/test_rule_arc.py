@@ -30,7 +30,7 @@ from tests.support.law import PROMPT, own_rng, toy_kit
 from tests.support.pair import configuration
 
 TOY = Toy(vocabulary=9, stop=True, seed=5)
-TOY_FACTS = ModelFacts("toy", None, "", 2, 4, "")
+TOY_FACTS = ModelFacts("toy", None, "", 2, 4, "f" * 64)
 FACTS: Any = {"target": TOY_FACTS, "draft": TOY_FACTS}
 BY = Constants(0.02, 0.3, 0.5)
 TREES = {
@@ -267,7 +267,7 @@ def test_certified_threshold(folder: str, tmp_path: Path) -> None:
 
 
 def test_presets_and_refusals(folder: str, tmp_path: Path) -> None:
-    llama = ModelFacts("meta-llama/Llama-3.1-8B-Instruct", "c0ffee", "", 32, 4096, "")
+    llama = ModelFacts("meta-llama/Llama-3.1-8B-Instruct", "c0ffee", "", 32, 4096, "f" * 64)
     rule = Arc().prepare({"target": llama}, "token", 0.7)
     assert rule.known.setting.constants == Constants(4.32e-4, 22.75, 3.123)
     assert rule.known.embeddings.scale is None, "sigma comes from the model's own embeddings"
