@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from semspec import registry, world
+from semspec.artifacts.judge_head import JudgeHead
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import speculate
@@ -88,6 +89,15 @@ def toy_calibration() -> str:
     return str(folder / "arc")
 
 
+@cache
+def toy_judge_head() -> str:
+    """A judge of tokens that fits the toy engine's hidden states: it likes about half of them."""
+    folder = tempfile.mkdtemp(prefix="semspec-judge-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    JudgeHead.example().save(Path(folder) / "head")  # of two layers of width 4, as the toy's
+    return str(Path(folder) / "head")
+
+
 TOY_WORDS = {"verify": ("is .",), "negative": ("it",), "positive": ("is is",), "recap_text": " It"}
 TOY_OPTIONS: dict[str, Any] = {  # what makes a rule do something in the toy world
     "judge": {"threshold": 3.0, "first_by_target": 1},
@@ -108,6 +118,8 @@ def make(name: str, split: str, temperature: float) -> Any:
             options |= {f"{role}_probe": toy_probe(role, features), "allow_mismatch": True}
     if "calibration" in known:
         options |= {"calibration": toy_calibration(), "allow_mismatch": True}
+    if "head" in known:
+        options |= {"head": toy_judge_head(), "allow_mismatch": True}
     facts = {"target": TOY_FACTS, "draft": TOY_FACTS}
     return RULES[name].cls(**options).prepare(facts, split, temperature)
 

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +15,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec import config
+from semspec.artifacts.judge_head import JudgeHead
 from semspec.drafters._base import DrafterBase
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.loop import speculate
+from semspec.models import ModelFacts
 from semspec.pace import Steady
 from semspec.rules._acceptance import shape_of
+from semspec.rules._tokens import Scored
 from semspec.rules.fuzzy import DIVERGENCES, Fuzzy
+from semspec.rules.judge_head import LAST, Judged
 from semspec.rules.lossless import Lossless
 from semspec.rules.topk_delta import TopKDelta, near_nodes
 from semspec.rules.typical import Typical, typical_nodes
-from semspec.types import Answer, Context, Draft, Round, Sampling
+from semspec.solver import Solver
+from semspec.types import Answer, Context, Draft, Query, Room, Round, Sampling
 from tests.support.law import PROMPT, toy_kit
 from tests.support.pair import configuration
 
@@ -125,8 +131,14 @@ def solve(rule: Any, tree: str, sampling: Sampling, seed: int) -> tuple[list[int
 
 
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("rule", [Typical(epsilon=1, delta=1e9), Fuzzy(threshold=0)], ids=str)
-def test_what_is_never_looser_is_lossless_token_for_token(rule: Any, tree: str) -> None:
+@pytest.mark.parametrize("name", ["typical", "fuzzy", "judge_head"])
+def test_what_is_never_looser_is_lossless_token_for_token(name: str, tree: str) -> None:
+    never = {
+        "typical": Typical(epsilon=1, delta=1e9),
+        "fuzzy": Fuzzy(threshold=0),
+        "judge_head": toy_head(1.1),
+    }
+    rule = never[name]
     for seed in range(10):
         for sampling in (Sampling(1.0), Sampling(0.6, top_p=0.9)):
             assert solve(rule, tree, sampling, seed) == solve(Lossless(), tree, sampling, seed)
@@ -228,6 +240,64 @@ def test_options_that_mean_nothing(arguments: str, words: str) -> None:
     with pytest.raises(UserError) as error:
         configuration("split=token", *arguments.split())
     assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def toy_head(threshold: float = 0.5) -> Any:
+    rule = Judged(threshold=threshold)
+    object.__setattr__(rule, "_head", JudgeHead.example())
+    return rule
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_the_judge_of_tokens_sees_the_state_after_each(tree: str) -> None:
+    """Its flag of a node is what a slow head says of the pass over the way to that node alone."""
+    engine = Toy(vocabulary=6, seed=1).models()["target"]
+    kit = toy_kit(None, engine, Sampling(1.0), 3)
+    drafter = LanguageModel(tree=tree, tree_depth=3, tree_top_k=3, tree_nodes=8)
+    context = Context(0, PROMPT)
+    plan, told = drafter.open(kit).draft(context, Room(9, 3, 1)), None
+    try:
+        while True:
+            (told,) = Toy(vocabulary=6, seed=1).models()["draft"].answer([plan.send(told)])
+    except StopIteration as stop:
+        draft = stop.value
+    session = toy_head().open(kit)
+    query = next(session.judge(context, draft))
+    (answer,) = engine.answer([query])
+    tokens = torch.tensor(draft.tokens)
+    scored = Scored(draft, answer, shape_of(draft.parents, len(tokens), CPU), tokens)
+    head, parents = JudgeHead.example(), draft.parents or range(-1, len(tokens) - 1)
+    weight, bias = head.tensors["weight"].tolist(), float(head.tensors["bias"])
+    ways: list[list[int]] = []
+    for token, parent, flag in zip(
+        draft.tokens, parents, session.loosely(context, scored).tolist(), strict=True
+    ):
+        ways.append([*(ways[parent] if parent >= 0 else []), token])
+        alone = Query("target", context, Sampling(1.0), kit.rng, tokens=ways[-1], reads=(LAST,))
+        state = engine.answer([alone])[0][LAST][-1, 0].tolist()
+        score = sum(w * x for w, x in zip(weight, state, strict=True)) + bias
+        assert flag == (1 / (1 + math.exp(-score)) >= 0.5)
+
+
+def test_the_shipped_judge_tells_wrong_tokens_from_right_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of fresh solutions, and bound to the target that it was trained for."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    from train_tiny_judge_head import measured, states
+
+    made = configuration("split=token", "accept=judge_head")
+    head = JudgeHead.load(made.accept.head)
+    with Solver(made) as solver:
+        assert solver.rule._head.config == head.config
+        engine, text = solver.engines["target"], solver.text
+        found = measured(head, *states(engine, text, random.Random(1), 24, 0))
+    assert found["auroc"] > 0.9 and found["right_tokens_kept"] > 0.9
+    other = ModelFacts("owner/other", None, "", 24, 128, "f" * 64)
+    with pytest.raises(UserError, match="does not fit: it was trained for embedded/tiny-target"):
+        made.accept.prepare({"target": other}, "token", 1.0)
+    with pytest.raises(UserError, match="a probability to be reached"):
+        Judged(threshold=-1)
 
 
 class Remembering(DrafterBase):

@@ -1,0 +1,203 @@
+"""Many configurations on the same problems, turn by turn: what the tables of docs/ are made with.
+
+Every problem is solved by every configuration in turn, the order rotating, so that all of them meet
+the same machine and the same problems. One line a problem and configuration; killed, it goes on. Some
+configurations are only there for a comparison and stop after ``few`` problems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from semspec import config, provenance, run
+from semspec.errors import UserError
+from semspec.files import LineFile, cut_torn_line, parse, whole_lines, write_json
+from semspec.metrics import quantile, ratio, ratio_interval, wilson
+from semspec.solve import Solve
+from semspec.solver import Solver
+
+Line = dict[str, Any]
+Column = tuple[str, Callable[[Line], str]]
+
+# what a draft pass costs of a target pass where both wait for memory: a pair of 0.5 B and 10 B, say
+DRAFT_PASS = 0.05
+
+
+def with_interval(name: str, form: str, scale: float = 1.0) -> Callable[[Line], str]:
+    """A figure with its interval: ``0.98 [0.97, 0.99]``."""
+
+    def told(row: Line) -> str:
+        value = format(scale * row[name], form) + ("x" if name == "speedup" else "")
+        interval = row[f"{name}_interval"]
+        if interval is None:  # of one problem
+            return value
+        low, high = (format(scale * x, form) for x in interval)
+        return f"{value} [{low}, {high}]"
+
+    return told
+
+
+QUALITY_AND_SPEED: tuple[Column, ...] = (
+    ("problems", lambda row: str(row["problems"])),
+    ("pass@1 [95 %]", with_interval("pass_at_1", ".3f")),
+    ("change, points", with_interval("gain", "+.1f", 100)),
+    ("speed-up [95 %]", with_interval("speedup", ".2f")),
+)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is compared: names, with the arguments that each stands for."""
+
+    main: Mapping[str, tuple[str, ...]]  # "plain" first: what the others are held against
+    few: Mapping[str, tuple[str, ...]]
+    columns: tuple[Column, ...]
+    seed: int  # of the problems
+    json: Path
+    common: tuple[str, ...] = ()  # arguments of all
+
+    @property
+    def all(self) -> dict[str, tuple[str, ...]]:
+        return {**self.main, **self.few}
+
+    def measure(
+        self, temperature: float, problems: int, few: int, out: Path, only: Sequence[str]
+    ) -> None:
+        cut_torn_line(out)
+        done = {(line["config"], line["id"]) for line in read(out)}
+        solvers: dict[str, Solver] = {}
+        for name, overrides in self.all.items():
+            if only and name not in only:
+                continue
+            arguments = [*self.common, *overrides, f"temperature={temperature}"]
+            arguments.append(f"benchmark.seed={self.seed}")
+            try:
+                solvers[name] = Solver(run.build(run.compose(config.expand_shorthands(arguments))))
+            except UserError as error:
+                print(f"{name}: left out: {error}", file=sys.stderr)
+        some = next(iter(solvers.values())).config.benchmark
+        todo = list(islice(some.problems(), problems))
+        for solver in solvers.values():  # first passes allocate
+            list(solver.solve(todo[:1], "speculative", budget=48))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with LineFile(out) as lines:
+            for number, problem in enumerate(todo):
+                names = [n for n in solvers if n in self.main or number < few]
+                turn = number % len(names)
+                for name in [*names[turn:], *names[:turn]]:
+                    if (name, problem.id) in done:
+                        continue
+                    (solved,) = solvers[name].solve([problem], "speculative")
+                    grade = solvers[name].config.benchmark.grade(problem, solved.text)
+                    own = Solve.from_outcome(solved.outcome, solved.text, grade)
+                    lines.append(
+                        {
+                            "config": name,
+                            "temperature": temperature,
+                            "id": problem.id,
+                            "correct": own.correct,
+                            "seconds": own.seconds,
+                            "overhead": solved.overhead,
+                            "tokens": own.tokens,
+                            "target_tokens": own.written_tokens + own.handed_tokens,
+                            "units": own.drafted_units,
+                            "kept": own.kept_units,
+                            "drafts": own.drafts,
+                            "gained": own.gained_tokens,
+                            "target_passes": own.target_passes,
+                            "draft_passes": own.draft_passes,
+                        }
+                    )
+                if (number + 1) % 10 == 0:
+                    print(f"{number + 1}/{problems}", flush=True)
+
+    def summary(self, lines: Sequence[Line]) -> list[Line]:
+        """One row a configuration; speed and loss against the plain solve of the same problems."""
+        by: dict[str, dict[str, Line]] = defaultdict(dict)
+        for line in lines:
+            by[line["config"]][line["id"]] = line
+        plain = by["plain"]
+        rows = []
+        for name in (n for n in self.all if n in by):
+            own = [by[name][i] for i in by[name] if i in plain]
+            rows.append({"config": name, **_figures(own, [plain[line["id"]] for line in own])})
+        return rows
+
+    def show(self, rows: Sequence[Line], title: str, console: Console) -> None:
+        table = Table("", title=title, title_justify="left")
+        for heading, _ in self.columns:
+            table.add_column(heading, justify="right")
+        for row in rows:
+            table.add_row(row["config"], *(told(row) for _, told in self.columns))
+        console.print(table)
+
+    def main_program(self, doc: str | None) -> None:
+        """The command line of a survey's script."""
+        parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+        stem = self.json.stem
+        parser.add_argument("--temperature", type=float, default=0.6)
+        parser.add_argument("--problems", type=int, default=500)
+        parser.add_argument("--few", type=int, default=150)
+        parser.add_argument("--only", nargs="*", default=[], help="names of configurations")
+        parser.add_argument("--out", type=Path, default=Path(f"runs/{stem}.jsonl"))
+        parser.add_argument("--show", nargs="+", type=Path, help="tables of these, no measuring")
+        parser.add_argument("--json", type=Path, default=self.json)
+        a = parser.parse_args()
+        if not a.show:
+            self.measure(a.temperature, a.problems, a.few, a.out, a.only)
+            return
+        lines = [line for path in a.show for line in read(path)]
+        console = Console(width=160)
+        told: Line = {"provenance": provenance.collect(), "seed": self.seed}
+        for temperature in sorted({line["temperature"] for line in lines}):
+            rows = self.summary([line for line in lines if line["temperature"] == temperature])
+            told[f"T={temperature:g}"] = rows
+            self.show(rows, f"T = {temperature:g}", console)
+        write_json(a.json, json.loads(json.dumps(told)))
+
+
+def read(path: Path) -> list[Line]:
+    return [line for raw in whole_lines(path) if (line := parse(raw)) is not None]
+
+
+def _figures(own: Sequence[Line], beside: Sequence[Line]) -> Line:
+    def total(name: str) -> float:
+        return sum(s.get(name, 0) for s in own)
+
+    pairs = [(p["seconds"], s["seconds"]) for p, s in zip(beside, own, strict=True)]
+    right = sum(s["correct"] for s in own)
+    lost = sum(p["correct"] and not s["correct"] for p, s in zip(beside, own, strict=True))
+    won = sum(s["correct"] and not p["correct"] for p, s in zip(beside, own, strict=True))
+    n, tokens = len(own), total("tokens")
+    gain = (won - lost) / n
+    spread = 1.96 * (max(lost + won - (won - lost) ** 2 / n, 0.0)) ** 0.5 / n  # paired
+    passes = total("target_passes")
+    return {
+        "problems": n,
+        "pass_at_1": right / n,
+        "pass_at_1_interval": wilson(right, n),
+        "gain": gain,
+        "gain_interval": (gain - spread, gain + spread),
+        "lost": lost,
+        "won": won,
+        "speedup": sum(p for p, _ in pairs) / sum(s for _, s in pairs),
+        "speedup_interval": ratio_interval(pairs),
+        "speedup_median": quantile([p / s for p, s in pairs], 0.5),
+        "target_share": total("target_tokens") / tokens,
+        "acceptance": total("kept") / max(1, total("units")),
+        "overhead": sum(s["overhead"] * s["seconds"] for s in own) / total("seconds"),
+        "accept_length": ratio(total("gained"), total("drafts")),
+        "tokens_per_target_pass": ratio(tokens, passes),
+        "cost_model": ratio(tokens, passes + DRAFT_PASS * total("draft_passes")),
+    }

@@ -1,0 +1,154 @@
+"""Trains the judge of tokens of the embedded target (``accept=judge_head``): minutes on a CPU thread.
+
+    python scripts/train_tiny_judge_head.py [--problems 1200] [--out hub_artifacts]
+
+Labels come from true solutions of the embedded world and from the same with one step changed: a token
+is wrong where the change begins, right before, and not looked at after it, where nothing has a truth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tiny_reward_data import corrupt, labelled
+from torch import Tensor
+
+from semspec import world
+from semspec.artifacts import _binding, base
+from semspec.artifacts.judge_head import JudgeHead
+from semspec.engines.hf import Hf
+from semspec.models import ModelConfig, facts
+from semspec.probes.metrics import auroc
+from semspec.protocols import Engine
+from semspec.rules.judge_head import LAST
+from semspec.text import Text
+from semspec.types import Context, Query, Sampling
+
+SEED = 20261209  # of problems; evaluation, probes and benchmarks use others
+TARGET = "embedded/tiny-target"
+NAME = "judge-head-tiny-target"
+TESTED = 0.2  # of the problems, held out
+
+
+def example(rng: random.Random, text: Text) -> tuple[list[int], list[int], bool]:
+    """Ids of a prompt, ids of a solution's beginning, and whether its last token is right."""
+    while True:
+        domain = rng.choice(list(world.DOMAINS.values()))
+        problem = domain.make(rng)
+        steps = world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
+        prompt = text.prompt(problem.question)[1]
+        at = rng.randrange(len(steps))
+        if rng.random() < 0.4:
+            return prompt, [i for step in steps for i in text.encode(step)], True
+        step, place = corrupt(rng, domain, problem, steps, at)
+        if place is None or labelled(problem, [*steps[:at], step]).labels[-1]:
+            continue  # another step of the solution, or no error after all
+        true, wrong = text.encode(steps[at]), text.encode(step)
+        first = next((i for i, (a, b) in enumerate(zip(true, wrong, strict=False)) if a != b), None)
+        if first is not None:
+            before = [i for s in steps[:at] for i in text.encode(s)]
+            return prompt, [*before, *wrong[: first + 1]], False
+
+
+def states(
+    engine: Engine, text: Text, rng: random.Random, problems: int, group: int
+) -> tuple[Tensor, Tensor]:
+    """The target's last state of every token [tokens, width], and whether the token is right."""
+    found, right = list[Tensor](), list[Tensor]()
+    for number in range(problems):
+        prompt, tokens, true = example(rng, text)
+        context = Context(group * 10**6 + number, prompt)
+        query = Query("target", context, Sampling(1.0), rng, tokens=tokens, reads=(LAST,))
+        (answer,) = engine.answer([query])
+        engine.forget(context)
+        found.append(answer[LAST][1:, 0])
+        labels = torch.ones(len(tokens))
+        labels[-1] = float(true)
+        right.append(labels)
+        if (number + 1) % 200 == 0:
+            print(f"read {number + 1}/{problems} solutions", flush=True)
+    return torch.cat(found), torch.cat(right)
+
+
+def fit(x: Tensor, right: Tensor, decay: float = 1e-4) -> tuple[Tensor, Tensor]:
+    """Logistic regression in which the wrong tokens count as much as the right ones together."""
+    mean, deviation = x.mean(0), x.std(0).clamp_min(1e-6)
+    scaled = (x - mean) / deviation
+    balance = torch.where(right > 0, 0.5 / right.mean(), 0.5 / (1 - right.mean()))
+    weight = torch.zeros(x.shape[1], requires_grad=True)
+    bias = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.binary_cross_entropy_with_logits(scaled @ weight + bias, right, balance)
+        loss = loss + decay * weight.square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    with torch.no_grad():  # the scaling goes into the map
+        folded = weight / deviation
+        return folded, bias - (folded * mean).sum()
+
+
+def measured(head: JudgeHead, x: Tensor, right: Tensor) -> dict[str, float]:
+    said = head(x)
+    kept = said >= 0.5
+    return {
+        "auroc": auroc(said.numpy(), right.numpy()) or 0.0,
+        "right_tokens_kept": float(kept[right > 0].float().mean()),
+        "wrong_tokens_kept": float(kept[right == 0].float().mean()),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--problems", type=int, default=1200)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--out", type=Path, default=Path("hub_artifacts"))
+    a = parser.parse_args(arguments)
+    started = time.perf_counter()
+    model = ModelConfig(path=TARGET)
+    text = Text(str(model.fetch()))
+    engine = Hf(device="cpu").load(str(model.fetch()))
+    rng = random.Random(a.seed)
+    held = max(1, int(TESTED * a.problems))
+    with torch.inference_mode():
+        train, test = (
+            states(engine, text, rng, a.problems - held, 0),
+            states(engine, text, rng, held, 1),
+        )
+    x, right = (part.clone() for part in train)
+    weight, bias = fit(x, right)
+    config = {
+        "kind": JudgeHead.kind,
+        "version": JudgeHead.version,
+        "model": _binding.of(facts(model, text.fingerprint)),
+        "data": {"name": "semspec's embedded world", "seed": a.seed, "solutions": a.problems},
+        "training": {
+            "tokens": len(x),
+            "wrong_tokens": int((right == 0).sum()),
+            "test_tokens": len(test[0]),
+            "test_wrong_tokens": int((test[1] == 0).sum()),
+            "minutes": round((time.perf_counter() - started) / 60, 1),
+        },
+        "metrics": {},
+        "provenance": base.made_with(),
+    }
+    head = JudgeHead(config, {"weight": weight.detach(), "bias": bias.detach()}, name=NAME)
+    with torch.inference_mode():
+        config["metrics"] = measured(head, *test)
+    head.save(a.out / NAME)
+    print(f"{a.out / NAME}: {config['metrics']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

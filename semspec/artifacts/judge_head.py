@@ -1,0 +1,66 @@
+"""A judge of single tokens: one linear map over the target's last hidden state.
+
+head = JudgeHead.load("embedded/judge-head-tiny-target")
+head.check(facts(model))
+right = head(states)        # [tokens, width] after the final norm -> probability that each is right
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from semspec.artifacts import _binding, base
+from semspec.artifacts._schema import Schema
+from semspec.models import ModelFacts
+from semspec.registry import register
+
+SCHEMA = base.of_schema(
+    {"model": _binding.model_with("layers", "width")}, ("model", "data", "training", "metrics")
+)
+
+
+@register("artifact", "judge_head")
+@dataclass
+class JudgeHead(base.Artifact):
+    """Says of every token that the target has read how probable it is that it is right.
+
+    ``tensors`` holds ``weight`` [width] and ``bias`` [1].
+    """
+
+    name: str = "judge_head"
+
+    kind: ClassVar[str] = "judge_head"
+    schema: ClassVar[Schema] = SCHEMA
+    made_by: ClassVar[str] = "python scripts/train_tiny_judge_head.py"
+    tags: ClassVar[tuple[str, ...]] = ("judge-decoding",)
+
+    @classmethod
+    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+        width = int(config["model"]["width"])
+        return {"weight": ((width,), (torch.float32,)), "bias": ((1,), (torch.float32,))}
+
+    def figures(self) -> Mapping[str, float]:
+        return {name: float(value) for name, value in self.config["metrics"].items()}
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """[tokens, width] of the last layer, after the final norm -> [tokens] in [0, 1]."""
+        weight, bias = (self.tensors[name].to(states.device) for name in ("weight", "bias"))
+        return (states.float() @ weight + bias).sigmoid()
+
+    @classmethod
+    def example(cls) -> Self:
+        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
+        config = {
+            "kind": cls.kind,
+            "version": cls.version,
+            "model": _binding.of(model),
+            "data": {"name": "owner/data"},
+            "training": {"tokens": 8},
+            "metrics": {"auroc": 0.75},
+        }
+        return cls(config, {"weight": torch.linspace(-1, 1, 4), "bias": torch.zeros(1)})

@@ -1,0 +1,70 @@
+"""Judge decoding: a linear head on the target's last hidden state says whether a token is right.
+
+Bachmann et al. 2025, "Judge Decoding: Faster Speculative Sampling Requires Going Beyond Model
+Alignment", section 4: with h the target's last hidden state after it has read the drafted token x,
+    accept x  iff  sigmoid(w . h + b) >= threshold   or standard verification accepts it.
+The head is trained on tokens of right and of wrong continuations. It tells what is wrong from what is
+merely not what the target would have said, so that a good token is kept however it is put.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from torch import Tensor
+
+from semspec.artifacts.judge_head import JudgeHead
+from semspec.errors import UserError
+from semspec.models import ModelFacts
+from semspec.protocols import Kit
+from semspec.registry import register
+from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
+from semspec.types import Context, Read, Role, What
+
+LAST = Read(What.HIDDEN, layers=(-1,))  # after the final norm
+
+
+@register("accept", "judge_head")
+@dataclass(frozen=True, kw_only=True)
+class Judged(TokenRule):
+    """Keeps tokens that a linear head on the target's last state calls right; else lossless."""
+
+    threshold: float = 0.5
+    head: str = "embedded/judge-head-tiny-target"  # a folder or a Hub repository[@revision]
+    allow_mismatch: bool = False  # use a head that was trained for something else
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.PROBS, What.HIDDEN})
+
+    def __post_init__(self) -> None:
+        if not self.threshold >= 0:
+            raise UserError(
+                f"accept.threshold={self.threshold}: a probability to be reached, give 0"
+                " (everything is kept) to 1"
+            )
+
+    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
+        head = JudgeHead.load(self.head)
+        head.check(models["target"], allow_mismatch=self.allow_mismatch)
+        made = copy.copy(self)
+        object.__setattr__(made, "_head", head)
+        return made
+
+    def open(self, kit: Kit) -> JudgedSession:
+        head: JudgeHead | None = getattr(self, "_head", None)
+        assert head is not None, "prepare() comes first"
+        return JudgedSession(kit, head, self.threshold)
+
+
+class JudgedSession(LosslessSession):
+    reads = (PROBS, LAST)
+
+    def __init__(self, kit: Kit, head: JudgeHead, threshold: float) -> None:
+        super().__init__(kit)
+        self.head, self.threshold = head, threshold
+
+    def loosely(self, context: Context, scored: Scored) -> Tensor:
+        states = scored.answer[LAST][1:, 0]  # of each node itself, not of its parent
+        return self.head(states) >= self.threshold
