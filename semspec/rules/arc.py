@@ -87,8 +87,7 @@ def _entry(given: str | None, model: ModelFacts) -> dict[str, Any]:
     index: Any = OmegaConf.to_container(OmegaConf.load(beside_package("conf") / "arc.yaml"))
     if given is not None:
         named = next((entry for entry in index if entry["name"] == given), None)
-        place, _, revision = given.partition("@")
-        return named or {"path": place, "revision": revision or None}
+        return named or {"path": given}
     for entry in index:
         if entry["model"] == model.name:
             return dict(entry)
