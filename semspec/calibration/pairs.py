@@ -1,6 +1,6 @@
-"""Measures pairs of tokens along texts (algorithm 1, lines 3 to 10), batch by batch, and goes on later.
+"""Measures pairs of tokens along texts (algorithm 1, lines 3 to 10), and goes on where a kill left off.
 
-pairs-0.jsonl    one line a text: its pairs at the first temperature
+pairs.jsonl    one line a text: its pairs
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from semspec.sampling import draw
 from semspec.types import Answer, Context, Query, Read, What
 
 PROBS = Read(What.PROBS)
+NUMBERS = 1 << 28  # probabilities that are held at a time: 1 GiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Spots:
     positions: int = 8  # places of each text
     levels: int = 6  # a place is 0 to levels - 1 tokens below the root of the draft it would be in
     drafted: bool = (
-        False  # also where the draft model would propose another than the likeliest token
+        False  # also tokens that the draft model proposes, where they are not the likeliest
     )
     seed: int = 0
 
@@ -119,9 +120,9 @@ def measure_text(
 
 def _candidate(row: Tensor, top: int, uniform: float) -> int | None:
     """Evenly among the ``top`` likeliest tokens but for the first (line 5); those that can be drawn."""
-    best = row.topk(min(top, len(row)))
-    others = [t for t, p in zip(best.indices.tolist(), best.values.tolist(), strict=True) if p > 0]
-    others.remove(int(row.argmax())) if others else None
+    likeliest, best = int(row.argmax()), row.topk(min(top, len(row)))
+    found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    others = [token for token, p in found if p > 0 and token != likeliest]
     return others[int(uniform * len(others))] if others else None
 
 
@@ -140,6 +141,9 @@ def measure_chains(
     tell(len(done))
     todo = [chain for chain in chains if chain.id not in done]
     names: dict[int, Chain] = {}
+    longest = max((sum(map(len, chain.steps)) for chain in todo), default=1) + 4 * spots.positions
+    # every text holds its rows until it is measured
+    at_once = min(pair.config.batch, max(1, NUMBERS // (longest * pair.engine.vocabulary)))
 
     def plans(batch: Sequence[Chain]) -> Iterator[tuple[Context, Plan[list[dict[str, float]]]]]:
         for chain in batch:
@@ -152,7 +156,7 @@ def measure_chains(
             yield context, measure_text(context, tokens, kit, spots, measure, known, rng)
 
     with LineFile(path) as file:
-        for finished in pair.solver.driver.run(plans(todo), pair.config.batch):
+        for finished in pair.solver.driver.run(plans(todo), at_once):
             chain = names.pop(finished.context.key)
             pair.solver.draft_prompts.pop(finished.context.key, None)
             done[chain.id] = {"id": chain.id, "pairs": finished.value}
