@@ -34,9 +34,7 @@ class Spots:
 
     positions: int = 8  # places of each text
     levels: int = 6  # a place is 0 to levels - 1 tokens below the root of the draft it would be in
-    drafted: bool = (
-        False  # also tokens that the draft model proposes, where they are not the likeliest
-    )
+    drafted: bool = False  # also what the draft model proposes, where it is not the likeliest
     seed: int = 0
 
 
