@@ -293,8 +293,9 @@ def _finish(context: Context, kit: Kit) -> Literal["eos", "budget"]:
 
 def _book(query: Query, answer: Answer, done: Round) -> None:
     done.seconds[query.purpose] = done.seconds.get(query.purpose, 0.0) + answer.seconds
-    # a generated token is a pass of its own; the prompt goes through with the first
-    done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
+    if query.passes:
+        # a generated token is a pass of its own; the prompt goes through with the first
+        done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
 
 
 def _booked(plan: Plan[T], done: Round, own: Purpose | None = None) -> Plan[T]:

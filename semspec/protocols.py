@@ -114,7 +114,10 @@ class RuleSession(Protocol):
     """A rule at work on one problem."""
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        """Decides about a draft of at least one token."""
+        """Decides about a draft of at least one token.
+
+        A rule may leave nodes of a tree out (``trim.keep_nodes``) before it asks anything.
+        """
         ...
 
 

@@ -61,7 +61,10 @@ class Solver:
         }
         if self.draft_text is not None and drafting is not None:
             known["draft"] = (drafting.model, self.draft_text.fingerprint)
-        self.rule = self.rule.prepare(KnownModels(known), config.split, config.temperature)
+        facts = KnownModels(known)
+        self.rule = self.rule.prepare(facts, config.split, config.temperature)
+        if not self.nested.plain:
+            self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
         try:

@@ -135,6 +135,12 @@ class Query:
     rows_from: int | None = None  # absolute position of row 0; None: the last token of the context
     purpose: Purpose = "verify"
 
+    @property
+    def passes(self) -> bool:
+        """Whether it goes through the model: rows of the embedding table alone do not."""
+        looked_up = bool(self.reads) and all(r.what is What.EMBEDDINGS for r in self.reads)
+        return self.generate is not None or not looked_up
+
 
 @dataclass(slots=True)
 class Answer:
