@@ -65,6 +65,7 @@ class Kit:
     rng: random.Random
     evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
     salvage: bool = False  # step rules keep of a rejected step what the target's own law allows
+    trees: bool = False  # whether the rule walks trees; without it a draft is a chain
     max_repeats: int = 0  # step rules reject a step that was written this often before; 0: never
     # (question, prefill) -> ids behind an open turn that ask the target something: ``Text.aside``
     aside: Callable[[str, str], list[int]] = _cannot_be_asked

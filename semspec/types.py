@@ -190,6 +190,8 @@ class Draft:
     evidence: Mapping[Read, Any] = field(
         default_factory=dict
     )  # what the draft model read for a rule
+    origins: list[str] = field(default_factory=list)  # where each token was taken from, if told
+    found: str = ""  # how a retrieval came by its draft: lexical, semantic, none
 
 
 @dataclass(slots=True)
@@ -247,6 +249,8 @@ class Round:
     seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
     passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
     units_kept: int = 0
+    origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
+    found: str = ""  # as in ``Draft``
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -123,6 +123,7 @@ def p_value(
     step_cap: int = 4,
     concurrency: int = 1,
     law: Mapping[tuple[int, ...], float] | None = None,
+    prompt: Sequence[int] = PROMPT,
     **options: Any,
 ) -> float:
     """Chi-square p-value of ``samples`` outputs of ``length`` tokens.
@@ -135,13 +136,13 @@ def p_value(
 
     def plans():  # type: ignore[no-untyped-def]
         for sample in range(samples):
-            context = Context(sample, PROMPT)
+            context = Context(sample, prompt)
             kit = toy_kit(rule, target, sampling, sample, step_cap=step_cap, **options)
             yield context, plan(context, kit, length, Steady(draft_length, step_cap))
 
     counts = Counter(tuple(done.value.tokens) for done in driver.run(plans(), concurrency))
     if law is None:
-        law = target.law(PROMPT, length, sampling)
+        law = target.law(prompt, length, sampling)
     law = {o: p for o, p in law.items() if p > 0}
     assert set(counts) <= set(law), "an output came out that the target never writes"
     # outputs expected less than 5 times are pooled, as the chi-square approximation asks
