@@ -28,8 +28,8 @@ SAMPLING = {
     "draft": ("role=draft", "samples=20"),
 }
 # shorter and longer chains than the benchmark's: a probe says nothing of use beyond what it has seen
-COMMON = ("draft=tiny", "chains=mixed", "definitions=[1,8]", "problems=140", "per_problem=4")
-BATCH = ("batch=140",)
+COMMON = ("draft=tiny", "chains=mixed", "definitions=[1,8]", "per_problem=4", "batch=140")
+PROBLEMS = {"": "problems=420", "-sentence": "problems=140"}
 TRAINING = ("hidden=[32,16]", "dropout=0.3", "rate=5e-4", "weight_decay=0.1", "epochs=40")
 PROBES = {
     "target-paper": ("features=paper",),
@@ -64,7 +64,7 @@ def main() -> int:
         folder = f"folder={arguments.work / (role + split)}"
         out = f"out={arguments.out / f'probe-tiny-{name}'}"
         cluster = f"cluster={arguments.cluster}"
-        given = (*COMMON, *BATCH, *SAMPLING[role], *TRAINING, cluster, folder, out)
+        given = (*COMMON, PROBLEMS[split], *SAMPLING[role], *TRAINING, cluster, folder, out)
         options = {argument.partition("=")[0]: argument for argument in (*given, *own)}
         options |= {argument.partition("=")[0]: argument for argument in arguments.more}
         console.print(f"\n[bold]probe-tiny-{name}[/]")

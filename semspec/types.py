@@ -78,7 +78,7 @@ class What(enum.Enum):
     TOP_K = "top_k"  # (ids [rows, k], raw log-probabilities [rows, k])
     LOGPROBS = "logprobs"  # [tokens] raw log-probability of each scored or generated token
     HIDDEN = "hidden"  # [rows, layers, width]; layers as in transformers' hidden_states
-    POOLED = "pooled"  # [spans, layers + 1, width] over each span's own tokens, reduced in the pass
+    POOLED = "pooled"  # [spans, layers, width] over each span's own tokens, reduced in the pass
     EMBEDDINGS = "embeddings"  # [tokens, width] rows of the input embedding table; no pass needed
     ATTENTION = "attention"  # [layers, rows, positions] attention weights, averaged over heads
 
@@ -89,7 +89,9 @@ class Read:
 
     what: What
     k: int = 0  # TOP_K
-    layers: tuple[int, ...] = ()  # HIDDEN, ATTENTION; -1 is the last (HIDDEN: after the final norm)
+    # HIDDEN, ATTENTION: (): the last; POOLED: (): all and the embeddings. Of states, 0 is the
+    # embeddings and -1 the last layer after the final norm
+    layers: tuple[int, ...] = ()
     spans: tuple[tuple[int, int], ...] = ()  # POOLED over scored tokens; when generating, each unit
     reduce: Literal["mean", "max", "last"] = "mean"  # POOLED
 

@@ -47,17 +47,17 @@ class Probe:
         self.features = _features(self.config)
         model = self.config["model"]
         self.layers, self.width = int(model["layers"]), int(model["width"])
-        picked = self.features.picked(self.layers)
-        self._picked = None if picked == list(range(self.layers + 1)) else picked
-        only = len(picked) == 1
-        self._last = picked[0] if only else None
-        self._block = len(picked) * self.width
+        self._block = len(self.features.picked(self.layers)) * self.width
         weights = {name: self.tensors[name] for name in NAMES}
         activation = self.config["features"]["activation"]
         with torch.inference_mode():
             self._folded = Folded(weights, self.tensors["mean"], self.tensors["std"], activation)
         self._device = torch.device("cpu")
-        pooled = [Read(What.POOLED, reduce=p) for p in self.features.pooling]  # type: ignore[arg-type]
+        layers = self.features.layers
+        pooled = [
+            Read(What.POOLED, layers=layers, reduce=p)  # type: ignore[arg-type]
+            for p in self.features.pooling
+        ]
         self._generating = (*pooled, LOGPROBS) if self.features.logprobs else tuple(pooled)
 
     # ---- files --------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Probe:
         """What a query that scores these steps must read."""
         own = tuple(tuple(span) for span in spans)
         pooled = tuple(
-            Read(What.POOLED, spans=own, reduce=p)  # type: ignore[arg-type]
+            Read(What.POOLED, layers=self.features.layers, spans=own, reduce=p)  # type: ignore[arg-type]
             for p in self.features.pooling
         )
         return (*pooled, LOGPROBS) if self.features.logprobs else pooled
@@ -180,10 +180,6 @@ class Probe:
                 states = values[read]
                 if len(states) != count:  # a generated tail that is no unit of the draft
                     states = states[:count]
-                if self._last is not None:
-                    states = states[:, self._last]
-                elif self._picked is not None:
-                    states = states[:, self._picked]
                 parts.append(states.reshape(count, self._block))
             if self.features.logprobs:
                 logprobs = values[LOGPROBS].tolist()

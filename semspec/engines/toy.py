@@ -171,10 +171,14 @@ class ToyEngine:
         pooled = []
         for start, end in spans:
             a, b = (torch.tensor(part) for part in zip(*own[start:end], strict=True))
-            over = self.features[a, b]
+            over = self.features[a, b][:, list(read.layers or range(self.layers + 1))]
             reduced = {"mean": over.mean(0), "max": over.amax(0), "last": over[-1]}[read.reduce]
             pooled.append(reduced)
-        return torch.stack(pooled) if pooled else torch.empty(0, self.layers + 1, self.width)
+        return (
+            torch.stack(pooled)
+            if pooled
+            else torch.empty(0, len(read.layers) or self.layers + 1, self.width)
+        )
 
 
 @register("engine", "toy")

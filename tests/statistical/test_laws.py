@@ -12,6 +12,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from semspec.drafters._base import DraftSessionBase
 from semspec.drafters.lm import LanguageModel
 from semspec.engines.toy import Toy
 from semspec.protocols import Kit, Plan
@@ -23,7 +24,6 @@ from semspec.types import (
     Read,
     Role,
     Room,
-    Round,
     Sampling,
     Verdict,
     What,
@@ -54,7 +54,7 @@ class Deterministic:
         return DeterministicSession(kit, self.rows)
 
 
-class DeterministicSession:
+class DeterministicSession(DraftSessionBase):
     def __init__(self, kit: Kit, rows: bool) -> None:
         self.kit, self.rows = kit, rows
 
@@ -73,8 +73,6 @@ class DeterministicSession:
             tokens.append(int(probs[-1].argmax()))
         ends = list(range(1, len(tokens) + 1))
         return Draft(tokens, ends, probs=probs if self.rows else None)
-
-    def observe(self, context: Context, done: Round) -> None: ...
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)

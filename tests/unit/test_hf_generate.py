@@ -149,7 +149,9 @@ def test_boundaries(after: bool) -> None:
 def test_units_are_pooled_over_their_own_tokens(after: bool, reduce: str) -> None:
     read = Read(What.POOLED, reduce=reduce)  # type: ignore[arg-type]
     boundary, ends = marked(after)
-    engine, at, answer = run(boundary, 99, read)
+    some = Read(What.POOLED, layers=(1, -1), reduce=reduce)  # type: ignore[arg-type]
+    engine, at, answer = run(boundary, 99, read, some)
+    assert torch.equal(answer[some], answer[read][:, [1, -1]])
     spans = list(zip([0, *ends], [*ends, 30], strict=True))
     spans = [(a, b) for a, b in spans if a < b]
     out = truth("llama", PROMPT + answer.tokens, output_hidden_states=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from semspec.engines._lean import jobs
 from semspec.errors import UserError
 from semspec.sampling import probabilities
 from semspec.types import Read, Sampling, What
@@ -37,12 +38,18 @@ def test_logits_are_transformers_logits(family: str) -> None:
     assert (answer.fed, answer.cached, answer.finish) == (32, 0, "scored")
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "layer by layer"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_states_are_transformers_states(family: str) -> None:
+def test_states_are_transformers_states(
+    family: str, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not at_once:
+        monkeypatch.setattr(jobs, "TOGETHER", 0)
     hidden = Read(What.HIDDEN, layers=(0, 2, -1))
     spans = ((0, 4), (4, 9), (2, 3))
     pooled = {r: Read(What.POOLED, spans=spans, reduce=r) for r in ("mean", "max", "last")}
-    answer = ask(load(family), context(PROMPT), hidden, *pooled.values(), tokens=AFTER)
+    some = Read(What.POOLED, layers=(2, -1), spans=spans, reduce="max")
+    answer = ask(load(family), context(PROMPT), hidden, some, *pooled.values(), tokens=AFTER)
     states = torch.stack(truth(family, PROMPT + AFTER, output_hidden_states=True).hidden_states)
     rows = states[:, 0, len(PROMPT) - 1 :]
     assert close(answer[hidden], rows[[0, 2, 3]].transpose(0, 1))
@@ -50,6 +57,7 @@ def test_states_are_transformers_states(family: str) -> None:
     assert close(answer[pooled["mean"]], torch.stack([x.mean(1) for x in own]))
     assert close(answer[pooled["max"]], torch.stack([x.amax(1) for x in own]))
     assert close(answer[pooled["last"]], torch.stack([x[:, -1] for x in own]))
+    assert torch.equal(answer[some], answer[pooled["max"]][:, [2, 3]])
     assert answer[pooled["mean"]].dtype == torch.float32
 
 

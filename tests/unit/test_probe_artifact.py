@@ -28,7 +28,7 @@ SPANS = ((0, 4), (4, 5), (5, 11))
 def values_for(probe: Probe, spans: tuple[tuple[int, int], ...]) -> dict[Read, Any]:
     torch.manual_seed(1)
     found: dict[Read, Any] = {
-        read: torch.randn(len(spans), LAYERS + 1, WIDTH)
+        read: torch.randn(len(spans), len(read.layers) or LAYERS + 1, WIDTH)
         for read in probe.reads(spans)
         if read.what is What.POOLED
     }
@@ -40,13 +40,13 @@ def slowly(
 ) -> list[float]:
     """The formula of ``mlp``, a step and a number at a time."""
     t, told = probe.tensors, probe.config["features"]
+    layers = tuple(told["layers"])
     scores = []
     for unit, (a, b) in enumerate(spans):
         row: list[float] = []
         for pooling in told["pooling"]:
-            states = values[Read(What.POOLED, spans=spans, reduce=pooling)][unit]
-            for layer in told["layers"] or range(LAYERS + 1):
-                row += states[layer].tolist()
+            read = Read(What.POOLED, layers=layers, spans=spans, reduce=pooling)
+            row += values[read][unit].flatten().tolist()  # layer by layer
         if told["logprobs"]:
             row += of_logprobs(values[LOGPROBS][a:b].tolist())
         x = (torch.tensor(row) - t["mean"]) / t["std"]

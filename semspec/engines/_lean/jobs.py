@@ -14,6 +14,8 @@ from semspec.engines._lean.session import Session
 from semspec.errors import UserError
 from semspec.types import Answer, Query
 
+TOGETHER = 1 << 22  # numbers: states of a pass that are held at a time for reading
+
 
 class Job:
     def __init__(self, query: Query, session: Session, model: Model) -> None:
@@ -157,9 +159,20 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
     tapped = [part for part in parts if part[0].reader.taps]
     attended = {layer for job in jobs for layer in job.reader.attention}
 
-    def tap(layer: int, x: Tensor) -> None:
+    def read_states(layers: tuple[int, ...], x: Tensor) -> None:
         for job, start, count, offset in tapped:
-            job.reader.states(layer, x[offset : offset + count], start)
+            job.reader.states(layers, x[:, offset : offset + count], start)
+
+    # the states of a short pass are read all at once: layer by layer would cost more than reading
+    wanted = {layer for job, *_ in tapped for layer in job.reader.taps}
+    together = len(wanted) * len(ids) * model.spec.width <= TOGETHER
+    held: dict[int, Tensor] = {}
+
+    def tap(layer: int, x: Tensor) -> None:
+        if layer in wanted and together:
+            held[layer] = x
+        elif layer in wanted:
+            read_states((layer,), x[None])
 
     def attention_tap(layer: int, weights: Tensor) -> None:
         for (job, start, count, _), own in zip(parts, weights, strict=True):
@@ -173,6 +186,8 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         attention_tap if attended else None,
         attended,
     )
+    if held:
+        read_states(tuple(held), torch.stack(list(held.values())))
     for job, start, count, offset in parts:
         tokens, job.todo = job.todo[:count], job.todo[count:]
         job.session.fed(tokens)

@@ -1,9 +1,9 @@
-"""Reduces the states of spans of tokens, all layers, while the pass that makes them runs."""
+"""Reduces the states of spans of tokens, of all or some layers, while the pass that makes them runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,11 +18,12 @@ class Pool:
         self,
         reduce: Literal["mean", "max", "last"],
         spans: Sequence[Span],
-        layers: int,
+        layers: Sequence[int],
         width: int,
         device: torch.device,
     ) -> None:
-        self.reduce, self.layers, self.width, self.device = reduce, layers, width, device
+        self.reduce, self.layers, self.width, self.device = reduce, tuple(layers), width, device
+        self._row = {layer: row for row, layer in enumerate(layers)}
         self.spans: list[Span] = []
         self.sums: list[Tensor] = []
         for span in spans:
@@ -31,26 +32,34 @@ class Pool:
     def _begin(self, span: Span) -> None:
         fill = -torch.inf if self.reduce == "max" else 0.0
         self.spans.append(span)
-        self.sums.append(torch.full((self.layers, self.width), fill, device=self.device))
+        self.sums.append(torch.full((len(self.layers), self.width), fill, device=self.device))
 
-    def states(self, layer: int, x: Tensor, start: int) -> None:
-        """One layer's states [tokens, width] of the tokens from index ``start`` on."""
+    def states(self, layers: tuple[int, ...], x: Tensor, start: int) -> None:
+        """States [layers, tokens, width] of these layers, of the tokens from index ``start`` on."""
+        rows: Any = slice(None)
+        if layers != self.layers:
+            own = [i for i, layer in enumerate(layers) if layer in self._row]
+            if not own:
+                return
+            rows, x = [self._row[layers[i]] for i in own], x[own]
         for (a, b), into in zip(self.spans, self.sums, strict=True):
             if b is None:
                 continue
-            part = x[max(a - start, 0) : max(b - start, 0)]
-            if not len(part):
+            part = x[:, max(a - start, 0) : max(b - start, 0)]
+            if not part.shape[1]:
                 continue
             if self.reduce == "mean":
-                into[layer] += part.sum(0, dtype=torch.float32)
+                into[rows] += part.sum(1, dtype=torch.float32)
             elif self.reduce == "max":
-                torch.maximum(into[layer], part.amax(0).float(), out=into[layer])
+                into[rows] = torch.maximum(into[rows], part.amax(1).float())
             else:
-                into[layer] = part[-1]
+                into[rows] = part[:, -1].float()
 
     def token(self, states: Tensor) -> None:
         """All layers' states [layers, width] of one more token of the span that grows."""
         into = self.sums[-1]
+        if len(states) != len(self.layers):
+            states = states[list(self.layers)]
         if self.reduce == "mean":
             into += states
         elif self.reduce == "max":
@@ -71,4 +80,6 @@ class Pool:
             for (a, b), total in zip(self.spans, self.sums, strict=True)
             if b is not None
         ]
-        return torch.stack(done) if done else self.sums[0].new_empty(0, self.layers, self.width)
+        return (
+            torch.stack(done) if done else self.sums[0].new_empty(0, len(self.layers), self.width)
+        )

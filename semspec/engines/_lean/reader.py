@@ -48,9 +48,8 @@ class Reader:
                 self.attention |= {i: [] for i in self._layers(read)}
             elif read.what is What.POOLED:
                 spans = self._spans(read, context)
-                self.pools[read] = Pool(
-                    read.reduce, spans, spec.layers + 1, spec.width, embed.device
-                )
+                layers = self._layers(read)
+                self.pools[read] = Pool(read.reduce, spans, layers, spec.width, embed.device)
                 feed += [] if self.generating else [a for a, _ in spans]
         self.logit_row = min(logits, default=self.total)
         self.needed_from = min([*feed, self.logit_row])
@@ -58,8 +57,9 @@ class Reader:
         self.logits = LogitRows(query, self.logit_row, self.row, last, self.tokens, empty)
 
     def _layers(self, read: Read) -> list[int]:
-        count = self.spec.layers + (read.what is What.HIDDEN)
-        layers = [i + count if i < 0 else i for i in read.layers or (-1,)]
+        count = self.spec.layers + (read.what is not What.ATTENTION)
+        default = tuple(range(count)) if read.what is What.POOLED else (-1,)
+        layers = [i + count if i < 0 else i for i in read.layers or default]
         if not all(0 <= i < count for i in layers):
             raise UserError(f"{read.what.value}: layers {read.layers}, but there are {count}")
         return layers
@@ -73,15 +73,19 @@ class Reader:
         return [(context + a, context + b) for a, b in read.spans]
 
     @property
-    def taps(self) -> bool:
-        return bool(self.hidden or self.pools)
+    def taps(self) -> set[int]:
+        """The layers whose states are read."""
+        return {layer for pool in self.pools.values() for layer in pool.layers} | set(self.hidden)
 
-    def states(self, layer: int, x: Tensor, start: int) -> None:
-        """One layer's states [tokens, width] of the tokens from index ``start`` on."""
-        if layer in self.hidden and start + len(x) > self.row:
-            self.hidden[layer].append(x[max(self.row - start, 0) :].to(torch.float32, copy=True))
+    def states(self, layers: tuple[int, ...], x: Tensor, start: int) -> None:
+        """States [layers, tokens, width] of these layers, of the tokens from index ``start`` on."""
+        if start + x.shape[1] > self.row:
+            for own, layer in zip(x, layers, strict=True):
+                if layer in self.hidden:
+                    rows = own[max(self.row - start, 0) :]
+                    self.hidden[layer].append(rows.to(torch.float32, copy=True))
         for pool in self.pools.values():
-            pool.states(layer, x, start)
+            pool.states(layers, x, start)
 
     def token(self, states: Tensor) -> None:
         """All layers' states [layers + 1, width] of one generated token."""
