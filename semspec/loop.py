@@ -331,6 +331,8 @@ def _finish(context: Context, kit: Kit) -> Literal["eos", "budget"]:
 
 def _book(query: Query, answer: Answer, done: Round) -> None:
     done.seconds[query.purpose] = done.seconds.get(query.purpose, 0.0) + answer.seconds
+    if not query.passes:
+        return
     # a generated token is a pass of its own; the prompt goes through with the first
     done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
 

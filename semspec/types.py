@@ -135,6 +135,12 @@ class Query:
     rows_from: int | None = None  # absolute position of row 0; None: the last token of the context
     purpose: Purpose = "verify"
 
+    @property
+    def passes(self) -> bool:
+        """Whether the model must run: rows of the embedding table are there without it."""
+        embeds = bool(self.reads) and all(read.what is What.EMBEDDINGS for read in self.reads)
+        return self.generate is not None or not embeds
+
 
 @dataclass(slots=True)
 class Answer:
@@ -194,6 +200,7 @@ class Draft:
     )  # what the draft model read for a rule
     origins: list[str] = field(default_factory=list)  # where each token was taken from, if told
     found: str = ""  # how a retrieval came by its draft: lexical, semantic, none
+    grade: int = 0  # how good a match its drafter thinks it is, 0 to 9
 
 
 @dataclass(slots=True)

@@ -15,6 +15,11 @@ class DrafterBase:
     plain: ClassVar[bool] = False
     ahead: ClassVar[bool] = False
 
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
+        return 0
+
 
 class DraftSessionBase:
     """A session that watches nothing and learns nothing."""

@@ -16,8 +16,13 @@ class Proposal:
     A rule that walks no trees gets the tree's first path.
     """
 
-    def __init__(self, kit: Kit, room: Room, found: str = "") -> None:
+    def __init__(
+        self, kit: Kit, room: Room, *, found: str = "", tree: bool = True, nodes: int = 512
+    ) -> None:
         self.kit, self.room, self.found = kit, room, found
+        self.tree = tree and kit.trees
+        self.nodes = min(nodes, room.tokens)
+        self.grade = 0  # ``Draft.grade``
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.origins: list[str] = []
@@ -30,7 +35,7 @@ class Proposal:
         if known is not None:
             return known
         depth = 1 if parent == ROOT else self._depths[parent] + 1
-        if depth > self.room.limit or len(self.tokens) >= self.room.tokens:
+        if depth > self.room.limit or len(self.tokens) >= self.nodes:
             return None
         if parent != ROOT and self.tokens[parent] in self.kit.stop_ids:
             return None  # nothing follows an end of text
@@ -54,15 +59,20 @@ class Proposal:
     def draft(self) -> Draft:
         """Point masses: nothing here was sampled."""
         chain = all(parent == node - 1 for node, parent in enumerate(self.parents))
-        if self.kit.trees and not chain:
+        if self.tree and not chain:
             ends = list(range(1, len(self.tokens) + 1))
             return Draft(
-                self.tokens, ends, parents=self.parents, origins=self.origins, found=self.found
+                self.tokens,
+                ends,
+                parents=self.parents,
+                origins=self.origins,
+                found=self.found,
+                grade=self.grade,
             )
         path = range(len(self.tokens)) if chain else self._first_path()
         tokens, ends = cut_into_units(self.kit, self.room, [self.tokens[node] for node in path])
         origins = [self.origins[node] for node in path[: len(tokens)]]
-        return Draft(tokens, ends, origins=origins, found=self.found)
+        return Draft(tokens, ends, origins=origins, found=self.found, grade=self.grade)
 
     def _first_path(self) -> list[int]:
         first: dict[int, int] = {}

@@ -31,6 +31,11 @@ class PromptLookup(DrafterBase):
         if self.longest < 1:
             raise UserError(f"longest={self.longest}: a draft of no tokens is draft=none")
 
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit."""
+        return self.longest
+
     def open(self, kit: Kit) -> PromptLookupSession:
         return PromptLookupSession(self, kit)
 
@@ -47,6 +52,7 @@ class PromptLookupSession(DraftSessionBase):
         match = self.ngrams.find(tokens[-self.options.ngram :])
         proposal = Proposal(self.kit, room, found="lexical" if match else "none")
         if match is not None:
+            proposal.grade = min(match.length, 9)
             run = copied(self.kit, room, tokens, match.start, self.options.longest)
             proposal.extend(ROOT, run, "main")
         return proposal.draft()
