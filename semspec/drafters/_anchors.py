@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from semspec.drafters._memory import Sketch
+from semspec.drafters._memory import Sketch, with_room
 from semspec.protocols import Kit, Plan
 from semspec.types import Answer, Context, Query, Read, What
 
@@ -60,7 +60,30 @@ class Neighbours:
         self._filled = 0
         self._found: dict[int, tuple[int, list[int]]] = {}  # tokens compared with, and those alike
 
-    def load(self, context: Context, kit: Kit, tokens: Iterable[int]) -> Plan[None]:
+    def like(
+        self, context: Context, kit: Kit, queries: Sequence[int], known: Sequence[int]
+    ) -> Plan[list[list[int]]]:
+        """For each query, the tokens of ``known`` whose cosine with it reaches the threshold.
+
+        AdaPLD, equation 4. ``known`` may only grow.
+        """
+        yield from self._load(context, kit, [*known[self._filled :], *queries])
+        self._fill(known)
+        done = [self._found.get(token, (0, [])) for token in queries]
+        start = min((count for count, _ in done), default=len(known))
+        if start < len(known):
+            asked = np.stack([self._rows[token] for token in queries])
+            alike: NDArray[Any] = self._table[start : len(known)] @ asked.T >= self.threshold
+            where, which = (part.tolist() for part in np.nonzero(alike))
+            for row, column in zip(where, which, strict=True):
+                count, found = done[column]
+                if start + row >= count:
+                    found.append(known[start + row])
+        for token, (_, found) in zip(queries, done, strict=True):
+            self._found[token] = (len(known), found)
+        return [found for _, found in done]
+
+    def _load(self, context: Context, kit: Kit, tokens: Sequence[int]) -> Plan[None]:
         """Reads the embeddings that are still unknown; the target runs no pass for it."""
         missing = [token for token in dict.fromkeys(tokens) if token not in self._rows]
         if not missing:
@@ -77,34 +100,11 @@ class Neighbours:
         rows = self._sketch(answer[EMBEDDINGS].numpy(force=True))
         self._rows.update(zip(missing, rows, strict=True))
 
-    def like(self, queries: Sequence[int], known: Sequence[int]) -> list[list[int]]:
-        """For each query, the tokens of ``known`` whose cosine with it reaches the threshold.
-
-        AdaPLD, equation 4. All rows must have been loaded; ``known`` may only grow.
-        """
-        self._fill(known)
-        done = [self._found.get(token, (0, [])) for token in queries]
-        start = min((count for count, _ in done), default=len(known))
-        if start < len(known):
-            asked = np.stack([self._rows[token] for token in queries])
-            alike: NDArray[Any] = self._table[start : len(known)] @ asked.T >= self.threshold
-            where, which = (part.tolist() for part in np.nonzero(alike))
-            for row, column in zip(where, which, strict=True):
-                count, found = done[column]
-                if start + row >= count:
-                    found.append(known[start + row])
-        for token, (_, found) in zip(queries, done, strict=True):
-            self._found[token] = (len(known), found)
-        return [found for _, found in done]
-
     def _fill(self, known: Sequence[int]) -> None:
         new = known[self._filled :]
         if not new:
             return
         rows = np.stack([self._rows[token] for token in new])
-        if len(known) > len(self._table):
-            grown = np.zeros((2 * len(known), rows.shape[1]), np.float32)
-            grown[: self._filled] = self._table[: self._filled]
-            self._table = grown
+        self._table = with_room(self._table, len(known), rows.shape[1])
         self._table[self._filled : len(known)] = rows
         self._filled = len(known)

@@ -49,10 +49,10 @@ class Sketch:
         if self._signs is None:
             signs = np.random.default_rng(0).integers(0, 2, width)
             self._signs = (2 * signs - 1).astype(np.float32)
-        signed = rows * self._signs
         whole = width - width % self.width
-        folded = signed[:, :whole].reshape(count, -1, self.width).sum(1)
-        folded[:, : width - whole] += signed[:, whole:]
+        buckets = rows[:, :whole].reshape(count, -1, self.width)
+        folded = np.einsum("nkw,kw->nw", buckets, self._signs[:whole].reshape(-1, self.width))
+        folded[:, : width - whole] += rows[:, whole:] * self._signs[whole:]
         return folded
 
 
@@ -102,11 +102,11 @@ class Memory:
             return
         if self.hidden is not None:
             new = self._sketch(_array(seen.values[self.hidden][:, 0]))
-            self.states = _grown(self.states, end, new.shape[1])
+            self.states = with_room(self.states, end, new.shape[1])
             self.states[start:end] = new
         if self.top is not None:
             ids = _array(seen.values[self.top][0])
-            self.tops = _grown(self.tops, end, ids.shape[1])
+            self.tops = with_room(self.tops, end, ids.shape[1])
             self.tops[start:end] = ids
         self.known = end
 
@@ -143,8 +143,8 @@ def _array(values: torch.Tensor) -> NDArray[Any]:
     return values.numpy(force=True)
 
 
-def _grown(rows: NDArray[Any], length: int, width: int) -> NDArray[Any]:
-    """The buffer, with room for so many rows."""
+def with_room(rows: NDArray[Any], length: int, width: int) -> NDArray[Any]:
+    """The buffer with room for so many rows: doubled where it has too little."""
     if length <= len(rows):
         return rows
     capacity = max(FIRST_ROWS, len(rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from semspec.protocols import Kit
 from semspec.types import Draft, Room
@@ -47,18 +47,30 @@ class Proposal:
         self._depths.append(depth)
         return node
 
-    def extend(self, parent: int, tokens: Iterable[int], origin: str) -> int:
-        """A path after that node; returns its last node that there was room for."""
-        for token in tokens:
-            node = self.add(parent, token, origin)
-            if node is None:
-                break
-            parent = node
-        return parent
+    def extend(self, parent: int, tokens: Sequence[int], origin: str) -> None:
+        """A path after that node, as far as there is room."""
+        at = 0
+        while at < len(tokens) and (parent, tokens[at]) in self._children:
+            parent = self._children[parent, tokens[at]]
+            at += 1
+        depth = 0 if parent == ROOT else self._depths[parent]
+        room = min(self.room.limit - depth, self.nodes - len(self.tokens))
+        new = tokens[at : at + room]
+        if room <= 0 or not new or (parent != ROOT and self.tokens[parent] in self.kit.stop_ids):
+            return
+        if not self.kit.stop_ids.isdisjoint(new):
+            new = new[: 1 + next(i for i, t in enumerate(new) if t in self.kit.stop_ids)]
+        first = len(self.tokens)
+        parents = [parent, *range(first, first + len(new) - 1)]
+        self._children.update(zip(zip(parents, new, strict=True), range(first, first + len(new)), strict=True))
+        self.tokens += new
+        self.parents += parents
+        self.origins += [origin] * len(new)
+        self._depths += range(depth + 1, depth + 1 + len(new))
 
     def draft(self) -> Draft:
         """Point masses: nothing here was sampled."""
-        chain = all(parent == node - 1 for node, parent in enumerate(self.parents))
+        chain = self.parents == list(range(ROOT, len(self.parents) - 1))
         if self.tree and not chain:
             ends = list(range(1, len(self.tokens) + 1))
             return Draft(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import ClassVar
 
 from semspec.drafters._anchors import NOWHERE, Anchors, Neighbours, Positions
@@ -35,7 +34,8 @@ class AdaPld(DrafterBase):
     tree: bool = True  # (g) all of it where the rule walks trees; else the best path alone
     threshold: float = 0.4  # cosine from which on embeddings are similar
     layer: int = 0  # whose states are compared; 0: a third of the way up, -1: the last
-    candidates: int = 256  # the newest places of a token that are compared
+    candidates: int = 128  # the newest places of the last token that are compared
+    successor_candidates: int = 16  # the same for a branch, which gains one token at most
     width: int = 128  # of the states that are kept, by a sketch of them; 0: whole
     precision: str = "float32"
 
@@ -47,8 +47,11 @@ class AdaPld(DrafterBase):
                 "adapld finds places with lexical or semantic=true, and drafts with longest or branch"
                 " above 0: leave one of each on"
             )
-        if min(self.longest, self.branch, self.width) < 0 or self.candidates < 1:
-            raise UserError("longest, branch and width are 0 or more, candidates 1 or more")
+        compared = min(self.candidates, self.successor_candidates)
+        if min(self.longest, self.branch, self.width) < 0 or compared < 1:
+            raise UserError(
+                "longest, branch and width of adapld are 0 or more, the candidates 1 or more"
+            )
         Memory(precision=self.precision)  # refuses what is no number type
 
     @property
@@ -72,7 +75,7 @@ class AdaPldSession(RememberingSession):
         options, tokens, memory = self.options, context.tokens, self.memory
         yield from memory.catch_up(context, self.kit)
         self.anchors.learn(tokens)
-        (places,), (found,) = yield from self._retrieve(context, tokens[-1:])
+        (places,), (found,) = yield from self._retrieve(context, tokens[-1:], options.candidates)
         proposal = Proposal(self.kit, room, found=found, tree=options.tree)
         if not len(places):
             return proposal.draft()
@@ -87,13 +90,12 @@ class AdaPldSession(RememberingSession):
         return proposal.draft()
 
     def _retrieve(
-        self, context: Context, queries: Sequence[int]
+        self, context: Context, queries: Sequence[int], newest: int
     ) -> Plan[tuple[list[Positions], list[str]]]:
         """Places for each token, and how they were found: lexical first (equation 5)."""
         options = self.options
         places = [
-            self.anchors.of([token], options.candidates) if options.lexical else NOWHERE
-            for token in queries
+            self.anchors.of([token], newest) if options.lexical else NOWHERE for token in queries
         ]
         found = ["lexical" if len(own) else "none" for own in places]
         missed = [i for i, own in enumerate(places) if not len(own)]
@@ -101,9 +103,9 @@ class AdaPldSession(RememberingSession):
         if not (missed and options.semantic and known):
             return places, found
         asked = [queries[i] for i in missed]
-        yield from self.neighbours.load(context, self.kit, chain(known, asked))
-        for i, alike in zip(missed, self.neighbours.like(asked, known), strict=True):
-            places[i] = self.anchors.of(alike, options.candidates)
+        neighbours = yield from self.neighbours.like(context, self.kit, asked, known)
+        for i, alike in zip(missed, neighbours, strict=True):
+            places[i] = self.anchors.of(alike, newest)
             if len(places[i]):
                 found[i] = "semantic"
         return places, found
@@ -130,7 +132,8 @@ class AdaPldSession(RememberingSession):
         self, context: Context, branches: Sequence[int], best: int, proposal: Proposal
     ) -> Plan[None]:
         """Extends each branch by the token that followed its own best place (equations 13 to 15)."""
-        places, _ = yield from self._retrieve(context, [proposal.tokens[i] for i in branches])
+        queries = [proposal.tokens[node] for node in branches]
+        places, _ = yield from self._retrieve(context, queries, self.options.successor_candidates)
         hit = [i for i, own in enumerate(places) if len(own)]
         if hit:
             for i, (place, _) in zip(hit, self._best([places[i] for i in hit], best), strict=True):

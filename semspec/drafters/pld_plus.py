@@ -22,7 +22,7 @@ class PldPlus(DrafterBase):
 
     longest: int = 30  # tokens in a draft; a step that was begun is copied to its end
     layer: int = 0  # whose states are compared; 0: a third of the way up, -1: the last
-    candidates: int = 256  # the newest places that are compared
+    candidates: int = 128  # the newest places that are compared
     width: int = 128  # of the states that are kept, by a sketch of them; 0: whole
     precision: str = "float32"
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semspec.drafters._base import DrafterBase
-from semspec.drafters._memory import Memory, RememberingSession
+from semspec.drafters._memory import Memory, RememberingSession, with_room
 from semspec.drafters._proposal import ROOT, Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
@@ -109,9 +109,9 @@ class TokenRecyclingSession(RememberingSession):
             return
         needed = max(new) + 1
         if needed > len(self.matrix):  # the vocabulary as far as it was seen
-            grown = np.full((max(needed, 2 * len(self.matrix)), self.options.top_k), NOTHING)
-            grown[: len(self.matrix)] = self.matrix
-            self.matrix = grown.astype(np.int32)
+            filled = len(self.matrix)
+            self.matrix = with_room(self.matrix, needed, self.options.top_k)
+            self.matrix[filled:] = NOTHING
         ids = self.memory.tops[self._recycled : self._recycled + len(new)]
         self.matrix[new, : ids.shape[1]] = ids  # of a token that comes twice the last row stays
         self._recycled += len(new)
