@@ -98,7 +98,7 @@ HELP = {
     "engine": "what runs the models",
     "benchmark": "the problems",
     "split": "the unit of drafting",
-    "draft_length": "units drafted at a time",
+    "draft_length": "units drafted at a time (of trees: their own tree_depth)",
     "step_cap": "tokens in a unit at most (0: 1 for split=token, else 512)",
     "temperature": "0 is greedy",
     "top_k": "0 is all",
@@ -202,9 +202,17 @@ def _fields(group: str, names: str) -> set[str]:
     plugins = registry.plugins(GROUPS[group])  # type: ignore[arg-type]
     found: set[str] = set()
     for name in names.split(","):
+        name = name if name in plugins else _plugin_of(group, name)
         if name in plugins:
             found |= {f.name for f in fields(plugins[name].cls)}
     return found
+
+
+def _plugin_of(group: str, preset: str) -> str:
+    """The plugin that a preset in ``conf/`` is built on, or nothing."""
+    path = CONF / group / f"{preset}.yaml"
+    told = OmegaConf.load(path).get("defaults", []) if path.is_file() else []
+    return next((str(name) for name in told if isinstance(name, str) and name != "_self_"), "")
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
@@ -251,6 +259,12 @@ def check(config: RunConfig) -> None:
             f"accept={_name('accept', rule)} has nothing to salvage, it rejects no step by the"
             " target's pass over it: leave salvage=true out, or choose another rule"
         )
+    _check_trees(config)
+    if rule.compares and not config.draft.rows and not config.draft.plain:
+        raise UserError(
+            f"accept={_name('accept', rule)} compares the drafter's probabilities with the target's,"
+            f" and draft={_name('draft', config.draft)} has none: use draft=lm, or accept=typical"
+        )
     if config.ahead and not config.draft.ahead:
         raise UserError(
             f"draft={_name('draft', config.draft)} cannot draft ahead of a verdict: leave ahead=true"
@@ -275,6 +289,28 @@ def check(config: RunConfig) -> None:
         raise UserError(
             f"accept={_name('accept', rule)} reads {_told(missing)}, which"
             f" engine={_name('engine', engine)} cannot give: use engine=hf, or another rule"
+        )
+
+
+def _check_trees(config: RunConfig) -> None:
+    draft, rule = config.draft, config.accept
+    if draft.levels:
+        told = f"draft={_name('draft', draft)} drafts trees of tokens"
+        if config.split != "token":
+            raise UserError(f"{told}, which have no steps: use split=token, or tree=chain")
+        if not rule.trees:
+            raise UserError(
+                f"{told}, and accept={_name('accept', rule)} judges chains alone: use"
+                " accept=lossless, or tree=chain"
+            )
+        if config.ahead:
+            raise UserError(
+                f"{told}, and what follows one is not known before the verdict: leave ahead=true out"
+            )
+    if config.nested.levels and not config.nested_accept.trees:
+        raise UserError(
+            f"nested={_name('nested', config.nested)} drafts trees of tokens, and nested_accept="
+            f"{_name('nested_accept', config.nested_accept)} judges chains alone: use nested_accept=lossless"
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from semspec.pace import Pace
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
 from semspec.thinking import Thinking
+from semspec.trim import trim
 from semspec.types import (
     Answer,
     Context,
@@ -38,7 +39,7 @@ class Pen:
 
     drafter: DraftSession
     rule: RuleSession
-    length: int  # tokens in a nested draft
+    length: int  # tokens in a nested draft, or levels of a nested tree
 
 
 @dataclass(slots=True)
@@ -87,12 +88,7 @@ def speculate(
                 room = Room(left, units, pace.unit_cap())
                 draft = (yield from _drafted(drafter, context, room, done)) if units else Draft()
             waiting = None
-            _cut_after_stop(draft, kit.stop_ids)
-            if thinking is not None:
-                _cut_after_thinking(draft, thinking)
-            assert len(draft.tokens) <= left, (
-                "a drafter proposed more tokens than there was room for"
-            )
+            trim(draft, left, kit.stop_ids, thinking)
             verdict, waiting = yield from _judge(
                 context, drafter, rule, draft, left, pace, extras, done, kit, witness
             )
@@ -241,7 +237,7 @@ def _write_speculatively(
         left = generate.limit - len(done.handed)
         inner = Round()
         draft = yield from _drafted(pen.drafter, context, Room(left, pen.length, 1), inner)
-        _cut_after_stop(draft, kit.stop_ids)
+        trim(draft, left, kit.stop_ids)
         if draft.tokens:
             judging = _booked(pen.rule.judge(context, draft), inner)
             verdict = yield from witness.judging(judging, context, draft)
@@ -285,40 +281,10 @@ def _write_speculatively(
         done.seconds["write"] = done.seconds.get("write", 0.0) + sum(inner.seconds.values())
         if _stopped(context, kit):
             return
-        inner.kept, inner.written, inner.drafted = (
-            kept[:taken],
-            tokens[len(kept) : taken],
-            draft.tokens,
-        )
+        inner.drafted, inner.ends, inner.parents = draft.tokens, draft.ends, draft.parents
+        inner.kept, inner.written = kept[:taken], tokens[len(kept) : taken]
+        inner.units_kept = len(inner.kept)
         pen.drafter.observe(context, inner)
-
-
-def _cut(draft: Draft, length: int) -> None:
-    """Shortens a chain to its first ``length`` tokens."""
-    del draft.tokens[length:]
-    draft.ends = [end for end in draft.ends if end < length] + [length]
-    if draft.probs is not None:
-        draft.probs = draft.probs[:length]
-
-
-def _cut_after_thinking(draft: Draft, thinking: Thinking) -> None:
-    """What follows the thinking is the target's alone: the unit that closes it is the last one."""
-    at = thinking.closes_at(draft.tokens)
-    if at is None or draft.parents is not None:
-        return
-    end = next((end for end in draft.ends if end >= at), len(draft.tokens))
-    if end < len(draft.tokens):
-        _cut(draft, end)
-
-
-def _cut_after_stop(draft: Draft, stop_ids: frozenset[int]) -> None:
-    """Nothing follows an end of text: a chain's tokens after it are dropped."""
-    if draft.parents is not None:
-        return
-    for i, token in enumerate(draft.tokens):
-        if token in stop_ids and i + 1 < len(draft.tokens):
-            _cut(draft, i + 1)
-            return
 
 
 def _stopped(context: Context, kit: Kit) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from semspec.trim import depths
 from semspec.types import Round
 
 
@@ -102,7 +103,8 @@ class Adaptive:
         return min(self.cap, max(8, 2 * ordered[int(0.95 * (len(ordered) - 1))]))
 
     def observe(self, done: Round) -> None:
-        units = len(done.ends)
+        # a tree is as long as it is deep: what it costs to be wide is part of what a level costs
+        units = len(done.ends) if done.parents is None else max(depths(done.parents), default=0)
         self.idle = 0 if units else self.idle + 1
         if units:
             judged = min(units, done.units_kept + 1)

@@ -97,6 +97,12 @@ class Drafter(Protocol):
     needs: ClassVar[frozenset[What]]  # what it reads from the target
     plain: ClassVar[bool]  # whether it never drafts, so that the target may write to the end
     ahead: ClassVar[bool]  # whether it can draft what follows ``Room.tail``
+    rows: ClassVar[bool]  # whether the rows that it drafts from come with its drafts
+
+    @property
+    def levels(self) -> int:
+        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
+        ...
 
     @property
     def reach(self) -> int:
@@ -120,6 +126,8 @@ class Rule(Protocol):
     needs: ClassVar[frozenset[What]]  # what it reads from the target
     cuts: ClassVar[Literal["tokens", "ends"]]  # where it may cut a draft (or nowhere)
     splits: ClassVar[frozenset[str] | None]  # the splits it can work with; None: any
+    trees: ClassVar[bool]  # whether it walks trees, and not chains alone
+    compares: ClassVar[bool]  # whether it needs the rows that were drafted from
     salvages: ClassVar[bool]  # whether a rejected step can be kept in part (``Kit.salvage``)
     reserve: ClassVar[int]  # positions beyond the text that its questions take, at most
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law

@@ -7,6 +7,7 @@ import random
 import torch
 from torch import Tensor
 
+from semspec.errors import UserError
 from semspec.types import Sampling
 
 
@@ -43,12 +44,22 @@ def draw(probs: Tensor, uniform: float) -> int:
         index = int(summed.searchsorted(uniform * summed[-1], side="right"))
         if index < len(row) and row[index] > 0:
             return index
+        _check_mass(float(summed[-1]))
         return int(row.nonzero()[0][-1])  # only rounding at the very end of the row leads here
     cumulative = probs.cumsum(-1)
     index = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
     if index < len(probs) and probs[index] > 0:
         return index
+    _check_mass(float(cumulative[-1]))
     return int(probs.nonzero()[-1])
+
+
+def _check_mass(total: float) -> None:
+    if not total > 0:
+        raise UserError(
+            f"a model's probabilities sum to {total}: its numbers overflow or its weights are"
+            " damaged; try engine.dtype=fp32, or load the model again"
+        )
 
 
 def draw_next(row: Tensor, sampling: Sampling, rng: random.Random) -> int:

@@ -170,7 +170,7 @@ class Solver:
             drafter,
             self.rule.open(kit),
             room,
-            pace(config.draft_length, config.longest_unit),
+            pace(self.drafter.levels or config.draft_length, config.longest_unit),
             extras,
         )
 
@@ -183,7 +183,8 @@ class Solver:
             salvage=False,
             max_repeats=0,
         )
-        return Pen(self.nested.open(kit), self.nested_rule.open(kit), self.config.nested_length)
+        length = self.nested.levels or self.config.nested_length
+        return Pen(self.nested.open(kit), self.nested_rule.open(kit), length)
 
     def prepare_draft_prompt(self, context: Context, problem: BenchmarkProblem) -> int:
         """Prepares the draft's own prompt, where it reads one; how long that is."""

@@ -25,6 +25,16 @@ class Thinking:
         at, _, over = self._scan(self._tail, tokens)
         return at if over and not self.over else None
 
+    def closed_before(self, tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
+        """For each node of a tree whether the thinking is over before it, on its way from the root."""
+        states: list[tuple[str, bool]] = []  # after each node
+        before = []
+        for token, parent in zip(tokens, parents, strict=True):
+            tail, over = states[parent] if parent >= 0 else (self._tail, self.over)
+            before.append(over)
+            states.append(("", True) if over else self._scan(tail, [token])[1:])
+        return before
+
     def _scan(self, tail: str, tokens: Sequence[int]) -> tuple[int, str, bool]:
         for count, token in enumerate(tokens, start=1):
             tail += self._piece(token)

@@ -189,12 +189,15 @@ class Draft:
 
     ``probs`` are the rows that the tokens were sampled from; None says that they were not sampled
     (retrieval, top-k trees): each is a point mass, and a lossless rule must treat it as one.
+
+    In a tree every node is an end. Row i of ``probs`` is the row at the parent of node i, and siblings
+    were drawn from it one after another, in the order of their indices, without replacement.
     """
 
     tokens: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)  # ascending; a tail without an end is no unit
     probs: Tensor | None = None
-    parents: list[int] | None = None  # None: a chain
+    parents: list[int] | None = None  # None: a chain; else parents first, -1 for the context
     evidence: Mapping[Read, Any] = field(
         default_factory=dict
     )  # what the draft model read for a rule

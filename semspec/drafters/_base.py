@@ -14,6 +14,12 @@ class DrafterBase:
     needs: ClassVar[frozenset[What]] = frozenset()
     plain: ClassVar[bool] = False
     ahead: ClassVar[bool] = False
+    rows: ClassVar[bool] = False
+
+    @property
+    def levels(self) -> int:
+        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
+        return 0
 
     @property
     def reach(self) -> int:

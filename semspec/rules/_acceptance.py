@@ -1,49 +1,170 @@
-"""The arithmetic of the token rules: pure, vectorised tensor functions.
+"""The arithmetic of the token rules: pure, vectorised tensor functions, on chains and on trees.
 
-The same functions run in the loop and inside a serving engine's verification.
+The same functions run in the loop and inside a serving engine's verification. A chain is a tree in
+which every node has one child, and costs no operation more for it. Rows are those of ``types.What``:
+row 0 is the root, row i + 1 is node i, so that node i is judged by the row of its parent.
+
+    shape    <- shape_of(parents, count, device)
+    accepted <- lossless_nodes(p, tokens, shape, q, uniforms)     one flag a node, for all at once
+    path     <- walk(accepted, shape)                             from the root, siblings in order
+    row      <- remaining(p, tokens, shape, q, path)              what the token after it is drawn from
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 
-def accepted_length(accepted: Tensor) -> int:
-    """How many leading entries of a boolean row are true."""
-    flags = accepted.tolist()  # one copy from the device, and no further operation on it
-    return flags.index(False) if False in flags else len(flags)
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the nodes of a draft hang together."""
+
+    rows: Tensor  # [nodes] the row that judges each node: its parent's
+    nodes: Tensor  # [nodes] 0, 1, ...
+    children: list[list[int]]  # by row: the nodes that follow it, in the order they are tried in
+    # nodes that are first children, second children, ...; and for all but the first of these, where
+    # in the list before it their elder siblings stand
+    ranks: list[tuple[Tensor, Tensor]]
+    elder: Tensor | None  # [nodes, nodes] bool: is an elder sibling; None: there are no siblings
 
 
-def lossless_chain(
-    p: Tensor, tokens: Tensor, q: Tensor | None, uniforms: Tensor
-) -> tuple[int, Tensor]:
-    """Speculative sampling on a chain (Leviathan et al. 2023, algorithm 1; Chen et al. 2023).
+def shape_of(parents: Sequence[int] | None, count: int, device: torch.device) -> Shape:
+    """The shape of a draft of so many tokens; ``parents`` None for a chain."""
+    return _shape(count if parents is None else tuple(parents), device)
 
-    ``p`` [n + 1, V] are the target's rows, ``tokens`` [n] the draft, ``q`` [n, V] the rows that it
-    was sampled from, or None for a draft that was not sampled (a point mass at each token).
-    Returns how many tokens are kept, and the distribution to draw the token after them from.
+
+@lru_cache(maxsize=256)
+def _shape(parents: int | tuple[int, ...], device: torch.device) -> Shape:
+    if isinstance(parents, int):
+        parents = tuple(range(-1, parents - 1))
+    count = len(parents)
+    children: list[list[int]] = [[] for _ in range(count + 1)]
+    for node, parent in enumerate(parents):
+        assert -1 <= parent < node, f"node {node} of a tree has parent {parent}: parents come first"
+        children[parent + 1].append(node)
+
+    def indices(of: Sequence[int]) -> Tensor:
+        return torch.tensor(of, dtype=torch.long, device=device)
+
+    ranks = []
+    before = families = [family for family in children if family]
+    for rank in range(max(map(len, families), default=0)):
+        now = [family for family in before if len(family) > rank]
+        places = [i for i, family in enumerate(before) if len(family) > rank]
+        ranks.append((indices([family[rank] for family in now]), indices(places)))
+        before = now
+    rows = indices([parent + 1 for parent in parents])
+    elder = (rows[:, None] == rows[None, :]).tril(-1) if len(ranks) > 1 else None
+    return Shape(rows, indices(range(count)), children, ranks, elder)
+
+
+def walk(
+    accepted: Tensor, shape: Shape, tokens: Sequence[int] = (), stop_ids: Collection[int] = ()
+) -> list[int]:
+    """The accepted nodes from the root on: at each one the first accepted child, in order.
+
+    Nothing follows an end of text, also where a draft says so.
     """
-    count = len(tokens)
-    rows = _rows(count, p.device)
-    px = p[rows, tokens]
+    flags = accepted.tolist()  # one copy from the device, and no further operation on it
+    path: list[int] = []
+    row = 0
+    while not (path and stop_ids and tokens[path[-1]] in stop_ids):
+        node = next((child for child in shape.children[row] if flags[child]), None)
+        if node is None:
+            break
+        path.append(node)
+        row = node + 1
+    return path
+
+
+def lossless_nodes(
+    p: Tensor, tokens: Tensor, shape: Shape, q: Tensor | None, uniforms: Tensor
+) -> Tensor:
+    """Which nodes speculative sampling accepts, given that it comes to them: bool [nodes].
+
+    ``p`` [nodes + 1, V] are the target's rows; ``q`` [nodes, V] has for every node the drafter's row
+    at its parent, from which siblings were drawn one after another without replacement, or is None
+    for nodes that were not sampled (a point mass at each).
+
+    Sampled: x is kept with probability min(1, p(x)/q(x)) (Leviathan et al. 2023, algorithm 1; Chen et
+    al. 2023); if not, the next sibling is held against the residual of p (SpecInfer, Miao et al. 2024,
+    algorithm 2) and against q without x (recursive rejection sampling, Jeon et al. 2024).
+    Not sampled: q is one at x, so that x is kept with probability p(x) and else taken out of p. Of
+    siblings x1, x2, ... that leaves for xi the chance p(xi) / (1 - p(x1) - ... - p(xi-1)).
+    """
+    px = p[shape.rows, tokens]
     if q is None:
-        accepted = uniforms < px  # a point mass has q(x) = 1
-    else:
-        # min(1, p(x)/q(x)) > u, without the division: q(x) > 0 because x was drawn from q
-        accepted = uniforms * q[rows, tokens] < px
-    keep = accepted_length(accepted)
-    row = p[keep]
-    if keep == count:
-        return keep, row
-    return keep, residual(row, int(tokens[keep]), None if q is None else q[keep])
+        if shape.elder is None:
+            return uniforms < px
+        again = (shape.elder & (tokens[:, None] == tokens)).any(-1)  # was rejected before
+        px = px.masked_fill(again, 0.0)
+        left = 1.0 - shape.elder.to(px.dtype) @ px
+        return uniforms * left.clamp_min(0.0) < px
+    if shape.elder is None:
+        return uniforms * _chance(q[shape.nodes, tokens]) < px  # min(1, p(x)/q(x)) > u
+    accepted = torch.empty_like(tokens, dtype=torch.bool)
+    (nodes, _), *younger = shape.ranks
+    ps, qs = p[shape.rows[nodes]], q[nodes]
+    accepted[nodes] = _held(ps, qs, tokens[nodes], uniforms[nodes])
+    for siblings, places in younger:
+        ps, qs = _after_rejection(ps[places], qs[places], tokens[nodes[places]])
+        nodes = siblings
+        accepted[nodes] = _held(ps, qs, tokens[nodes], uniforms[nodes])
+    return accepted
 
 
-@lru_cache(maxsize=1024)
-def _rows(count: int, device: torch.device) -> Tensor:
-    return torch.arange(count, device=device)
+def _held(p: Tensor, q: Tensor, tokens: Tensor, uniforms: Tensor) -> Tensor:
+    """min(1, p(x)/q(x)) > u, without the division, for one token of each row."""
+    px, qx = (rows.gather(-1, tokens[:, None])[:, 0] for rows in (p, q))
+    return uniforms * _chance(qx) < px
+
+
+def _chance(qx: Tensor) -> Tensor:
+    """q(x), and 1 where it is no chance at all: such a token was not drawn, it is a point mass."""
+    return torch.where(qx > 0, qx, 1.0)
+
+
+def _after_rejection(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """p and q [k, V] for the next sibling, after ``tokens`` [k] were rejected.
+
+    p becomes normalise(max(p - q, 0)), q loses the token. A point mass leaves p without the token.
+    """
+    at = torch.arange(len(tokens), device=p.device)
+    drawn = (q[at, tokens] > 0)[:, None]
+    rest = torch.where(drawn, (p - q).clamp_min(0.0), p)
+    rest[at, tokens] = 0.0
+    q = q.clone()
+    q[at, tokens] = 0.0
+    # a rejection with nothing left can only be rounding: then p and q were equal
+    return _normalised(rest, p), _normalised(q, q)
+
+
+def _normalised(rows: Tensor, otherwise: Tensor) -> Tensor:
+    total = rows.sum(-1, keepdim=True)
+    return torch.where(total > 0, rows / total, otherwise)
+
+
+def remaining(
+    p: Tensor, tokens: Tensor, shape: Shape, q: Tensor | None, path: Sequence[int]
+) -> Tensor:
+    """What the token after ``path`` is drawn from: p, less what its rejected children took."""
+    row = path[-1] + 1 if path else 0
+    left = shape.children[row]
+    if not left:
+        return p[row]
+    if q is None:
+        return _without(p[row], tokens[left])
+    if len(left) == 1:
+        return residual(p[row], int(tokens[left[0]]), q[left[0]])
+    ps, qs = p[row : row + 1], q[left[0] : left[0] + 1]
+    for child in left:
+        ps, qs = _after_rejection(ps, qs, tokens[child : child + 1])
+    return ps[0]
 
 
 def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
@@ -51,16 +172,29 @@ def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
 
     For a point mass that is p without the token.
     """
-    if q is None:
-        rest = p.clone()
-        rest[token] = 0.0
-    else:
-        rest = (p - q).clamp_min(0.0)
+    if q is None or not q[token] > 0:
+        return _without(p, token)
+    rest = (p - q).clamp_min(0.0)
     total = rest.sum()
-    # a rejection with nothing left can only be rounding: then p and q were equal
     return rest / total if total > 0 else p
 
 
-def matching_prefix(best: Tensor, tokens: Tensor) -> int:
-    """How many tokens are the target's own greedy choice; ``best`` [n + 1]."""
-    return accepted_length(best[: len(tokens)] == tokens)
+def _without(p: Tensor, tokens: int | Tensor) -> Tensor:
+    rest = p.clone()
+    rest[tokens] = 0.0
+    total = rest.sum()
+    return rest / total if total > 0 else p
+
+
+def lossless_chain(
+    p: Tensor, tokens: Tensor, q: Tensor | None, uniforms: Tensor
+) -> tuple[int, Tensor]:
+    """How many tokens of a chain are kept, and what the token after them is drawn from."""
+    shape = shape_of(None, len(tokens), p.device)
+    path = walk(lossless_nodes(p, tokens, shape, q, uniforms), shape)
+    return len(path), remaining(p, tokens, shape, q, path)
+
+
+def matching_nodes(best: Tensor, tokens: Tensor, shape: Shape) -> Tensor:
+    """Which nodes are the target's own greedy choice; ``best`` [nodes + 1]."""
+    return best[shape.rows] == tokens

@@ -15,6 +15,8 @@ class RuleBase:
     needs: ClassVar[frozenset[What]] = frozenset()
     cuts: ClassVar[Literal["tokens", "ends"]] = "ends"
     splits: ClassVar[frozenset[str] | None] = None
+    trees: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
     salvages: ClassVar[bool] = True
     reserve: ClassVar[int] = 0
     lossless: ClassVar[bool] = False

@@ -25,6 +25,7 @@ from semspec.loop import speculate
 from semspec.models import ModelConfig, ModelFacts
 from semspec.pace import Pace, Steady
 from semspec.protocols import Plan
+from semspec.trim import depths
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
 from tests.support.law import PROMPT, SPLITTERS, toy_kit
 from tests.support.probes import random_probe
@@ -154,11 +155,28 @@ def solve(
     return done.value, context, drafts, verdicts
 
 
+# beside their defaults: what drafters can be told to draft
+SIZE = {"tree_depth": 3, "tree_top_k": 3, "tree_nodes": 9}
+WAYS: dict[str, list[dict[str, Any]]] = {
+    "lm": [{"tree": tree, **SIZE} for tree in ("static", "dynamic", "sampled")]
+}
+
+
+def drafters() -> Iterator[tuple[str, Any]]:
+    for name, plugin in DRAFTERS.items():
+        for options in [{}, *WAYS.get(name, [])]:
+            told = "-".join(str(v) for v in options.values() if isinstance(v, str))
+            yield f"{name}-{told}".rstrip("-"), plugin.cls(**options)
+
+
 def combinations() -> Iterator[Any]:
-    for d, drafter in DRAFTERS.items():
+    for d, drafter in drafters():
         for r, rule in RULES.items():
-            for split in splits_of(rule.cls):
-                yield pytest.param(drafter.cls, r, split, id=f"{d}-{r}-{split}")
+            if drafter.levels and not rule.cls.trees:
+                continue
+            for split in ["token"] if drafter.levels else splits_of(rule.cls):
+                if split in splits_of(rule.cls):
+                    yield pytest.param(drafter, r, split, id=f"{d}-{r}-{split}")
 
 
 @pytest.mark.parametrize(("drafter", "rule", "split"), list(combinations()))
@@ -186,7 +204,7 @@ def test_loop_invariants(
 
     def again() -> tuple[Outcome, Context, list[Draft], list[Verdict]]:
         kit = kit_for(made, seed, sampling=sampling, **options)
-        return solve(drafter(), made, kit, budget, Steady(draft_length, step_cap))
+        return solve(drafter, made, kit, budget, Steady(draft_length, step_cap))
 
     outcome, context, drafts, verdicts = again()
     stop_ids = TOY.models()["target"].stop_ids
@@ -205,7 +223,9 @@ def test_loop_invariants(
 
     # drafts and verdicts are well formed
     for draft in drafts:
-        if draft.tokens:
+        if draft.parents is not None:
+            well_formed(draft, draft.parents, draft_length, stop_ids)
+        elif draft.tokens:
             assert draft.ends == sorted(set(draft.ends))
             assert draft.ends[0] >= 1
             # at most the token that revealed the last end is no unit's
@@ -213,12 +233,29 @@ def test_loop_invariants(
     judged = [draft for draft in drafts if draft.tokens]
     for draft, verdict in zip(judged, verdicts, strict=True):
         assert 0 <= verdict.keep <= len(draft.tokens)
+        if draft.parents is not None:  # a path from the root on
+            assert verdict.path is not None and len(verdict.path) == verdict.keep
+            assert [draft.parents[i] for i in verdict.path] == [-1, *verdict.path][: verdict.keep]
         if made.cuts == "ends":
             assert verdict.keep in {0, *draft.ends, len(draft.tokens)}
         assert len(verdict.scores) in {0, *range(1, len(draft.ends) + 1)}
 
+    # the record tells trees from chains, and what was kept of them
+    for done in (r for r in outcome.rounds if r.parents is not None):
+        assert len(done.parents) == len(done.drafted) == len(done.ends)
+        assert done.units_kept == len(done.kept) <= max(depths(done.parents))
+
     # same seed, same output
     assert again()[0].tokens == outcome.tokens
+
+
+def well_formed(draft: Draft, parents: list[int], levels: int, stop_ids: frozenset[int]) -> None:
+    """A tree of nodes that can each be cut; its depth is bounded, and nothing follows an end."""
+    assert len(parents) == len(draft.tokens)
+    assert draft.ends == list(range(1, len(parents) + 1))
+    assert max(depths(parents)) <= levels
+    assert not any(draft.tokens[parent] in stop_ids for parent in parents if parent >= 0)
+    assert draft.probs is None or len(draft.probs) == len(parents)
 
 
 @pytest.mark.parametrize("kind", registry.PACKAGES)

@@ -74,6 +74,16 @@ def test_speculative_output_equals_generate(
     assert outputs == reference
 
 
+@pytest.mark.parametrize("rule", ["greedy", "lossless"])
+@pytest.mark.parametrize("tree", ["static", "dynamic"])
+def test_trees_equal_generate(
+    problems: list[BenchmarkProblem], reference: dict[str, list[int]], tree: str, rule: str
+) -> None:
+    arguments = (f"accept={rule}", "split=token", f"draft.tree={tree}")
+    for concurrency in (1, 3):
+        assert solve(problems, "speculative", *arguments, f"concurrency={concurrency}") == reference
+
+
 @pytest.mark.parametrize("rule", ["random", "oracle", "logprob"])
 def test_answers_do_not_depend_on_how_many_run_at_a_time(
     problems: list[BenchmarkProblem], rule: str

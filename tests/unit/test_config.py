@@ -25,6 +25,12 @@ def test_an_option_of_the_chosen_rule_needs_no_prefix() -> None:
     assert run.build(run.compose(expanded)).accept.threshold == -3.0
 
 
+def test_an_option_of_the_plugin_under_a_preset_needs_no_prefix() -> None:
+    for draft in (["draft=qwen3-0.6b"], []):  # the default is a preset, too
+        expanded = config.expand_shorthands([*draft, "tree=static", "split=token"])
+        assert expanded == [*draft, "draft.tree=static", "split=token"]
+
+
 def test_an_option_of_another_rule_stays_unknown() -> None:
     assert config.expand_shorthands(["accept=lossless", "threshold=-3"])[1] == "threshold=-3"
     with pytest.raises(UserError, match="unknown option 'threshold'"):

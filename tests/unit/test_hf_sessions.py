@@ -166,6 +166,52 @@ def test_an_accepted_path_is_moved_and_not_read_again(leaf: int) -> None:
     assert close(answer[LOGITS], truth("llama", at.tokens + after).logits[0, len(at) - 1 :])
 
 
+@pytest.mark.parametrize("chunk", [2, 1024])
+def test_a_tree_that_grew_is_fed_its_new_nodes_alone(chunk: int) -> None:
+    engine, at = load(chunk=chunk), context(tokens(20))
+    whole = ask(load(), at, LOGITS, tokens=NODES, parents=TREE)[LOGITS]
+    assert ask(engine, at, tokens=NODES[:2], parents=TREE[:2]).fed == 22
+    for first, end in ((2, 4), (4, 7)):
+        grown = {"tokens": NODES[:end], "parents": TREE[:end], "rows_from": 20 + first}
+        answer = ask(engine, at, LOGITS, **grown)
+        assert (answer.fed, answer.cached) == (end - first, 20 + first)
+        assert close(answer[LOGITS], whole[first + 1 : end + 1])
+    # another tree with the same beginning; the same tokens under another parent are no beginning
+    other = [*NODES[:3], 7]
+    answer = ask(engine, at, LOGITS, tokens=other, parents=TREE[:4], rows_from=22)
+    assert (answer.fed, answer.cached) == (2, 22)
+    assert close(answer[LOGITS][:1], whole[3:4])
+    moved = [-1, -1, 1, 1]
+    answer = ask(engine, at, LOGITS, tokens=other, parents=moved, rows_from=23)
+    assert (answer.fed, answer.cached) == (2, 22)
+    alone = truth("llama", [*at.tokens, other[1], other[3]]).logits[0, -1:]
+    assert close(answer[LOGITS], alone)
+    at.extend([other[1], other[3], 5])  # node 2 was never on the way
+    answer = ask(engine, at, LOGITS)
+    assert (answer.fed, answer.cached) == (1, 22)
+    assert close(answer[LOGITS], truth("llama", at.tokens).logits[0, -1:])
+
+
+def test_half_a_tree_is_no_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that fails inside a tree leaves siblings in the cache, which do not follow one another."""
+    engine, at = load(chunk=22), context(tokens(20))
+    forward, passes = engine.model.forward, iter(range(9))
+
+    def fail(*args: Any) -> Any:
+        if next(passes) == 1:
+            raise MemoryError
+        return forward(*args)
+
+    monkeypatch.setattr(engine.model, "forward", fail)
+    with pytest.raises(MemoryError):
+        ask(engine, at, LOGITS, tokens=NODES, parents=TREE)
+    monkeypatch.undo()
+    at.extend([*NODES[:2], 5])  # of which only the first is on the way
+    answer = ask(engine, at, LOGITS)
+    assert (answer.fed, answer.cached) == (2, 21)
+    assert close(answer[LOGITS], truth("llama", at.tokens).logits[0, -1:])
+
+
 def test_a_tree_may_be_empty_and_must_be_ordered() -> None:
     engine, at = load(), context(tokens(5))
     assert ask(engine, at, LOGITS, tokens=[], parents=[])[LOGITS].shape == (1, VOCABULARY)

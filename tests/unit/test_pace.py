@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from semspec.pace import Adaptive, Steady
@@ -50,6 +52,20 @@ def test_it_settles_on_the_best_length(
     best = max(range(7), key=lambda n: goodput(n, a, draft, verify, write))
     pace.idle = 0
     assert pace.units() == best
+
+
+def test_a_tree_is_as_long_as_it_is_deep() -> None:
+    """Nodes beside the path cost no acceptance: they are part of what a level costs."""
+    tree, chain = Adaptive(longest=6, cap=1), Adaptive(longest=6, cap=1)
+    for kept in (3, 1, 2):
+        done = round_of(3, kept, 0.3, 1.0, 0.5)
+        chain.observe(done)
+        parents = [-1, -1, -1, 0, 0, 1, 3]
+        wide = replace(done, drafted=[0] * 7, ends=list(range(1, 8)), parents=parents)
+        tree.observe(wide)
+    assert (tree.accepted, tree.judged) == (chain.accepted, chain.judged)
+    assert (tree.draft, tree.verify, tree.write) == (chain.draft, chain.verify, chain.write)
+    assert tree.lengths == [1] * 6
 
 
 def test_it_tries_again_after_a_while_without_drafts() -> None:

@@ -12,6 +12,7 @@ from semspec.engines._lean.model import Model, Place
 from semspec.engines._lean.reader import Reader
 from semspec.engines._lean.session import Session
 from semspec.errors import UserError
+from semspec.trim import depths
 from semspec.types import Answer, Query
 
 TOGETHER = 1 << 22  # numbers: states of a pass that are held at a time for reading
@@ -22,7 +23,7 @@ class Job:
         self.query, self.session, self.answer = query, session, Answer()
         self.context = len(query.context)
         self.total = self.context + len(query.tokens)
-        self.depths = _depths(query.parents)
+        self.depths = None if query.parents is None else depths(query.parents)
         self.reader = Reader(query, self.answer, model.spec, model.weights.embed)
         if query.passes:
             self._check_room(model.spec.context_limit)
@@ -46,8 +47,10 @@ class Job:
     def begin(self, cache: Cache) -> None:
         """Keeps what is cached of the prefix and lists what must go through the model."""
         query, session = self.query, self.session
-        chain = [] if query.parents is not None else query.tokens
-        kept = session.match(query.context, chain, cache)
+        if query.parents is None:
+            kept = session.match(query.context, query.tokens, cache)
+        else:
+            kept = session.match_tree(query.context, query.tokens, query.parents, cache)
         kept = min(kept, self.reader.needed_from)
         session.crop(kept)
         self.answer.cached = kept
@@ -63,18 +66,6 @@ class Job:
             i if i <= root else root + self.depths[i - self.context]
             for i in range(start, start + count)
         ]
-
-
-def _depths(parents: Sequence[int] | None) -> list[int] | None:
-    """Depth of every node, 1 for a child of the context."""
-    if parents is None:
-        return None
-    depths: list[int] = []
-    for node, parent in enumerate(parents):
-        if not -1 <= parent < node:
-            raise UserError(f"node {node} of a tree has parent {parent}: parents come first")
-        depths.append(1 if parent == -1 else depths[parent] + 1)
-    return depths
 
 
 def _ancestors(parents: Sequence[int]) -> Tensor:
@@ -198,5 +189,5 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
             logits = model.logits(model.final(x[offset + wanted : offset + count]))
             job.reader.logits.add(logits)
             job.logits = logits[-1]
-        if not job.todo and job.query.parents is not None:
+        if job.query.parents is not None and len(job.session.tokens) > job.context:
             job.session.grown(job.context, job.query.parents)

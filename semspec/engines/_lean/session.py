@@ -48,6 +48,21 @@ class Session:
         self.verified = min(len(context), len(self.tokens))
         return len(self.tokens)
 
+    def match_tree(
+        self, context: Context, tokens: Sequence[int], parents: Sequence[int], cache: Cache
+    ) -> int:
+        """The same for a context followed by a tree: one that only grew is not fed again."""
+        known = context is self.context and self.verified == self.root == len(context)
+        if self.parents is None or not known:
+            return self.match(context, [], cache)
+        same = 0
+        cached = zip(self.tokens[self.root :], self.parents, strict=True)
+        for a, b in zip(cached, zip(tokens, parents, strict=True), strict=False):
+            if a != b:
+                break
+            same += 1
+        return self.root + same
+
     def _walk(self, tokens: Sequence[int]) -> list[int]:
         """The nodes of the cached tree along these tokens."""
         assert self.parents is not None
@@ -63,10 +78,11 @@ class Session:
         return path
 
     def crop(self, length: int) -> None:
-        """Forgets what is cached from position ``length`` on."""
+        """Forgets what is cached from index ``length`` on."""
         del self.tokens[length:]
         self.verified = min(self.verified, length)
-        self.parents = None
+        if self.parents is not None:
+            self.parents = self.parents[: length - self.root] if length > self.root else None
 
     def fed(self, tokens: Sequence[int]) -> None:
         """These went through the model, after what is cached."""
@@ -74,5 +90,5 @@ class Session:
         self.verified = min(len(self.context), len(self.tokens))
 
     def grown(self, root: int, parents: Sequence[int]) -> None:
-        """What is cached from ``root`` on is a tree."""
-        self.root, self.parents = root, list(parents)
+        """What is cached from ``root`` on is a tree, or as much of it as was fed."""
+        self.root, self.parents = root, list(parents[: len(self.tokens) - root])

@@ -1,0 +1,216 @@
+"""Growing a draft tree level by level, whoever gives the rows: a draft model, or a head on the target.
+
+    tree = BestFirst(Size(...), stop_ids)        or Fixed(...)
+    while tree.open:
+        tree.grow(rows)      # [len(tree.open), V] probabilities of what follows each open node
+    draft = tree.draft()
+
+``tree.read`` lists the nodes that a model has to read for this, parents first, those that are open at
+the end; ``reading()`` gives them as the tokens and parents of a query.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.sampling import draw
+from semspec.types import Draft, Read, What
+
+ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a tree may become."""
+
+    depth: int
+    top_k: int  # children of a node at most, and nodes of a level that have children
+    nodes: int
+
+    def __post_init__(self) -> None:
+        if min(self.depth, self.top_k, self.nodes) < 1:
+            raise UserError(
+                f"tree_depth={self.depth}, tree_top_k={self.top_k}, tree_nodes={self.nodes}:"
+                " give at least 1 of each, or leave tree= out"
+            )
+
+
+class Growth:
+    """The nodes so far, and which of them are to have children."""
+
+    def __init__(self, size: Size, stop_ids: Collection[int]) -> None:
+        self.size, self.stop_ids = size, stop_ids
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.level = 0
+        self.read: list[int] = []
+        self.open: list[int] = [ROOT]
+        self._rows: list[Tensor] = []  # of every level that was grown
+        self._row: dict[int, int] = {}  # node -> index of the row that follows it
+        self._place: dict[int, int] = {ROOT: ROOT}  # node -> index in ``read``
+
+    def grow(self, rows: Tensor) -> None:
+        """Gives the open nodes children, and opens some of these."""
+        assert len(rows) == len(self.open), (len(rows), len(self.open))
+        self._row |= {node: len(self._row) + i for i, node in enumerate(self.open)}
+        self._rows.append(rows)
+        self.level += 1
+        first = len(self.tokens)
+        self._children(rows)
+        self.open = []
+        if self.level < self.size.depth:
+            born = range(first, len(self.tokens))
+            self.open = self._opened([n for n in born if self.tokens[n] not in self.stop_ids])
+        for node in self.open:
+            self._place[node] = len(self.read)
+            self.read.append(node)
+
+    def _children(self, rows: Tensor) -> None:
+        """Appends the children of the open nodes: siblings next to one another, the first first."""
+        raise NotImplementedError
+
+    def _opened(self, born: list[int]) -> list[int]:
+        """Which of the new nodes are to have children."""
+        raise NotImplementedError
+
+    def _chosen(self) -> list[int]:
+        """The nodes of the draft, ascending, with all their ancestors."""
+        return list(range(len(self.tokens)))
+
+    def reading(self) -> tuple[list[int], list[int]]:
+        """Tokens and parents of what a model reads, the open nodes last."""
+        places = [self._place[self.parents[node]] for node in self.read]
+        return [self.tokens[node] for node in self.read], places
+
+    def draft(self, sampled: bool = False, told: bool = True) -> Draft:
+        """The tree; ``told``: with the rows at each node's parent.
+
+        They are its ``probs`` where siblings were drawn from them, and evidence where they were not.
+        """
+        chosen = self._chosen()
+        number = {ROOT: ROOT} | {node: i for i, node in enumerate(chosen)}
+        draft = Draft(
+            [self.tokens[node] for node in chosen],
+            list(range(1, len(chosen) + 1)),
+            parents=[number[self.parents[node]] for node in chosen],
+        )
+        if told:
+            rows = torch.cat(self._rows)[[self._row[self.parents[node]] for node in chosen]]
+            draft.evidence = {Read(What.PROBS): rows}
+            draft.probs = rows if sampled else None
+        return draft
+
+
+class BestFirst(Growth):
+    """The nodes that are most probable all together (EAGLE-2, Li et al. 2024, section 4).
+
+    A node's score is the cumulative log-probability of the way to it. Of every level the ``top_k``
+    best are given their ``top_k`` most probable children; of all nodes the ``nodes`` best are kept.
+    No child scores higher than its parent, so that these are closed under ancestors.
+    """
+
+    def __init__(self, size: Size, stop_ids: Collection[int]) -> None:
+        super().__init__(size, stop_ids)
+        self.scores: list[float] = []
+
+    def _children(self, rows: Tensor) -> None:
+        width = min(self.size.top_k, rows.shape[-1])
+        best = rows.topk(width, -1)
+        above = [self.scores[node] if node != ROOT else 0.0 for node in self.open]
+        sums = best.values.log().clamp_max(0.0) + torch.tensor(above, device=rows.device)[:, None]
+        # no more nodes of one level than the whole tree may have; in the order of their parents
+        count = min(self.size.nodes, sums.numel())
+        flat = sums.flatten().topk(count).indices.sort().values
+        parents, tokens = (flat // width).tolist(), best.indices.flatten()[flat].tolist()
+        scores = sums.flatten()[flat].tolist()
+        for parent, token, score in zip(parents, tokens, scores, strict=True):
+            if score > -torch.inf:
+                self.parents.append(self.open[parent])
+                self.tokens.append(token)
+                self.scores.append(score)
+
+    def _best(self, nodes: Collection[int], count: int) -> list[int]:
+        return sorted(nodes, key=lambda node: (-self.scores[node], node))[:count]
+
+    def _opened(self, born: list[int]) -> list[int]:
+        kept = self._chosen()
+        # what would not be kept itself has no children that are
+        return sorted(self._best(set(born).intersection(kept), self.size.top_k))
+
+    def _chosen(self) -> list[int]:
+        return sorted(self._best(range(len(self.tokens)), self.size.nodes))
+
+
+class Fixed(Growth):
+    """Always the same shape; a node's children are its most probable tokens, or drawn (``rng``).
+
+    Siblings are drawn one after another without replacement. How many a node has must not depend on
+    what was drawn, or they would be no sample any more; the shape sees to that.
+    """
+
+    def __init__(
+        self, size: Size, stop_ids: Collection[int], rng: random.Random | None = None
+    ) -> None:
+        super().__init__(size, stop_ids)
+        self.rng = rng
+        self.shape = fixed_shape(size.depth, size.top_k, size.nodes)
+        self._stands: dict[int, tuple[int, ...]] = {ROOT: ()}  # node -> its ranks from the root on
+
+    def _children(self, rows: Tensor) -> None:
+        for node, row in zip(self.open, rows, strict=True):
+            at = self._stands[node]
+            count = self.shape[at]
+            for rank, token in enumerate(self._picked(row, count)):
+                self._stands[len(self.tokens)] = (*at, rank)
+                self.parents.append(node)
+                self.tokens.append(token)
+
+    def _picked(self, row: Tensor, count: int) -> list[int]:
+        if self.rng is None:
+            values, best = row.topk(min(count, len(row)))
+            return [t for t, p in zip(best.tolist(), values.tolist(), strict=True) if p > 0]
+        drawn: list[int] = []
+        for _ in range(count):
+            if drawn:
+                row = row.clone() if len(drawn) == 1 else row
+                row[drawn[-1]] = 0.0
+                if not row.sum() > 0:
+                    break  # nothing else can be drawn
+            drawn.append(draw(row, self.rng.random()))
+        return drawn
+
+    def _opened(self, born: list[int]) -> list[int]:
+        return [node for node in born if self._stands[node] in self.shape]
+
+
+@lru_cache(maxsize=64)
+def fixed_shape(depth: int, top_k: int, nodes: int) -> dict[tuple[int, ...], int]:
+    """How many children each inner node has, by its ranks among its siblings from the root on.
+
+    The most promising nodes where the r-th most probable token is right with a chance as 1 / r^2.
+    """
+    total = sum(1 / rank**2 for rank in range(1, top_k + 1))
+    chances = [1 / rank**2 / total for rank in range(1, top_k + 1)]
+    children: dict[tuple[int, ...], int] = {}
+    waiting: list[tuple[float, tuple[int, ...]]] = [(-chances[0], (0,))]
+    for _ in range(nodes):
+        if not waiting:
+            break
+        chance, at = heapq.heappop(waiting)
+        *above, rank = at
+        children[tuple(above)] = rank + 1
+        if rank + 1 < top_k:
+            heapq.heappush(
+                waiting, (chance * chances[rank + 1] / chances[rank], (*above, rank + 1))
+            )
+        if len(at) < depth:
+            heapq.heappush(waiting, (chance * chances[0], (*at, 0)))
+    return children

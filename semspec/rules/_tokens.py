@@ -1,0 +1,102 @@
+"""What every rule that judges token by token has in common: one pass, one walk, one token written.
+
+A rule says what it reads and which nodes of the draft it accepts; chain or tree makes no difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from semspec.protocols import Kit, Plan
+from semspec.rules._acceptance import Shape, lossless_nodes, remaining, shape_of, walk
+from semspec.rules._base import RuleBase
+from semspec.sampling import draw_next, uniforms
+from semspec.types import Answer, Context, Draft, Query, Read, Verdict, What
+
+PROBS = Read(What.PROBS)
+
+
+class TokenRule(RuleBase):
+    """Keeps single tokens, of chains and of trees."""
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.PROBS})
+    cuts: ClassVar[Literal["tokens", "ends"]] = "tokens"
+    trees: ClassVar[bool] = True
+
+    def evidence(self) -> tuple[Read, ...]:
+        return (PROBS,)  # q, for drafts that were sampled
+
+
+@dataclass(slots=True)
+class Scored:
+    """A draft with what the target's pass over it gave."""
+
+    draft: Draft
+    answer: Answer
+    shape: Shape
+    tokens: Tensor  # [nodes], where the answer's rows are
+
+
+class TokenSession:
+    """Asks for the pass over a draft, walks it, and writes the token that follows the path."""
+
+    reads: tuple[Read, ...] = (PROBS,)
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+
+    def accepted(self, context: Context, scored: Scored) -> Tensor:
+        """Which nodes are accepted, given that the walk comes to them: bool [nodes]."""
+        raise NotImplementedError
+
+    def following(self, scored: Scored, path: list[int]) -> int:
+        """The token after the path, at whose end every child was rejected."""
+        raise NotImplementedError
+
+    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        kit = self.kit
+        answer: Answer = yield Query(
+            "target",
+            context,
+            kit.sampling,
+            kit.rng,
+            tokens=draft.tokens,
+            parents=draft.parents,
+            reads=self.reads,
+        )
+        rows = answer[self.reads[0]]
+        device = (rows[0] if isinstance(rows, tuple) else rows).device
+        shape = shape_of(draft.parents, len(draft.tokens), device)
+        scored = Scored(draft, answer, shape, torch.tensor(draft.tokens, device=device))
+        path = walk(self.accepted(context, scored), shape, draft.tokens, kit.stop_ids)
+        nodes = None if draft.parents is None else path
+        if path and draft.tokens[path[-1]] in kit.stop_ids:
+            return Verdict(len(path), path=nodes)  # nothing follows an end of text
+        return Verdict(len(path), [self.following(scored, path)], path=nodes)
+
+
+class LosslessSession(TokenSession):
+    """Speculative sampling; rules that are looser accept more and leave the rest to it."""
+
+    def accepted(self, context: Context, scored: Scored) -> Tensor:
+        kit, draft, p = self.kit, scored.draft, scored.answer[PROBS]
+        chances = uniforms(len(draft.tokens), kit.sampling, kit.rng, p.device)
+        sure = lossless_nodes(p, scored.tokens, scored.shape, draft.probs, chances)
+        loose = self.loosely(context, scored)
+        return sure if loose is None else sure | loose
+
+    def loosely(self, context: Context, scored: Scored) -> Tensor | None:
+        """Nodes that the rule accepts whatever speculative sampling says of them.
+
+        Where it accepts none, a node meets the lossless rule, with the same random numbers.
+        """
+        return None
+
+    def following(self, scored: Scored, path: list[int]) -> int:
+        p, q = scored.answer[PROBS], scored.draft.probs
+        row = remaining(p, scored.tokens, scored.shape, q, path)
+        return draw_next(row, self.kit.sampling, self.kit.rng)

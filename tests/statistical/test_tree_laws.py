@@ -1,0 +1,139 @@
+"""Trees are lossless, whatever their shape and however their nodes came about.
+
+The arithmetic has its exact tests in tests/unit/test_tree_acceptance.py; here it is in the loop,
+with drafter and engine, and two rules that public code has had must fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._trees import Growth
+from semspec.drafters.lm import LanguageModel, TreeSession
+from semspec.engines.toy import Toy
+from semspec.protocols import Kit, Plan
+from semspec.rules._tokens import PROBS, LosslessSession, Scored
+from semspec.rules.lossless import Lossless
+from semspec.rules.random import Random
+from semspec.sampling import draw_next
+from semspec.types import Context, Draft, Room, Sampling
+from tests.support.law import p_value, speculative_plan
+
+SURE = 1e-4
+TOY = Toy(vocabulary=4, seed=3)
+STOPPING = Toy(vocabulary=4, seed=3, stop=True)
+SAMPLES = 4_000
+TREES = {
+    tree: LanguageModel(tree=tree, tree_depth=3, tree_top_k=3, tree_nodes=7)
+    for tree in ("static", "dynamic", "sampled")
+}
+CASES = [
+    ("static", Sampling(1.0), 1),
+    ("dynamic", Sampling(0.6), 3),
+    ("sampled", Sampling(1.0), 1),
+    ("sampled", Sampling(0.6), 3),
+    ("dynamic", Sampling(0.8, top_p=0.9), 1),
+    ("sampled", Sampling(1.0, top_k=3), 1),
+]
+
+
+@pytest.mark.parametrize(("tree", "sampling", "concurrency"), CASES, ids=str)
+def test_trees_are_lossless(tree: str, sampling: Sampling, concurrency: int) -> None:
+    rule = Lossless()
+    plan = speculative_plan(TREES[tree], rule)
+    p = p_value(TOY, plan, rule, sampling, samples=SAMPLES, draft_length=3, concurrency=concurrency)
+    assert p > SURE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything(DrafterBase):
+    """Proposes without any model: duplicates among siblings, and nodes past an end of text."""
+
+    tokens: list[int] = field(default_factory=lambda: [3, 0, 0, 1, 2, 0, 0, 1, 3, 3])
+    parents: list[int] = field(default_factory=lambda: [-1, -1, -1, 0, 1, 1, 2, 2, 4, 6])
+
+    def open(self, kit: Kit) -> Any:
+        return EverythingSession(self)
+
+
+class EverythingSession(DraftSessionBase):
+    def __init__(self, tree: Everything) -> None:
+        self.tree = tree
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        yield from ()
+        tokens, parents = list(self.tree.tokens), list(self.tree.parents)
+        return Draft(tokens, list(range(1, len(tokens) + 1)), parents=parents)
+
+
+def test_duplicates_and_nodes_past_the_end_are_lossless() -> None:
+    """Deeper than what the budget leaves, too: three levels, of which the last round has one."""
+    rule = Lossless()
+    plan = speculative_plan(Everything(), rule)
+    assert p_value(STOPPING, plan, rule, Sampling(1.0), samples=SAMPLES) > SURE
+
+
+@pytest.mark.parametrize("tree", ["dynamic", "sampled"])
+def test_trees_inside_a_step_are_lossless(tree: str) -> None:
+    """Every drafted step is rejected: what comes out was all written by trees."""
+    rule = Random(rate=0.0)
+    plan = speculative_plan(LanguageModel(), rule, nested=TREES[tree])
+    options = {"split": "paragraph", "step_cap": 3, "samples": SAMPLES // 2}
+    assert p_value(STOPPING, plan, rule, Sampling(1.0), **options) > SURE  # type: ignore[arg-type]
+
+
+class Claiming(TreeSession):
+    """Says, wrongly, that its most probable tokens were drawn from the rows they stand in."""
+
+    def _seed(self, depth: int) -> Growth:
+        tree = super()._seed(depth)
+        honest = tree.draft
+
+        def draft(sampled: bool = False, told: bool = True) -> Draft:
+            return honest(sampled=True)
+
+        tree.draft = draft  # type: ignore[method-assign]
+        return tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims(LanguageModel):
+    def open(self, kit: Kit) -> Claiming:
+        return Claiming(kit, self)
+
+
+def test_quotients_on_trees_that_were_not_sampled_are_found_out() -> None:
+    rule = Lossless()
+    plan = speculative_plan(Claims(tree="static", tree_depth=2, tree_top_k=3, tree_nodes=5), rule)
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=3_000, draft_length=2) < 1e-12
+
+
+class Independent(LosslessSession):
+    """One draw for each branch, as if it had not been asked before."""
+
+    def accepted(self, context: Context, scored: Scored) -> Tensor:
+        p = scored.answer[PROBS]
+        chances = torch.tensor([self.kit.rng.random() for _ in scored.draft.tokens])
+        return chances < p[scored.shape.rows, scored.tokens]
+
+    def following(self, scored: Scored, path: list[int]) -> int:
+        row = scored.answer[PROBS][path[-1] + 1 if path else 0]
+        return draw_next(row, self.kit.sampling, self.kit.rng)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Independently(Lossless):
+    def open(self, kit: Kit) -> Independent:
+        return Independent(kit)
+
+
+def test_a_draw_for_each_branch_is_found_out() -> None:
+    rule = Independently()
+    plan = speculative_plan(TREES["static"], rule)
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=3_000, draft_length=3) < 1e-12
