@@ -74,6 +74,8 @@ def _trim_tree(
     draft.tokens = [tokens[node] for node in nodes]
     draft.parents = [stays.get(parents[node], -1) for node in nodes]
     draft.ends = list(range(1, len(nodes) + 1))
+    if draft.origins:
+        draft.origins = [draft.origins[node] for node in nodes]
     if draft.probs is not None:
         draft.probs = draft.probs[nodes]
     draft.evidence = {

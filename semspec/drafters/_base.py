@@ -24,7 +24,7 @@ class DrafterBase:
     @property
     def reach(self) -> int:
         """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
-        return 0
+        return self.levels
 
 
 class DraftSessionBase:

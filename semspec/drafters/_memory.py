@@ -87,25 +87,29 @@ class Memory:
         self._sketch = Sketch(width)
 
     def catch_up(self, context: Context, kit: Kit) -> Plan[None]:
-        """Asks for what is missing before the last token, whose own row its next pass will bring."""
+        """Asks for what is missing before the last token.
+
+        Its own row comes with the next pass, and is left to it: what is known then depends on the
+        text alone, and not on how the rows came.
+        """
         if not self.reads or self.known >= len(context) - 1:
             return
         answer: Answer = yield Query(
             "target", context, kit.sampling, kit.rng, reads=self.reads, rows_from=self.known
         )
-        self.see(Seen(self.known, len(context) - self.known, answer.values))
+        self.see(Seen(self.known, len(context) - 1 - self.known, answer.values))
 
     def see(self, seen: Seen) -> None:
         """Rows that follow what is known; after a gap nothing is kept that ``catch_up`` asks for."""
-        start, end = seen.start, seen.start + seen.count
+        start, end = seen.start, seen.start + seen.count  # there may be rows beyond
         if start > self.known or end <= self.known:
             return
         if self.hidden is not None:
-            new = self._sketch(_array(seen.values[self.hidden][:, 0]))
+            new = self._sketch(_array(seen.values[self.hidden][: seen.count, 0]))
             self.states = with_room(self.states, end, new.shape[1])
             self.states[start:end] = new
         if self.top is not None:
-            ids = _array(seen.values[self.top][0])
+            ids = _array(seen.values[self.top][0][: seen.count])
             self.tops = with_room(self.tops, end, ids.shape[1])
             self.tops[start:end] = ids
         self.known = end

@@ -21,7 +21,9 @@ class Proposal:
     ) -> None:
         self.kit, self.room, self.found = kit, room, found
         self.tree = tree and kit.trees
-        self.nodes = min(nodes, room.tokens)
+        self.nodes = nodes
+        # the rest of the loop holds trees to tokens: one to a unit, and one to a level
+        self.deepest = min(room.tokens, room.units) if self.tree else room.limit
         self.grade = 0  # ``Draft.grade``
         self.tokens: list[int] = []
         self.parents: list[int] = []
@@ -35,7 +37,7 @@ class Proposal:
         if known is not None:
             return known
         depth = 1 if parent == ROOT else self._depths[parent] + 1
-        if depth > self.room.limit or len(self.tokens) >= self.nodes:
+        if depth > self.deepest or len(self.tokens) >= self.nodes:
             return None
         if parent != ROOT and self.tokens[parent] in self.kit.stop_ids:
             return None  # nothing follows an end of text
@@ -54,7 +56,7 @@ class Proposal:
             parent = self._children[parent, tokens[at]]
             at += 1
         depth = 0 if parent == ROOT else self._depths[parent]
-        room = min(self.room.limit - depth, self.nodes - len(self.tokens))
+        room = min(self.deepest - depth, self.nodes - len(self.tokens))
         new = tokens[at : at + room]
         if room <= 0 or not new or (parent != ROOT and self.tokens[parent] in self.kit.stop_ids):
             return
@@ -62,7 +64,9 @@ class Proposal:
             new = new[: 1 + next(i for i, t in enumerate(new) if t in self.kit.stop_ids)]
         first = len(self.tokens)
         parents = [parent, *range(first, first + len(new) - 1)]
-        self._children.update(zip(zip(parents, new, strict=True), range(first, first + len(new)), strict=True))
+        self._children.update(
+            zip(zip(parents, new, strict=True), range(first, first + len(new)), strict=True)
+        )
         self.tokens += new
         self.parents += parents
         self.origins += [origin] * len(new)

@@ -100,11 +100,12 @@ class TokenRecyclingSession(RememberingSession):
     def _after(self, token: int) -> list[int]:
         """What the target thought of after this token, the likeliest first."""
         row = self.matrix[token].tolist() if token < len(self.matrix) else []
-        return [] if NOTHING in row else row
+        return row[: row.index(NOTHING)] if NOTHING in row else row
 
     def _recycle(self, context: Context) -> None:
         """Row x of the matrix becomes the target's top tokens at the newest position of x."""
-        new = context.tokens[self._recycled : self.memory.known]
+        # a row of the last token itself may be there or not: left out, the text alone decides
+        new = context.tokens[self._recycled : min(self.memory.known, len(context) - 1)]
         if not new:
             return
         needed = max(new) + 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import torch
 
 from semspec.engines.toy import Toy
-from semspec.protocols import Kit, Plan
-from semspec.types import Draft, Sampling
+from semspec.protocols import DraftSession, Kit, Plan
+from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, What
 from tests.support.law import toy_kit
 
 
@@ -26,3 +28,36 @@ def answerless(plan: Plan[Draft]) -> Draft:
     draft = stop.value.value
     assert isinstance(draft, Draft)
     return draft
+
+
+@dataclass(slots=True)
+class Script:
+    """A target that says what it is told to: a state and top tokens by position, embeddings by token."""
+
+    states: Sequence[Sequence[float]]
+    tops: Sequence[Sequence[int]]
+    embeddings: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    asked: list[Query] = field(default_factory=list)
+
+    def read(self, read: Read, rows: slice, tokens: Sequence[int]) -> Any:
+        if read.what is What.HIDDEN:
+            return torch.tensor(self.states[rows])[:, None]
+        if read.what is What.TOP_K:
+            ids = torch.tensor(self.tops[rows])[:, : read.k]
+            return ids, torch.zeros(ids.shape)
+        assert read.what is What.EMBEDDINGS, read
+        return torch.tensor([self.embeddings[token] for token in tokens])
+
+    def draft(self, session: DraftSession, context: Context, room: Room) -> Draft:
+        plan = session.draft(context, room)
+        try:
+            query = next(plan)
+            while True:
+                assert isinstance(query, Query)
+                self.asked.append(query)
+                rows = slice(query.rows_from, len(context))
+                values = {read: self.read(read, rows, query.tokens) for read in query.reads}
+                query = plan.send(Answer(values=values))
+        except StopIteration as stop:
+            draft: Draft = stop.value
+            return draft

@@ -74,6 +74,8 @@ def toy_kit(
         rng=random.Random(seed),
         evidence=rule.evidence() if rule is not None else (),
         salvage=salvage,
+        trees=rule is not None and rule.trees and split == "token",
+        layers=engine.layers,
     )
 
 
@@ -96,7 +98,10 @@ def speculative_plan(
         pen = None
         if nested is not None:
             inner = replace(
-                own_rng(kit, "nested"), boundary=TokenBoundary, evidence=Lossless().evidence()
+                own_rng(kit, "nested"),
+                boundary=TokenBoundary,
+                evidence=Lossless().evidence(),
+                trees=True,
             )
             pen = Pen(nested.open(inner), Lossless().open(inner), 2)
         return speculate(
