@@ -260,11 +260,8 @@ def check(config: RunConfig) -> None:
             " target's pass over it: leave salvage=true out, or choose another rule"
         )
     _check_trees(config)
-    if rule.compares and not config.draft.rows and not config.draft.plain:
-        raise UserError(
-            f"accept={_name('accept', rule)} compares the drafter's probabilities with the target's,"
-            f" and draft={_name('draft', config.draft)} has none: use draft=lm, or accept=typical"
-        )
+    _check_rows("draft", config.draft, "accept", config.accept)
+    _check_rows("nested", config.nested, "nested_accept", config.nested_accept)
     if config.ahead and not config.draft.ahead:
         raise UserError(
             f"draft={_name('draft', config.draft)} cannot draft ahead of a verdict: leave ahead=true"
@@ -311,6 +308,14 @@ def _check_trees(config: RunConfig) -> None:
         raise UserError(
             f"nested={_name('nested', config.nested)} drafts trees of tokens, and nested_accept="
             f"{_name('nested_accept', config.nested_accept)} judges chains alone: use nested_accept=lossless"
+        )
+
+
+def _check_rows(group: str, drafter: Any, of: str, rule: Any) -> None:
+    if rule.compares and not drafter.rows and not drafter.plain:
+        raise UserError(
+            f"{of}={_name(of, rule)} compares the drafter's probabilities with the target's, and"
+            f" {group}={_name(group, drafter)} has none: use {group}=lm, or {of}=typical"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from omegaconf import MISSING
 
 from semspec.errors import UserError
 from semspec.hub import locate
+from semspec.types import Role
 
 PACKAGE = Path(__file__).parent
 EMBEDDED = "embedded/"  # what is shipped with the package: ``path: embedded/tiny-target``
@@ -55,6 +57,22 @@ class ModelFacts:
     layers: int
     width: int
     tokenizer: str  # fingerprint, see Text
+
+
+class KnownModels(Mapping[Role, ModelFacts]):
+    """The facts of a run's models; weights are hashed when somebody asks, not before."""
+
+    def __init__(self, models: Mapping[Role, tuple[ModelConfig, str]]) -> None:
+        self._models = dict(models)  # and the fingerprint of each one's tokenizer
+
+    def __getitem__(self, role: Role) -> ModelFacts:
+        return facts(*self._models[role])
+
+    def __iter__(self) -> Iterator[Role]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
 
 
 def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:

@@ -18,17 +18,14 @@ from semspec.config import RunConfig
 from semspec.driver import Driver
 from semspec.errors import UserError
 from semspec.loop import Extras, Pen, decode_plainly, speculate
-from semspec.models import ModelFacts, facts
+from semspec.models import KnownModels, ModelConfig
 from semspec.pace import Adaptive, Steady
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.records import Mode
-from semspec.rules._base import RuleBase
 from semspec.splitters.token import TokenBoundary
 from semspec.text import Text
-from semspec.thinking import Thinking
+from semspec.thinking import OPEN, Thinking
 from semspec.types import Context, Outcome, Role
-
-THINK = "<think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +55,12 @@ class Solver:
         own = {role: model.fetch() for role, model in self.rule.models().items()}
         self.text = Text(str(target))
         self.draft_text = Text(str(draft)) if draft is not None else None
-        if type(self.rule).prepare is not RuleBase.prepare:  # weights are hashed for artifacts only
-            known: dict[Role, ModelFacts] = {"target": facts(config.model, self.text.fingerprint)}
-            if self.draft_text is not None and drafting is not None:
-                known["draft"] = facts(drafting.model, self.draft_text.fingerprint)
-            self.rule = self.rule.prepare(known, config.split, config.temperature)
+        known: dict[Role, tuple[ModelConfig, str]] = {
+            "target": (config.model, self.text.fingerprint)
+        }
+        if self.draft_text is not None and drafting is not None:
+            known["draft"] = (drafting.model, self.draft_text.fingerprint)
+        self.rule = self.rule.prepare(KnownModels(known), config.split, config.temperature)
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
         try:
@@ -214,8 +212,8 @@ class Solver:
         """The turn as text; templates of reasoning models open the thinking in the prompt."""
         stop_ids = self.engines["target"].stop_ids
         text = self.text.decode([t for t in tokens if t not in stop_ids])
-        opened = prompt.rstrip().endswith(THINK)
-        return prompt[prompt.rindex(THINK) :] + text if opened else text
+        opened = prompt.rstrip().endswith(OPEN)
+        return prompt[prompt.rindex(OPEN) :] + text if opened else text
 
     def close(self) -> None:
         for engine in self.engines.values():

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError, first_line
+from semspec.thinking import OPEN
 
 _TURN = "an-open-turn"  # stands for the running turn while the template is rendered
-_THINK = "<think>"
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -151,9 +151,9 @@ class Text:
                 f"the chat template of '{self.name}' leaves turns out, so the model cannot be asked"
                 " about its own: mend the template"
             )
-        opened = text.rpartition(question)[2].rstrip().endswith(_THINK)
-        if not opened and _THINK in self.added:
-            text += f"{_THINK}\n"
+        opened = text.rpartition(question)[2].rstrip().endswith(OPEN)
+        if not opened and OPEN in self.added:
+            text += f"{OPEN}\n"
         text += prefill
         self._asides[question, prefill] = text, self.encode(text)
         return self._asides[question, prefill]

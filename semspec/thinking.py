@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-CLOSE = "</think>"
+OPEN, CLOSE = "<think>", "</think>"
 
 
 class Thinking:
     """Watches a text for the tag that closes the thinking, in one token or spread over several."""
 
-    def __init__(self, piece: Callable[[int], str]) -> None:
-        self._piece = piece
+    def __init__(self, piece: Callable[[int], str], tag: str = CLOSE) -> None:
+        self._piece, self._tag = piece, tag
         self._tail = ""
         self.over = False
 
@@ -38,7 +38,7 @@ class Thinking:
     def _scan(self, tail: str, tokens: Sequence[int]) -> tuple[int, str, bool]:
         for count, token in enumerate(tokens, start=1):
             tail += self._piece(token)
-            if CLOSE in tail:
+            if self._tag in tail:
                 return count, "", True
-            tail = tail[-len(CLOSE) :]
+            tail = tail[-len(self._tag) :]
         return len(tokens), tail, False

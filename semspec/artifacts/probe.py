@@ -19,7 +19,7 @@ from torch import Tensor
 from semspec.artifacts import base
 from semspec.errors import UserError
 from semspec.models import ModelFacts
-from semspec.probes.features import Features, of_logprobs
+from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
 from semspec.probes.mlp import NAMES, Folded, shapes
 from semspec.types import Read, What
 
@@ -53,6 +53,9 @@ class Probe:
         with torch.inference_mode():
             self._folded = Folded(weights, self.tensors["mean"], self.tensors["std"], activation)
         self._device = torch.device("cpu")
+        guard = self.config.get("guard")
+        # the least likely token that a step may have, see ``probes.make``
+        self.guard = float(guard["lowest"]) if guard else -torch.inf
         layers = self.features.layers
         pooled = [
             Read(What.POOLED, layers=layers, reduce=p)  # type: ignore[arg-type]
@@ -173,6 +176,7 @@ class Probe:
         ``reads`` are those that ``values`` answers: of ``reads(spans)``, or ``draft_reads()``.
         """
         count, parts = len(spans), []
+        beyond: list[int] = []  # steps with a token unlike all that the probe was trained on
         with torch.inference_mode():
             for read in reads:
                 if read.what is not What.POOLED:
@@ -184,17 +188,25 @@ class Probe:
             if self.features.logprobs:
                 logprobs = values[LOGPROBS].tolist()
                 rows = [of_logprobs(logprobs[a:b]) for a, b in spans]
+                beyond = [unit for unit, row in enumerate(rows) if row[0] < self.guard]
                 parts.append(torch.tensor(rows, device=values[LOGPROBS].device))
             x = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
             if x.device != self._device:
                 self._folded.to(x.device)
                 self._device = x.device
-            return self._folded(x.float())
+            scores = self._folded(x.float())
+            if beyond:
+                scores[beyond] = 0.0
+            return scores
 
     def of_rows(self, rows: Tensor) -> Tensor:
         """The same of features that are assembled already [rows, features]."""
         with torch.inference_mode():
-            return self._folded(rows.float())
+            scores = self._folded(rows.float())
+            if self.features.logprobs:
+                lowest = rows[:, rows.shape[1] - len(LOGPROB_NAMES)]
+                scores[lowest < self.guard] = 0.0
+            return scores
 
 
 def _features(config: Mapping[str, Any]) -> Features:
@@ -223,6 +235,9 @@ def _layout(config: Mapping[str, Any]) -> base.Layout:
         raise ValueError(f"pooling {features.pooling}")
     if any(i > layers for i in features.layers) or told["activation"] not in ("relu", "gelu"):
         raise ValueError("layers or activation")
+    guard = config.get("guard")
+    if guard is not None and not isinstance(guard["lowest"], int | float):
+        raise ValueError("guard.lowest is no number")
     size = features.size(layers, width)
     if len(hidden) != 2 or not size:
         raise ValueError("a probe has two hidden layers and at least one feature")

@@ -25,8 +25,9 @@ from semspec.probes.sources import Question, questions
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.rules.logprob import LogProb
 from semspec.rules.lossless import Lossless
-from semspec.solver import THINK, Solver
+from semspec.solver import Solver
 from semspec.splitters._units import unit_ends
+from semspec.thinking import OPEN
 from semspec.types import Answer, Boundary, Context, Generate, Query, Role
 
 FILE = "chains.jsonl"
@@ -174,8 +175,8 @@ def _cut(pair: Pair, question: Question, tokens: list[int] | None) -> Chain:
     prompt, ids = pair.text.prompt(question.question)
     if tokens is None:
         assert question.thinking is not None
-        opened = prompt.rstrip().endswith(THINK)  # templates of reasoning models open the thinking
-        tokens = pair.text.encode(("" if opened else f"{THINK}\n") + question.thinking)
+        opened = prompt.rstrip().endswith(OPEN)  # templates of reasoning models open the thinking
+        tokens = pair.text.encode(("" if opened else f"{OPEN}\n") + question.thinking)
     ends = unit_ends(pair.boundary(), tokens)
     if not ends or ends[-1] < len(tokens):
         ends.append(len(tokens))  # what was left open is a step, too

@@ -40,6 +40,8 @@ from semspec.probes.train import Trained, predict, train
 from semspec.text import Text
 
 CURVE = (0.12, 0.25, 0.5, 1.0)  # of the training chains: the learning curve
+ACCEPTABLE = 0.05  # least semantic probability of a step that may be kept
+GUARD = 0.005  # share of the acceptable training steps that lies below the guard
 
 
 def default_folder(config: ProbeConfig) -> Path:
@@ -137,8 +139,11 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
             told = metrics.figures(score, rows.target.numpy()[index["test"]])
             curve.append({"share": share, "rows": len(chosen)} | told)
     assert made is not None
-    score = predict(made, rows, index["test"])
     truth = rows.target.numpy()[index["test"]]
+    score = predict(made, rows, index["test"])
+    guard = _guard(rows, index["train"] + index["validation"])
+    if guard is not None:
+        score[rows.lowest[index["test"]] < guard["lowest"]] = 0.0
     bins = metrics.calibration(score, truth)
     beside = metrics.baselines(rows, index["train"], index["test"], config.train_seed)
     own_scale = {label: label.startswith("ridge") for label in beside}
@@ -153,12 +158,29 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
         "learning_curve": curve,
     }
     told_config = _config(config, rows, model, made, measured, index)
+    if guard is not None:
+        told_config["guard"] = guard
     texts = {"README.md": card(name, told_config)}
     texts |= plots(score, truth, bins, curve, config.train_seed)
     tensors = {key: w.half() for key, w in made.weights.items()}
     tensors |= {"mean": made.mean, "std": made.std}
     tensors |= _calibration(rows, score, index["test"])
     return Probe(told_config, tensors, texts, name)
+
+
+def _guard(rows: Rows, seen: Sequence[int]) -> dict[str, float] | None:
+    """The log-probability below which hardly any step lay that the model would say.
+
+    A perceptron may say anything about steps unlike all that it was trained on; a token that no
+    acceptable step had shows such a step, and it is scored 0.
+    """
+    if not rows.features.logprobs:
+        return None
+    target = rows.target.numpy()[list(seen)]
+    lowest = rows.lowest[list(seen)][target >= ACCEPTABLE]
+    if not len(lowest):
+        return None
+    return {"lowest": float(np.quantile(lowest, GUARD)), "share": GUARD}
 
 
 def _parts(score: np.ndarray, rows: Rows, index: Sequence[int], scaled: bool) -> dict[str, Any]:

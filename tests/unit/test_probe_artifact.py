@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelConfig, facts, weights_fingerprint
-from semspec.probes.features import of_logprobs
+from semspec.probes.features import LOGPROB_NAMES, of_logprobs
 from semspec.types import Read, What
 from tests.support.pair import DRAFT
 from tests.support.probes import FACTS, LAYERS, WIDTH, random_probe
@@ -78,6 +78,23 @@ def test_scores_are_those_of_the_formula(options: dict[str, Any]) -> None:
         assert found.shape == (len(spans),)
         assert found.dtype == torch.float32
         assert found.tolist() == pytest.approx(slowly(probe, values, spans), abs=1e-5)
+
+
+def test_a_step_unlike_all_that_was_seen_is_scored_0() -> None:
+    probe = random_probe(logprobs=True, pooling=("mean",))
+    values = values_for(probe, SPANS)
+    values[LOGPROBS][:] = -1.0
+    before = probe.score(values, probe.reads(SPANS), SPANS)
+    probe.guard = -9.0
+    assert torch.equal(probe.score(values, probe.reads(SPANS), SPANS), before)
+    values[LOGPROBS][4] = -9.5  # in the second step
+    scores = probe.score(values, probe.reads(SPANS), SPANS)
+    assert scores[1] == 0
+    assert torch.equal(scores[[0, 2]], before[[0, 2]])
+    rows = torch.zeros(2, probe.features.size(LAYERS, WIDTH))
+    rows[1, -len(LOGPROB_NAMES)] = -9.5  # of_rows knows the same features, put together before
+    assert probe.of_rows(rows)[0] > 0
+    assert probe.of_rows(rows)[1] == 0
 
 
 def test_a_generated_tail_that_is_no_step_is_left_out() -> None:

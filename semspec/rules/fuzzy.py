@@ -1,0 +1,79 @@
+"""Fuzzy speculative decoding: a token is kept where the two models think alike, whatever it is.
+
+Holsman et al. 2025, "Fuzzy Speculative Decoding for a Tunable Accuracy-Runtime Tradeoff", section 3:
+    accept x  iff  D(p, q) < threshold,
+p and q being the target's and the drafter's distributions at its place. Published thresholds are 0.4 to
+0.8 with the reverse divergence. Where the models differ the paper draws from p; here the drafted token
+meets the lossless rule first. A draft without rows (retrieval, any at temperature 0) has no q: it is
+judged by the lossless rule alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.protocols import Kit
+from semspec.registry import register
+from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
+from semspec.types import Context
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL(p || q) = sum p log(p / q) in nats; infinite where q says never and p does not."""
+    return (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(-1)
+
+
+def _js(p: Tensor, q: Tensor) -> Tensor:
+    """JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2, m = (p + q) / 2; at most log 2."""
+    middle = (p + q) / 2
+    return (_kl(p, middle) + _kl(q, middle)) / 2
+
+
+DIVERGENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "kl": _kl,
+    "reverse_kl": lambda p, q: _kl(q, p),
+    "js": _js,
+    "tv": lambda p, q: (p - q).abs().sum(-1) / 2,
+}
+
+
+@register("accept", "fuzzy")
+@dataclass(frozen=True, kw_only=True)
+class Fuzzy(TokenRule):
+    """Keeps tokens where target and drafter think alike (FSD); else lossless."""
+
+    threshold: float = 0.4
+    divergence: str = "reverse_kl"  # kl: of q from p, reverse_kl: of p from q; js, tv
+
+    compares: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.divergence not in DIVERGENCES:
+            raise UserError(
+                f"accept.divergence={self.divergence}: give one of {', '.join(DIVERGENCES)}"
+            )
+        if not self.threshold >= 0:
+            raise UserError(f"accept.threshold={self.threshold}: divergences are 0 or more")
+
+    def open(self, kit: Kit) -> FuzzySession:
+        return FuzzySession(kit, self)
+
+
+class FuzzySession(LosslessSession):
+    def __init__(self, kit: Kit, rule: Fuzzy) -> None:
+        super().__init__(kit)
+        self.rule = rule
+
+    def loosely(self, context: Context, scored: Scored) -> Tensor | None:
+        draft, p = scored.draft, scored.answer[PROBS]
+        q = draft.probs if draft.probs is not None else draft.evidence.get(PROBS)
+        if q is None or self.kit.sampling.greedy:
+            return None
+        measure = DIVERGENCES[self.rule.divergence]
+        return measure(p[scored.shape.rows], q[: len(scored.tokens)]) < self.rule.threshold

@@ -1,0 +1,83 @@
+"""Relaxed acceptance: a token is kept that is among the target's favourites and not far behind.
+
+TensorRT-LLM, "Relaxed acceptance" of speculative decoding for DeepSeek-R1: with the target's
+distribution p before temperature,
+    accept x  iff  x is among the k most probable  and  p(x) >= max p - delta,
+k = 10 and delta = 0.6 in its documentation, and there within the thinking only: a slip in a chain of
+thought can be mended, one in the answer cannot. What is not kept so meets the lossless rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.protocols import Kit
+from semspec.registry import register
+from semspec.rules._acceptance import Shape
+from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
+from semspec.thinking import OPEN, Thinking
+from semspec.types import Context, Read, What
+
+
+@register("accept", "topk_delta")
+@dataclass(frozen=True, kw_only=True)
+class TopKDelta(TokenRule):
+    """Keeps tokens among the target's top k, at most delta behind its favourite; else lossless."""
+
+    k: int = 10
+    delta: float = 0.6
+    only_in_think: bool = False  # what follows the thinking is judged by the lossless rule alone
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.PROBS, What.TOP_K})
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or not 0 <= self.delta <= 1:
+            raise UserError(
+                f"accept.k={self.k}, accept.delta={self.delta}: k is at least 1, delta is a"
+                " difference of probabilities, 0 to 1"
+            )
+
+    def open(self, kit: Kit) -> TopKDeltaSession:
+        return TopKDeltaSession(kit, self)
+
+
+class TopKDeltaSession(LosslessSession):
+    def __init__(self, kit: Kit, rule: TopKDelta) -> None:
+        super().__init__(kit)
+        self.rule = rule
+        self.top = Read(What.TOP_K, k=rule.k)
+        self.reads = (PROBS, self.top)
+        self.opening, self.thinking = Thinking(kit.piece, OPEN), Thinking(kit.piece)
+        self.opened = kit.prompt.rstrip().endswith(OPEN)
+        self.seen = -1  # how much of the context these have been through
+
+    def loosely(self, context: Context, scored: Scored) -> Tensor | None:
+        ids, logprobs = scored.answer[self.top]
+        near = near_nodes(ids, logprobs, scored.tokens, scored.shape, self.rule.delta)
+        return near & within if (within := self._thought(context, scored)) is not None else near
+
+    def _thought(self, context: Context, scored: Scored) -> Tensor | None:
+        """Which nodes belong to the thinking; None where that does not matter."""
+        if not self.rule.only_in_think:
+            return None
+        new = context.tokens[self.seen if self.seen >= 0 else context.prompt_length :]
+        self.seen = len(context)
+        self.opening.feed(new)
+        self.thinking.feed(new)
+        draft = scored.draft
+        parents = draft.parents or range(-1, len(draft.tokens) - 1)
+        over = self.thinking.closed_before(draft.tokens, parents)
+        opened = self.opened or self.opening.over
+        return torch.tensor([opened and not closed for closed in over], device=scored.tokens.device)
+
+
+def near_nodes(ids: Tensor, logprobs: Tensor, tokens: Tensor, shape: Shape, delta: float) -> Tensor:
+    """Which nodes are near their row's favourite, bool [nodes]; ``ids``, ``logprobs`` [nodes + 1, k]."""
+    p = logprobs.exp()
+    near = p >= p[:, :1] - delta
+    return ((ids[shape.rows] == tokens[:, None]) & near[shape.rows]).any(-1)

@@ -1,0 +1,58 @@
+"""Typical acceptance: a token is kept where it is likely enough for how sure the target is.
+
+Cai et al. 2024, "Medusa", section 2.3.1: with the target's distribution p after temperature,
+    accept x  iff  p(x) > min(epsilon, delta * exp(-H(p))),
+H being the entropy in nats. The values are those of the authors' code (posterior_threshold 0.09,
+posterior_alpha 0.3). There the first token is always the target's own; here, what is not typical
+meets the lossless rule. Not the target's law: more likely tokens become more likely still.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.protocols import Kit
+from semspec.registry import register
+from semspec.rules._acceptance import Shape
+from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
+from semspec.types import Context
+
+
+@register("accept", "typical")
+@dataclass(frozen=True, kw_only=True)
+class Typical(TokenRule):
+    """Keeps tokens that are likely enough for how sure the target is (Medusa); else lossless."""
+
+    epsilon: float = 0.09  # what is likelier is always kept
+    delta: float = 0.3  # what is asked where the target is unsure, as a share of exp(-entropy)
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon >= 0 and self.delta >= 0):
+            raise UserError(
+                f"accept.epsilon={self.epsilon}, accept.delta={self.delta}: probabilities to be"
+                " exceeded, give 0 (everything is kept) or more"
+            )
+
+    def open(self, kit: Kit) -> TypicalSession:
+        return TypicalSession(kit, self)
+
+
+class TypicalSession(LosslessSession):
+    def __init__(self, kit: Kit, rule: Typical) -> None:
+        super().__init__(kit)
+        self.rule = rule
+
+    def loosely(self, context: Context, scored: Scored) -> Tensor:
+        p = scored.answer[PROBS]
+        return typical_nodes(p, scored.tokens, scored.shape, self.rule.epsilon, self.rule.delta)
+
+
+def typical_nodes(p: Tensor, tokens: Tensor, shape: Shape, epsilon: float, delta: float) -> Tensor:
+    """Which nodes are typical, bool [nodes]; ``p`` [nodes + 1, V]."""
+    entropy = -torch.special.xlogy(p, p).sum(-1)
+    least = (delta * (-entropy).exp()).clamp_max(epsilon)
+    return p[shape.rows, tokens] > least[shape.rows]
