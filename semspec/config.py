@@ -99,7 +99,7 @@ HELP = {
     "engine": "what runs the models",
     "benchmark": "the problems",
     "split": "the unit of drafting",
-    "draft_length": "units drafted at a time (of trees: their own tree_depth)",
+    "draft_length": "units drafted at a time (trees and lookups of tokens have sizes of their own)",
     "step_cap": "tokens in a unit at most (0: 1 for split=token, else 512)",
     "temperature": "0 is greedy",
     "top_k": "0 is all",

@@ -25,7 +25,8 @@ class Job:
         self.total = self.context + len(query.tokens)
         self.depths = None if query.parents is None else depths(query.parents)
         self.reader = Reader(query, self.answer, model.spec, model.weights.embed)
-        self._check_room(model.spec.context_limit)
+        if query.passes:
+            self._check_room(model.spec.context_limit)
         self.todo: list[int] = []
         self.logits: Tensor | None = None  # [vocabulary] to draw the next token from
 
