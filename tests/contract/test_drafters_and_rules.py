@@ -219,7 +219,7 @@ def combinations() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("drafter", "rule", "split"), list(combinations()))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     draft_length=st.integers(1, 4),
