@@ -46,6 +46,7 @@ FEW = {
         *PLUS,
         *("salvage=true", "nested=lm", "ahead=true", "adaptive=true", "draft_length=4"),
     ),
+    "rsd 0.5": ("accept=rsd", "threshold=0.5"),
     "semantic_risk 0.02": ("accept=semantic_risk", "risk=0.02"),
     "semantic_risk 0.05": ("accept=semantic_risk", "risk=0.05"),
     "semantic_risk 0.10": ("accept=semantic_risk", "risk=0.10"),

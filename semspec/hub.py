@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -51,11 +51,13 @@ class Wanted:
 
         return [n for n in names if among(n, self.patterns) and not among(n, self.unwanted)]
 
-    def check(self, names: Iterable[str], at: str) -> None:
-        """Refuses a repository for what it holds, wanted or not."""
+    def check(self, names: Collection[str], at: str) -> None:
+        """Refuses a repository for what it holds, wanted or not, and one that holds nothing wanted."""
         wrong = self.refuses(names) if self.refuses else None
         if wrong:
             raise UserError(f"{at} holds {wrong}: it is not loaded; take another {self.noun}")
+        if not self.of(names):
+            raise UserError(f"{at} holds no {self.noun}: check {self.option}")
 
 
 MODEL = Wanted(
@@ -118,7 +120,7 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
     if revision is not None and not _REVISION.fullmatch(revision):
         raise UserError(f"'{revision}' is no revision: give a branch, a tag or a commit")
     at = f"{repo} at revision {revision}" if revision else repo
-    with told(repo, at, wanted):
+    with hub_errors(repo, at, wanted):
         cache = _Cache(repo, wanted, access)
         known = revision if revision and _COMMIT.fullmatch(revision) else None
         if known and not access.force and cache.lacks(known) == []:
@@ -129,8 +131,6 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
         commit, listing = list_files(repo, revision, wanted, access.token)
         cache.remember(commit, listing, revision or "main")
         wanted.check(listing, at)
-        if not wanted.of(listing):
-            raise UserError(f"{at} holds no {wanted.noun}: check {wanted.option}")
         for last in (False, True):  # what a disk or the way here has spoilt is fetched once more
             lacking = wanted.of(listing) if access.force else cache.lacks(commit) or []
             if lacking:
@@ -215,33 +215,37 @@ class _Cache:
         root = access.cache_dir or Path(constants.HF_HUB_CACHE)
         self.root = root / f"{wanted.repo_type}s--{repo.replace('/', '--')}"
         self.own = self.root / ".semspec"
+        self.listings: dict[str, Listing] = {}  # of this load
 
     def folder(self, commit: str) -> Path:
         return self.root / "snapshots" / commit
 
     def listing(self, commit: str) -> Listing | None:
+        if commit in self.listings:
+            return self.listings[commit]
         told = read_json(self.own / f"{commit}.json")
         if not isinstance(told, dict):
             return None
         return {name: (int(size), str(told_hash)) for name, (size, told_hash) in told.items()}
 
     def resolved(self, revision: str) -> str | None:
-        with contextlib.suppress(OSError):
-            commit = (self.root / "refs" / revision).read_text(encoding="utf-8").strip()
-            return commit if _COMMIT.fullmatch(commit) else None
-        return None
+        commit = (_text(self.root / "refs" / revision) or "").strip()
+        return commit if _COMMIT.fullmatch(commit) else None
 
     def remember(self, commit: str, listing: Listing, revision: str) -> None:
+        self.listings[commit] = listing
         self._put(self.own / f"{commit}.json", dumps(listing))
         if not _COMMIT.fullmatch(revision):
             self._put(self.root / "refs" / revision, commit)
 
     def _put(self, path: Path, text: str) -> None:
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            own = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-            own.write_text(text, encoding="utf-8")
-            own.replace(path)
+        """Whole or not at all; where a cache is read-only, it is asked and hashed again every time."""
+        if _text(path) != text:
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                own = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+                own.write_text(text, encoding="utf-8")
+                own.replace(path)
 
     def lacks(self, commit: str) -> list[str] | None:
         """The wanted files that are not there in full; None where nobody knows what there should be."""
@@ -304,16 +308,18 @@ class _Cache:
                 state = path.stat()
                 mark = self.own / "hashed" / wanted
                 seen = f"{state.st_size} {state.st_mtime_ns}"
-                try:
-                    if mark.read_text(encoding="utf-8") == seen:
-                        continue
-                except OSError:
-                    pass  # not hashed yet
-                if content_hash(path, wanted) != wanted:
-                    raise _ChangedError(path)
-                with contextlib.suppress(OSError):  # a cache that is read-only is hashed every time
+                if _text(mark) != seen:
+                    if content_hash(path, wanted) != wanted:
+                        raise _ChangedError(path)
                     self._put(mark, seen)
         return folder
+
+
+def _text(path: Path) -> str | None:
+    """A file's content; None where there is none that can be read."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8")
+    return None
 
 
 def content_hash(path: Path, like: str) -> str:
@@ -328,7 +334,7 @@ def content_hash(path: Path, like: str) -> str:
 
 
 @contextlib.contextmanager
-def told(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
+def hub_errors(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
     """What the Hub and its client can say, in one line with the way out and without a token."""
     from huggingface_hub import errors
 
@@ -340,7 +346,8 @@ def told(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
         raise UserError(f"'{repo}' is neither a folder nor a Hub repository (owner/name)") from e
     except errors.GatedRepoError as e:
         raise UserError(
-            f"{repo} is gated: accept its terms on the Hub and log in with 'hf auth login'"
+            f"{repo} is gated: accept its terms on the Hub and log in with 'hf auth login', or point"
+            f" {wanted.option} at a local copy"
         ) from e
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as e:
         raise UserError(

@@ -16,7 +16,7 @@ from semspec.artifacts import _folders, _manifest, base
 from semspec.command import ends_in_one_line, options
 from semspec.config import nearest
 from semspec.errors import UserError
-from semspec.hub import list_files, told
+from semspec.hub import content_hash, hub_errors, list_files, split_revision
 from semspec.models import beside_package
 from semspec.terminal import open_console
 
@@ -104,10 +104,8 @@ def verify(given: Mapping[str, str]) -> int:
 
 def _unlike_repository(folder: Path, name: str) -> list[str]:
     """How a folder differs from what the Hub lists."""
-    from semspec.hub import content_hash, split_revision
-
     repo, revision = split_revision(name)
-    with told(repo, name, base.WHOLE):
+    with hub_errors(repo, name, base.WHOLE):
         _, listing = list_files(repo, revision, base.WHOLE)
     wrong = []
     for file in sorted({*base.WHOLE.of(listing), *_manifest.names(folder), base.MANIFEST}):

@@ -43,7 +43,7 @@ from semspec.text import Text
 
 CURVE = (0.12, 0.25, 0.5, 1.0)  # of the training chains: the learning curve
 ACCEPTABLE = 0.05  # least semantic probability of a step that may be kept
-GUARD = 0.005  # share of the acceptable training steps that lies below the guard
+GUARD = 0.002  # share of the acceptable training steps that lies below the guard
 
 
 def default_folder(config: ProbeConfig) -> Path:
