@@ -86,7 +86,7 @@ class RunConfig(Decoding):
 
 HELP = {
     "model": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
-    "draft": "who drafts: a small model (draft.model.path=...), retrieval, or none",
+    "draft": "who drafts: a small model (draft.model.path=...), a head (draft.head.path=...), or none",
     "accept": "the rule that decides what to keep of a draft",
     "salvage": "keep of a rejected step what the target's own law allows (exact, no extra pass)",
     "nested": "who drafts the target's own steps, token by token (lm: the draft's model)",

@@ -36,22 +36,25 @@ class Sketch:
 
     def __init__(self, width: int) -> None:
         self.width = width  # 0: as they are
-        self._signs: NDArray[np.float32] | None = None
+        self._signs: NDArray[np.float32] = np.zeros(0, np.float32)
 
     def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         if self.width and rows.shape[1] > self.width:
             rows = np.concatenate([self._fold(part) for part in _parts(rows)])
-        norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        return rows / np.where(norms > 0, norms, 1)[:, None]
+        squares: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
+        squares[squares == 0] = 1
+        return np.divide(rows, np.sqrt(squares)[:, None], dtype=np.float32)
 
     def _fold(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         count, width = rows.shape
-        if self._signs is None:
-            signs = np.random.default_rng(0).integers(0, 2, width)
-            self._signs = (2 * signs - 1).astype(np.float32)
+        if len(self._signs) != width:
+            coins = np.random.default_rng(0).random(width)
+            self._signs = np.where(coins < 0.5, -1, 1).astype(np.float32)
         whole = width - width % self.width
-        buckets = rows[:, :whole].reshape(count, -1, self.width)
-        folded = np.einsum("nkw,kw->nw", buckets, self._signs[:whole].reshape(-1, self.width))
+        signs_by_bucket = self._signs[:whole].reshape(-1, self.width)
+        folded: NDArray[np.float32] = np.einsum(
+            "nkw,kw->nw", rows[:, :whole].reshape(count, -1, self.width), signs_by_bucket
+        )
         folded[:, : width - whole] += rows[:, whole:] * self._signs[whole:]
         return folded
 

@@ -95,10 +95,10 @@ class Proposal:
         for node, parent in enumerate(self.parents):
             first.setdefault(parent, node)
         path: list[int] = []
-        node = first.get(ROOT)
-        while node is not None:
+        node = ROOT
+        while node in first:
+            node = first[node]
             path.append(node)
-            node = first.get(node)
         return path
 
 

@@ -46,7 +46,8 @@ class Hybrid(DrafterBase):
     @property
     def reach(self) -> int:
         """The longest of its sources' reaches."""
-        return max(drafter.reach for drafter in self._drafters().values())
+        reach: int = max(drafter.reach for drafter in self._drafters().values())
+        return reach
 
     def open(self, kit: Kit) -> HybridSession:
         return HybridSession(

@@ -56,7 +56,7 @@ def toy_reward() -> str:
     return folder
 
 
-TOY_FACTS = ModelFacts("toy", None, "", ToyEngine.layers, ToyEngine.width, "")
+TOY_FACTS = ModelFacts("toy", None, "toy", ToyEngine.layers, ToyEngine.width, "toy")
 
 
 @cache

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec.drafters._anchors import Anchors
@@ -28,6 +28,7 @@ def rows(start: int, count: int, memory: Memory) -> Seen:
     return Seen(start, count, {memory.hidden: hidden[:, None], memory.top: (ids, ids.float())})
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), max_size=30))
 def test_rows_stand_at_their_positions(segments: list[tuple[int, int]]) -> None:
     memory = Memory(layer=1, top_k=3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec.drafters._ngrams import Match, NGrams
@@ -26,6 +26,7 @@ def brute_force(tokens: list[int], longest: int, shortest: int) -> Match | None:
     return None
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 3), max_size=60),
     st.integers(1, 4),
