@@ -12,6 +12,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from semspec.artifacts import _folders
+from semspec.artifacts.base import CARD as CARD_NAME
+from semspec.artifacts.base import CONFIG, TENSORS
 from semspec.files import _write_all, replacing
 
 EVERY = 50  # steps between two lines and two states on disk
@@ -128,6 +131,7 @@ def held_out(parameters: dict[str, Tensor], loss_of: Loss, batches: Sequence[Bat
 CARD = """\
 ---
 license: apache-2.0
+library_name: transformers
 tags: [semspec, speculative-decoding, tiny]
 ---
 # {name}
@@ -145,17 +149,17 @@ that the tokens before are right, for the first, second, ... token of a draft:
 
 
 def write_head(
-    folder: Path, name: str, tensors: dict[str, Tensor], config: object, training: dict[str, Any]
+    folder: Path, tensors: dict[str, Tensor], config: object, training: dict[str, Any]
 ) -> None:
-    """Floats in bfloat16, config.json, how it was trained, and a card."""
+    """Floats in bfloat16, config.json, how it was trained, a card and a manifest."""
     folder.mkdir(parents=True, exist_ok=True)
     stored = {
         n: (t.detach().bfloat16() if t.is_floating_point() else t).contiguous()
         for n, t in tensors.items()
     }
-    with replacing(folder / name) as fd:
+    with replacing(folder / TENSORS) as fd:
         _write_all(fd, save(stored))
-    for file, content in (("config.json", config), ("training.json", training)):
+    for file, content in ((CONFIG, config), ("training.json", training)):
         (folder / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     card = CARD.format(
         name=folder.name,
@@ -167,4 +171,5 @@ def write_head(
         minutes=training["seconds"] / 60,
         right=", ".join(f"{r:.3f}" for r in training["agreement"]) + ".",
     )
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    (folder / CARD_NAME).write_text(card, encoding="utf-8")
+    _folders.seal(folder)

@@ -170,7 +170,7 @@ def main() -> None:
     }
     parameters["fc.weight"] = parameters["fc.weight"] / sizes.flatten()
     config = config_of(shape, read_json(target / "config.json"))
-    write_head(arguments.out, "model.safetensors", parameters | maps, config, told)
+    write_head(arguments.out, parameters | maps, config, told)
 
 
 if __name__ == "__main__":

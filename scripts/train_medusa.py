@@ -21,7 +21,7 @@ from torch import Tensor
 
 from semspec.engines._lean.spec import read_spec
 from semspec.heads._files import from_target
-from semspec.heads.medusa import FILE, Medusa, Shape, config_of
+from semspec.heads.medusa import Medusa, Shape, config_of
 from semspec.models import ModelConfig
 
 DECAY = 0.8  # what a head counts, relative to the one before it
@@ -96,7 +96,7 @@ def main() -> None:
         "agreement": held_out(parameters, loss, some),
         **{k: v for k, v in vars(arguments).items() if k not in ("work", "out", "target")},
     }
-    write_head(arguments.out, FILE, parameters, config_of(shape, arguments.target), told)
+    write_head(arguments.out, parameters, config_of(shape, arguments.target), told)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,9 @@ class Shape:
         }
         if embedding:
             shapes[EMBEDDING] = (self.vocabulary, d)
-        layout = {name: (shape, STORED) for name, shape in shapes.items()}
+        layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
+            name: (shape, STORED) for name, shape in shapes.items()
+        }
         if mapped:
             layout["d2t"] = ((self.draft_vocabulary,), (torch.int64,))
             layout["t2d"] = ((self.vocabulary,), (torch.bool,))
@@ -218,9 +220,11 @@ class Eagle3:
         shape, d = self.shape, (self.shape.width,)
         feature = F.rms_norm(hidden, d, None, shape.eps)
         both = torch.cat([F.embedding(tokens, self.embed), feature], -1)
-        qkv = F.linear(both, self.qkv).unflatten(-1, (-1, shape.head_dim))
+        qkv = F.linear(both, self.qkv)
+        qkv = qkv.view(*qkv.shape[:-1], -1, shape.head_dim)
         turning = shape.heads + shape.kv_heads
-        pairs = torch.view_as_complex(qkv[..., :turning, :].float().unflatten(-1, (-1, 2)))
+        turned = qkv[..., :turning, :].float()
+        pairs = torch.view_as_complex(turned.view(*turned.shape[:-1], -1, 2))
         turned = torch.view_as_real(pairs * turns).flatten(-2).to(qkv.dtype)
         q, k, v = (
             turned[..., : shape.heads, :],

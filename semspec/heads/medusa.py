@@ -90,6 +90,8 @@ class Medusa:
 def config_of(shape: Shape, target: str) -> dict[str, Any]:
     """config.json as the published checkpoints have it."""
     return {
+        "model_type": "medusa",
+        "architectures": ["MedusaModel"],
         "base_model_name_or_path": target,
         "medusa_num_heads": shape.heads,
         "medusa_num_layers": shape.blocks,
