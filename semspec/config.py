@@ -86,7 +86,7 @@ class RunConfig(Decoding):
 
 HELP = {
     "model": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
-    "draft": "who drafts: a small model (draft.model.path=...), retrieval, or none",
+    "draft": "who drafts: a small model (draft.model.path=...), a head (draft.head.path=...), or none",
     "accept": "the rule that decides what to keep of a draft",
     "salvage": "keep of a rejected step what the target's own law allows (exact, no extra pass)",
     "nested": "who drafts the target's own steps, token by token (lm: the draft's model)",
@@ -99,7 +99,7 @@ HELP = {
     "engine": "what runs the models",
     "benchmark": "the problems",
     "split": "the unit of drafting",
-    "draft_length": "units drafted at a time (of trees: their own tree_depth)",
+    "draft_length": "units drafted at a time (trees and lookups of tokens have sizes of their own)",
     "step_cap": "tokens in a unit at most (0: 1 for split=token, else 512)",
     "temperature": "0 is greedy",
     "top_k": "0 is all",
@@ -216,7 +216,8 @@ def _fields(group: str, names: str) -> set[str]:
 def _plugin_of(group: str, preset: str) -> str:
     """The plugin that a preset in ``conf/`` is built on, or nothing."""
     path = CONF / group / f"{preset}.yaml"
-    told = OmegaConf.load(path).get("defaults", []) if path.is_file() else []
+    listed: Any = OmegaConf.load(path) if path.is_file() else {}
+    told = listed.get("defaults", [])
     return next((str(name) for name in told if isinstance(name, str) and name != "_self_"), "")
 
 

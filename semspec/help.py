@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from semspec import config, registry
+from semspec import config, experiments, registry
 
 EXAMPLES = (
     ("python -m semspec.run", "the embedded pair: no network, no GPU"),
@@ -45,6 +45,14 @@ def show(console: Console | None = None) -> None:
             table.add_row(f"  {name}", Text.assemble(summary, (_own_options(group, name), "dim")))
         console.print(table)
     console.print(
+        "\n[bold]experiment=[/]   a paper's table; scale=tiny: on the embedded pair; plan=true"
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for name, summary in experiments.available().items():
+        table.add_row(f"  {name}", summary)
+    console.print(table)
+    console.print(
         "\nFolders: results go to hydra.run.dir (runs/DATE_TIME); the same folder again resumes."
     )
 
@@ -55,7 +63,11 @@ def _own_options(group: str, name: str) -> str:
     if kind is None or name not in registry.plugins(kind):  # type: ignore[arg-type]
         return ""
     cls = registry.plugins(kind)[name].cls  # type: ignore[arg-type]
-    own = [f"{f.name}={f.default}" for f in fields(cls) if _is_plain(f.default)]
+    own = [
+        f"{f.name}={f.default}"
+        for f in fields(cls)
+        if _is_plain(f.default) and f.default != "" and f.name != "revision"
+    ]
     return f" ({', '.join(own)})" if own else ""
 
 

@@ -346,7 +346,8 @@ def hub_errors(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
         raise UserError(f"'{repo}' is neither a folder nor a Hub repository (owner/name)") from e
     except errors.GatedRepoError as e:
         raise UserError(
-            f"{repo} is gated: accept its terms on the Hub and log in with 'hf auth login'"
+            f"{repo} is gated: accept its terms on the Hub and log in with 'hf auth login', or point"
+            f" {wanted.option} at a local copy"
         ) from e
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as e:
         raise UserError(

@@ -180,6 +180,10 @@ def _commit(
     is_chain = draft.parents is None
     done.units_kept = sum(end <= verdict.keep for end in draft.ends) if is_chain else len(kept)
     done.scores, done.note = verdict.scores, verdict.note
+    done.found = draft.found
+    if draft.origins and draft.tokens:
+        nodes = verdict.path if verdict.path is not None else range(verdict.keep)
+        done.origin = draft.origins[nodes[len(kept) - 1]] if kept else "mismatch"
     context.extend(kept)
     context.extend(written)
 

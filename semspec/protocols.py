@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from semspec.models import ModelConfig, ModelFacts
@@ -65,6 +66,8 @@ class Kit:
     rng: random.Random
     evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
     salvage: bool = False  # step rules keep of a rejected step what the target's own law allows
+    layers: int = 1  # of the target
+    trees: bool = False  # whether the rule walks trees; without it a draft is a chain
     max_repeats: int = 0  # step rules reject a step that was written this often before; 0: never
     # (question, prefill) -> ids behind an open turn that ask the target something: ``Text.aside``
     aside: Callable[[str, str], list[int]] = _cannot_be_asked
@@ -100,6 +103,15 @@ class Drafter(Protocol):
     @property
     def levels(self) -> int:
         """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
+        ...
+
+    def prepare(self, target: Path) -> Drafter:
+        """Loads what it was trained with, and refuses what does not belong to this target's folder."""
+        ...
+
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
         ...
 
     def open(self, kit: Kit) -> DraftSession: ...

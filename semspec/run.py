@@ -23,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from semspec import __version__, config
+from semspec import __version__, config, reproduce
 from semspec.command import ends_in_one_line
 from semspec.errors import UserError
 
@@ -171,6 +171,9 @@ def _main(arguments: list[str]) -> None:
         print(f"semspec {__version__}")
         return
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    if reproduce.asked(arguments):
+        config.register_configs()
+        sys.exit(reproduce.main(arguments))
     config.register_configs()
     flags, overrides = split_arguments(arguments)
     overrides = config.expand_shorthands(overrides)

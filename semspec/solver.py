@@ -53,6 +53,7 @@ class Solver:
         drafting = next((d for d in (self.drafter, self.nested) if "draft" in d.uses), None)
         draft = drafting.model.fetch() if drafting is not None else None
         own = {role: model.fetch() for role, model in self.rule.models().items()}
+        self.drafter, self.nested = self.drafter.prepare(target), self.nested.prepare(target)
         self.text = Text(str(target))
         self.draft_text = Text(str(draft)) if draft is not None else None
         known: dict[Role, tuple[ModelConfig, str]] = {
@@ -122,6 +123,8 @@ class Solver:
             evidence=self.rule.evidence(),
             salvage=config.salvage,
             max_repeats=config.max_repeats if config.split != "token" else 0,
+            trees=self.rule.trees and config.split == "token",
+            layers=self.engines["target"].layers,
         )
 
     def solve(
@@ -160,6 +163,7 @@ class Solver:
             return decode_plainly(context, kit, room)
         drafter = self.drafter.open(self.kit(problem_id, prompt, mode, "draft"))
         pace = Adaptive if config.adaptive else Steady
+        length = (self.drafter.reach if config.split == "token" else 0) or config.draft_length
         extras = Extras(
             pen=None if self.nested.plain else self._pen(problem_id, prompt, mode),
             ahead=config.ahead,
@@ -171,7 +175,7 @@ class Solver:
             drafter,
             self.rule.open(kit),
             room,
-            pace(self.drafter.levels or config.draft_length, config.longest_unit),
+            pace(length, config.longest_unit),
             extras,
         )
 
@@ -183,8 +187,9 @@ class Solver:
             evidence=self.nested_rule.evidence(),
             salvage=False,
             max_repeats=0,
+            trees=self.nested_rule.trees,
         )
-        length = self.nested.levels or self.config.nested_length
+        length = self.nested.reach or self.config.nested_length
         return Pen(self.nested.open(kit), self.nested_rule.open(kit), length)
 
     def prepare_draft_prompt(self, context: Context, problem: BenchmarkProblem) -> int:

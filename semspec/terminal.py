@@ -241,6 +241,8 @@ def result_table(result: Mapping[str, Any], title: str = "") -> RenderableType:
     row("time: verifying", share("time", "verify"))
     row("time: target writing", share("time", "write"))
     row("time: overhead", share("time", "overhead"))
+    if "rating" in result["details"]:
+        row("judge's rating", lambda f: number(f["details"].get("rating")))
     for name in result["details"]:
         if name.endswith("_share"):
             row(name.removesuffix("_share").replace("_", " "), share("details", name))

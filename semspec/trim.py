@@ -82,6 +82,8 @@ def keep_nodes(draft: Draft, nodes: Sequence[int]) -> None:
     draft.tokens = [draft.tokens[node] for node in nodes]
     draft.parents = [number[parents[node]] for node in nodes]
     draft.ends = list(range(1, len(nodes) + 1))
+    if draft.origins:
+        draft.origins = [draft.origins[node] for node in nodes]
     if draft.probs is not None:
         draft.probs = draft.probs[nodes]
     draft.evidence = {

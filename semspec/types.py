@@ -201,6 +201,9 @@ class Draft:
     evidence: Mapping[Read, Any] = field(
         default_factory=dict
     )  # what the draft model read for a rule
+    origins: list[str] = field(default_factory=list)  # where each token was taken from, if told
+    found: str = ""  # how a retrieval came by its draft: lexical, semantic, none
+    grade: int = 0  # how good a match its drafter thinks it is, 0 to 9
 
 
 @dataclass(slots=True)
@@ -258,6 +261,8 @@ class Round:
     seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
     passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
     units_kept: int = 0
+    origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
+    found: str = ""  # as in ``Draft``
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from semspec import world
@@ -11,6 +11,8 @@ from semspec.benchmarks._answers import after_thinking, last_boxed
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem, Grade
 from semspec.registry import register
+
+KINDS: Mapping[str, world.Domain | world.Reuse] = {**world.DOMAINS, **world.TASKS}
 
 
 @register("benchmark", "synthetic")
@@ -24,8 +26,8 @@ class Synthetic:
     def __post_init__(self) -> None:
         object.__setattr__(self, "domains", tuple(self.domains))
         for name in self.domains:
-            if name not in world.DOMAINS:
-                known = ", ".join(world.DOMAINS)
+            if name not in KINDS:
+                known = ", ".join(KINDS)
                 raise UserError(f"unknown domain '{name}' in benchmark.domains: known are {known}")
         if not self.domains:
             raise UserError("benchmark.domains is empty: give at least one, such as [residues]")
@@ -34,7 +36,7 @@ class Synthetic:
         """Without end: the domains in turn, every problem drawn from its own seed."""
         number = 0
         while True:
-            domain = world.DOMAINS[self.domains[number % len(self.domains)]]
+            domain = KINDS[self.domains[number % len(self.domains)]]
             problem = domain.make(random.Random(f"{self.seed} {domain.name} {number}"))
             name = f"{domain.name}-{number:04d}"
             yield BenchmarkProblem(name, problem.question, problem.answer)
@@ -56,4 +58,8 @@ class Synthetic:
             "steps_true": true,
             "steps_unreadable": sum(said == ("unreadable",) for said in before),
         }
-        return Grade(found == problem.answer, found, details)
+        right = found == problem.answer
+        if isinstance(posed, world.ReuseProblem):  # the lines are what was asked for
+            lines = tuple(said[1] for said in before if said[0] == "line")
+            right = right and lines == posed.lines
+        return Grade(right, found, details)

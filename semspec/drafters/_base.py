@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from semspec.types import Context, Read, Role, Round, Seen, What
 
@@ -20,6 +21,15 @@ class DrafterBase:
     def levels(self) -> int:
         """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
         return 0
+
+    def prepare(self, target: Path) -> Any:
+        """Loads what it was trained with and refuses what does not belong to this target."""
+        return self
+
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
+        return self.levels
 
 
 class DraftSessionBase:

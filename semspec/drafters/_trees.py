@@ -20,11 +20,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from semspec.drafters._base import DrafterBase
 from semspec.errors import UserError
+from semspec.protocols import Kit
 from semspec.sampling import draw
-from semspec.types import Draft, Read, What
+from semspec.types import Draft, Read, Sampling, What
 
 ROOT = -1
+TREES = ("chain", "static", "dynamic", "sampled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,42 @@ class Fixed(Growth):
 
     def _opened(self, born: list[int]) -> list[int]:
         return [node for node in born if self._stands[node] in self.shape]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeOptions(DrafterBase):
+    """The options of a drafter that can grow trees."""
+
+    tree: str = "chain"  # static: always one shape; dynamic: the likeliest nodes; sampled: drawn
+    tree_depth: int = 6
+    tree_top_k: int = 10  # children of a node at most
+    tree_nodes: int = 32
+
+    def __post_init__(self) -> None:
+        if self.tree not in TREES:
+            raise UserError(f"tree={self.tree}: give {', '.join(TREES[:-1])} or {TREES[-1]}")
+        Size(self.tree_depth, self.tree_top_k, self.tree_nodes)  # refuses what is no size
+
+    @property
+    def levels(self) -> int:
+        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
+        return 0 if self.tree == "chain" else self.tree_depth
+
+    def drawn(self, sampling: Sampling) -> bool:
+        """Whether siblings are draws from their rows, and no point masses."""
+        return self.tree == "sampled" and not sampling.greedy
+
+    def seed(self, kit: Kit, depth: int) -> Growth:
+        """A tree without nodes, of at most this depth."""
+        size = Size(depth, self.tree_top_k, self.tree_nodes)
+        if self.tree == "dynamic":
+            return BestFirst(size, kit.stop_ids)
+        return Fixed(size, kit.stop_ids, kit.rng if self.drawn(kit.sampling) else None)
+
+
+def tree_sampling(sampling: Sampling) -> Sampling:
+    """Greedy rows are one-hot: a tree asks what else the model thinks of."""
+    return Sampling(1.0) if sampling.greedy else sampling
 
 
 @lru_cache(maxsize=64)

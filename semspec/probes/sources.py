@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semspec import world
-from semspec.errors import UserError, first_line
+from semspec import rows, world
+from semspec.errors import UserError
 from semspec.hub import DATASET, locate
 from semspec.probes.settings import ProbeConfig
 
@@ -36,11 +35,11 @@ def questions(config: ProbeConfig) -> Iterator[Question]:
     if config.source == "embedded":
         yield from _embedded(config)
         return
-    rows = list(_jsonl(config) if config.source == "jsonl" else _hub(config))
-    order = list(range(len(rows)))
+    found = list(_rows(config))
+    order = list(range(len(found)))
     random.Random(f"{config.seed} questions").shuffle(order)
     for number in order[: config.problems]:
-        yield rows[number]
+        yield found[number]
 
 
 def _embedded(config: ProbeConfig) -> Iterator[Question]:
@@ -57,37 +56,16 @@ def _embedded(config: ProbeConfig) -> Iterator[Question]:
         yield Question(f"{domain.name}-{number:05d}", domain.name, problem.question, thinking)
 
 
-def _jsonl(config: ProbeConfig) -> Iterator[Question]:
-    path = Path(config.data)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path} ({first_line(error)}): give a JSONL file") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{path}, line {number} is not JSON: {first_line(error)}") from error
-        rows.append((f"{path}, line {number}", row))
-    yield from _read(rows, str(path), config)
-
-
-def _hub(config: ProbeConfig) -> Iterator[Question]:
-    folder = locate(config.data, config.revision, DATASET)
-    files = sorted(f for f in folder.rglob("*") if f.suffix in (".parquet", ".jsonl", ".json"))
-    parquet = [f for f in files if f.suffix == ".parquet"]
-    rows: list[tuple[str, Any]] = []
-    for file in parquet or files:
-        if file.name.startswith((".", "dataset_info")):
-            continue
-        found = _read_parquet(file) if parquet else _read_json(file)
-        rows += [(f"{file.name}, row {number}", row) for number, row in enumerate(found, 1)]
-    if not rows:
+def _rows(config: ProbeConfig) -> Iterator[Question]:
+    path = Path(config.data).expanduser()
+    if config.source == "hub":
+        path = locate(config.data, config.revision, DATASET)
+    files = rows.tables(path, DATASET.patterns) if config.source == "hub" else [path]
+    found = [row for file in files for row in rows.read(file)]
+    if not found and config.source == "hub":
         raise UserError(f"{config.data} holds no parquet, JSONL or JSON rows: use source=jsonl")
-    yield from _read(rows, config.data, config)
+    read = _asked if config.chains == "answers" else _questions
+    yield from read(found, config.data)
 
 
 def commit_of(config: ProbeConfig) -> str | None:
@@ -97,36 +75,10 @@ def commit_of(config: ProbeConfig) -> str | None:
     return locate(config.data, config.revision, DATASET).name
 
 
-def _read_parquet(file: Path) -> Sequence[Any]:
-    try:
-        import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError as error:
-        raise UserError(
-            f"{file.name} is parquet, which needs pyarrow: run 'pip install pyarrow', or convert it"
-            " to lines of question and thinking and give source=jsonl data=FILE"
-        ) from error
-    return list(parquet.read_table(file).to_pylist())
-
-
-def _read_json(file: Path) -> Sequence[Any]:
-    text = file.read_text(encoding="utf-8")
-    try:
-        if file.suffix == ".jsonl":
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        whole = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{file.name} is not JSON: {first_line(error)}") from error
-    return whole if isinstance(whole, list) else []
-
-
-def _read(rows: Sequence[tuple[str, Any]], source: str, config: ProbeConfig) -> Iterator[Question]:
-    return _asked(rows, source) if config.chains == "answers" else _questions(rows, source)
-
-
-def _asked(rows: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
+def _asked(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
     """Questions alone. Of conversations (OASST1's columns) the first turns, and the English ones."""
     found = 0
-    for number, (_, row) in enumerate(rows):
+    for number, (_, row) in enumerate(numbered):
         if not isinstance(row, Mapping):
             continue
         opens = row.get("role", "prompter") == "prompter" and row.get("parent_id") is None
@@ -138,9 +90,9 @@ def _asked(rows: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
         raise UserError(f"no row of {source} has a question: looked for {', '.join(ASKED)}")
 
 
-def _questions(rows: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
+def _questions(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
     found = 0
-    for number, (where, row) in enumerate(rows):
+    for number, (where, row) in enumerate(numbered):
         if not isinstance(row, Mapping):
             raise UserError(f"{where} is no object: lines look like "
                             '{"question": "...", "thinking": "..."}')  # fmt: skip
@@ -150,7 +102,8 @@ def _questions(rows: Sequence[tuple[str, Any]], source: str) -> Iterator[Questio
                             '{"question": "...", "thinking": "..."}')  # fmt: skip
         if chain:  # some rows of s1K have none
             found += 1
-            domain = row.get("domain") or row.get("source_type") or "all"
+            # s1K's cot_type is math, science or crossword; its source_type names the collection
+            domain = row.get("domain") or row.get("cot_type") or row.get("source_type") or "all"
             yield Question(f"q-{number:05d}", str(domain), question, chain)
     if not found:
         raise UserError(

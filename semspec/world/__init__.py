@@ -1,6 +1,7 @@
 """The embedded world: small problems with paraphrased solutions and an exact oracle.
 
-The tiny pair in ``hub_artifacts/`` was trained on it; the ``synthetic`` benchmark draws from it.
+The tiny pair in ``hub_artifacts/`` was trained on its chains (``DOMAINS``); the ``synthetic`` benchmark
+draws from them. The other tasks (``TASKS``) are for drafting by copying, see ``reuse.py``.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from collections.abc import Sequence
 
 from semspec.world.base import LETTERS, Domain, Meaning, Problem
 from semspec.world.residues import Residues
+from semspec.world.reuse import Editing, Grounded, Reuse, ReuseProblem
 from semspec.world.weekdays import Weekdays
 
 __all__ = [
     "DOMAINS",
     "MOST_DEFINITIONS",
+    "TASKS",
     "Domain",
     "Meaning",
     "Problem",
+    "Reuse",
+    "ReuseProblem",
     "find_problem",
     "is_next",
     "is_true",
@@ -27,6 +32,7 @@ __all__ = [
 ]
 
 DOMAINS: dict[str, Domain] = {domain.name: domain for domain in (Residues(), Weekdays())}
+TASKS: dict[str, Reuse] = {task.name: task for task in (Editing(), Grounded())}
 
 MOST_DEFINITIONS = len(LETTERS) - 1  # each has a name of its own
 
@@ -35,11 +41,16 @@ THINK_OPEN, THINK_CLOSE, STEP_END = "<think>\n", "\n</think>\n\n", "\n\n"
 
 def find_problem(text: str) -> Problem | None:
     """The problem of the embedded world that ``text`` (a question or a whole prompt) states."""
-    for domain in DOMAINS.values():
-        problem = domain.find(text)
+    kinds: list[Domain | Reuse] = [*DOMAINS.values(), *TASKS.values()]
+    for kind in kinds:
+        problem = kind.find(text)
         if problem is not None:
             return problem
     return None
+
+
+def _kind(problem: Problem) -> Domain | Reuse:
+    return DOMAINS.get(problem.domain) or TASKS[problem.domain]
 
 
 def meaning(problem: Problem, step: str) -> Meaning | None:
@@ -52,7 +63,7 @@ def meaning(problem: Problem, step: str) -> Meaning | None:
     text = step.replace("<think>", "").replace("</think>", "").strip()
     if text == render_answer(problem.answer):
         return ("answer", problem.answer) if not closes else None
-    said = DOMAINS[problem.domain].meaning(text)
+    said = _kind(problem).meaning(text)
     if said is None or (said[0] == "final") != closes:
         return None
     return said
@@ -61,7 +72,7 @@ def meaning(problem: Problem, step: str) -> Meaning | None:
 def is_true(problem: Problem, said: Meaning | None) -> bool:
     if said is not None and said[0] == "answer":
         return said[1] == problem.answer
-    return DOMAINS[problem.domain].is_true(problem, said)
+    return _kind(problem).is_true(problem, said)
 
 
 def is_next(problem: Problem, before: Sequence[Meaning], said: Meaning | None) -> bool:
@@ -70,7 +81,7 @@ def is_next(problem: Problem, before: Sequence[Meaning], said: Meaning | None) -
         return is_true(problem, said) and bool(before) and before[-1][0] == "final"
     if before and before[-1][0] in ("final", "answer"):
         return False
-    return DOMAINS[problem.domain].is_next(problem, before, said)
+    return _kind(problem).is_next(problem, before, said)
 
 
 def render_answer(answer: str) -> str:

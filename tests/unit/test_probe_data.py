@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -159,14 +160,16 @@ def test_chains_in_the_schema_of_s1k(tmp_path: Path) -> None:
         data / "train.jsonl",
         [
             {"question": "a?", "thinking_trajectories": ["First.\n\nSecond."], "solution": "x"},
-            {"question": "b?", "deepseek_thinking_trajectory": "Only.", "source_type": "math"},
+            {"question": "b?", "deepseek_thinking_trajectory": "Only.", "source_type": "amc"},
+            {"question": "d?", "thinking": "One.", "source_type": "amc", "cot_type": "math"},
             {"question": "c?", "thinking_trajectories": []},
         ],
     )
     more = ("source=hub", f"data={data}", "cluster=exact")
     found = {q.question: q for q in questions(configuration(tmp_path, *more))}
     assert found["a?"].thinking == "First.\n\nSecond."
-    assert found["b?"].domain == "math"
+    assert found["b?"].domain == "amc"
+    assert found["d?"].domain == "math"
     assert "c?" not in found
 
 
@@ -174,7 +177,7 @@ def test_chains_in_the_schema_of_s1k(tmp_path: Path) -> None:
     ("rows", "says"),
     [
         (["{"], "line 1 is not JSON"),
-        ([[1]], "is no object"),
+        (["1"], "is no object"),
         ([{"thinking": "x"}], "has no question"),
         ([{"question": "x"}], "has a chain of thought"),
         ([], "has a chain of thought"),
@@ -187,15 +190,14 @@ def test_mistakes_in_a_file_are_told(rows: list[Any], says: str, tmp_path: Path)
         list(questions(configuration(tmp_path, *more)))
 
 
-def test_parquet_without_pyarrow_names_the_way_out(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    try:
-        import pyarrow  # type: ignore[import-not-found,unused-ignore] # noqa: F401
-    except ImportError:
-        (tmp_path / "data.parquet").write_bytes(b"PAR1")
-        more = ("source=hub", f"data={tmp_path}", "cluster=exact")
-        with pytest.raises(UserError, match=r"pip install pyarrow.*source=jsonl"):
-            list(questions(configuration(tmp_path, *more)))
+def test_parquet_without_pyarrow_names_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)  # as if it were not installed
+    (tmp_path / "data.parquet").write_bytes(b"PAR1")
+    more = ("source=hub", f"data={tmp_path}", "cluster=exact")
+    with pytest.raises(UserError, match=r"pip install pyarrow"):
+        list(questions(configuration(tmp_path, *more)))
 
 
 def test_contexts_are_limited_by_a_seeded_choice(tmp_path: Path) -> None:

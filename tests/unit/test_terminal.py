@@ -155,6 +155,13 @@ def test_the_table() -> None:
     assert "note" not in text
 
 
+def test_a_judges_rating_is_shown_where_there_is_one() -> None:
+    lines = [a_line(n, correct=None, details={"rating": r}) for n, r in enumerate((6.0, 9.0))]
+    assert "judge's rating" in (text := shown(result_table(summarise(lines))))
+    assert "7.50" in text
+    assert "judge" not in shown(result_table(summarise([a_line()])))
+
+
 def test_short_latencies_keep_their_digits() -> None:
     text = shown(result_table(summarise([a_line(seconds=0.01234)])))
     assert "0.0123" in text and "6.00 / 6.00" in text

@@ -1,0 +1,177 @@
+"""Trains the embedded EAGLE-3 head in ``hub_artifacts/eagle3-tiny``, on a CPU, seeded.
+
+    python scripts/train_eagle3.py --work /tmp/heads [--out hub_artifacts/eagle3-tiny]
+
+The training-time test (Li et al. 2025, section 3.2): the head is unrolled over its own output as many
+times as it will be when it drafts, and every step is held against the target's own distribution.
+Both stages go on after a kill: the target's states in shards, the training from its last state.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tiny_head_data import batches, collect, common_tokens
+from tiny_head_training import Batch, held_out, train, write_head
+from torch import Tensor
+
+from semspec.engines._lean.folder import read_json
+from semspec.engines._lean.spec import read_spec
+from semspec.heads._files import from_target
+from semspec.heads.eagle3 import EMBEDDING, Attend, Eagle3, Shape, config_of
+from semspec.models import ModelConfig
+
+DECAY = 0.8  # what a step further on counts, relative to the one before it
+INNER = 384
+HELD_OUT = 100  # solutions
+
+
+def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
+    """Attention of unrolled step k at position j, over what a draft of k tokens would have there.
+
+    True pairs up to j - k, then one drafted pair of each step before: of step m at j - k + m.
+    """
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        group = q.shape[-3] // k.shape[-3]
+        k, v = k.repeat_interleave(group, -3), v.repeat_interleave(group, -3)
+        steps_keys.append(k)
+        steps_values.append(v)
+        step, n = len(steps_keys) - 1, q.shape[-2]
+        scale = q.shape[-1] ** -0.5
+        seen = torch.ones(n, n, dtype=torch.bool).tril(-step)
+        scores = [(q @ steps_keys[0].mT * scale).masked_fill(~seen, -1e9)]
+        for m in range(1, step + 1):
+            own = steps_keys[m].roll(step - m, -2)  # what wraps around is never learned from
+            scores.append((q * own).sum(-1, keepdim=True) * scale)
+        weights = torch.cat(scores, -1).softmax(-1)
+        out = weights[..., :n] @ steps_values[0]
+        for m in range(1, step + 1):
+            out = out + weights[..., n + m - 1, None] * steps_values[m].roll(step - m, -2)
+        return out
+
+    return attend
+
+
+def loss_of(
+    head: Eagle3,
+    teacher: Tensor,
+    sizes: Tensor,
+    steps: int,
+    batch: Batch,
+) -> tuple[Tensor, list[float]]:
+    """Cross-entropy with the target's distribution over the draft vocabulary, of every step.
+
+    Pair j is (feature of j, token j + 1) and says what token j + 2 is: the target's row j + 1.
+    """
+    assert head.ids is not None
+    tokens, learned, states = batch
+    n = tokens.shape[1] - 2
+    features, last = states[..., :-1, :] / sizes, states[..., -1, :]
+    with torch.no_grad():
+        raw = F.linear(last[:, 1:-1], teacher)
+        goal = raw[..., head.ids].softmax(-1)
+        best = raw.argmax(-1)
+    counts = learned[:, 2:]
+    keys: list[Tensor] = []
+    values: list[Tensor] = []
+    attend = unrolled(keys, values)
+    turns = head.turns(n)[:n]
+    total, right = torch.zeros(()), []
+    hidden = head.fused(features[:, :n].flatten(2))
+    for step in range(steps):
+        hidden = head.layer(tokens[:, 1:-1], hidden, turns, attend)
+        mask = counts.clone()
+        mask[:, :step] = False
+        logits = head.logits(hidden)[mask]
+        total = total - DECAY**step * (goal[mask] * logits.log_softmax(-1)).sum(-1).mean()
+        hits = head.ids[logits.argmax(-1)] == best[mask]
+        right.append(hits.float().mean().item())
+        hidden = hidden.roll(1, 1)
+    return total, right
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--work", type=Path, required=True, help="states of the target, and progress"
+    )
+    parser.add_argument("--out", type=Path, default=Path("hub_artifacts/eagle3-tiny"))
+    parser.add_argument("--target", default="embedded/tiny-target")
+    parser.add_argument("--solutions", type=int, default=1600)
+    parser.add_argument("--steps", type=int, default=850)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--unroll", type=int, default=5, help="tokens of a draft that are learned")
+    parser.add_argument("--vocabulary", type=int, default=224, help="tokens that can be drafted")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    target = ModelConfig(path=arguments.target).fetch()
+    spec = read_spec(target, 0)
+    layers = (2, spec.layers // 2, spec.layers - 3)
+    rows = collect(target, (*layers, -1), arguments.solutions, arguments.seed, arguments.work)
+    ids = torch.tensor(common_tokens(rows, arguments.vocabulary, sorted(spec.stop_ids)))
+    shape = Shape(
+        width=spec.width,
+        target_width=spec.width,
+        inner=INNER,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        eps=spec.eps,
+        vocabulary=spec.vocabulary,
+        draft_vocabulary=len(ids),
+        layers=layers,
+        frequencies=spec.frequencies,
+        rope_scale=spec.rope_scale,
+    )
+    size = (spec.vocabulary, spec.width)
+    embedding = from_target(target, f"model.{EMBEDDING}", size).float()
+    teacher = embedding if spec.tied else from_target(target, "lm_head.weight", size).float()
+    torch.manual_seed(arguments.seed)
+    parameters: dict[str, Tensor] = {}
+    for name, (wanted, _) in shape.layout(embedding=False, mapped=False).items():
+        parameters[name] = torch.ones(wanted)
+        if len(wanted) == 2:
+            parameters[name] = torch.randn(wanted) * wanted[1] ** -0.5
+    parameters["lm_head.weight"] = teacher[ids].clone()
+    # a few numbers of a high layer are larger than others by a thousand times: trained without, and
+    # divided out in what is written
+    sizes = torch.stack([r.states[:, :-1].float().pow(2).mean(0) for r in rows]).mean(0).sqrt()
+    maps = {"d2t": ids - torch.arange(len(ids)), "t2d": torch.zeros(spec.vocabulary).bool()}
+    maps["t2d"][ids] = True
+
+    def loss(own: dict[str, Tensor], batch: Batch) -> tuple[Tensor, list[float]]:
+        with torch.autocast("cpu", torch.bfloat16):
+            head = Eagle3(shape, own | maps | {EMBEDDING: embedding})
+            return loss_of(head, teacher, sizes, arguments.unroll, batch)
+
+    seconds = train(
+        parameters,
+        loss,
+        lambda first: batches(rows, arguments.batch, arguments.seed, first),
+        arguments.steps,
+        arguments.work / f"eagle3-{arguments.seed}.safetensors",
+        outer={"lm_head.weight"},
+    )
+    fresh = collect(target, (*layers, -1), HELD_OUT, arguments.seed + 1, arguments.work)
+    some = list(islice(batches(fresh, 10, 0), HELD_OUT // 10))
+    told = {
+        "what": "An EAGLE-3 head",
+        "script": "scripts/train_eagle3.py",
+        "target": arguments.target,
+        "seconds": seconds,
+        "agreement": held_out(parameters, loss, some),
+        **{k: v for k, v in vars(arguments).items() if k not in ("work", "out", "target")},
+    }
+    parameters["fc.weight"] = parameters["fc.weight"] / sizes.flatten()
+    config = config_of(shape, read_json(target / "config.json"))
+    write_head(arguments.out, parameters | maps, config, told)
+
+
+if __name__ == "__main__":
+    main()

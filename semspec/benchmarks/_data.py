@@ -1,0 +1,135 @@
+"""What benchmarks from published data sets share: where rows come from, and how they are graded."""
+
+from __future__ import annotations
+
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from semspec import rows
+from semspec.benchmarks._answers import LETTERS, after_thinking, chosen_letter, last_boxed
+from semspec.benchmarks._grading import same_answer
+from semspec.errors import UserError
+from semspec.hub import DATASET, Access, snapshot
+from semspec.protocols import BenchmarkProblem, Grade
+
+Row = Mapping[str, Any]
+BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+CHOICE = "Please reason step by step, and put the letter of your answer within \\boxed{}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataBenchmark(ABC):
+    """Problems from a data set of the Hub, or from a local copy of its files."""
+
+    data: str = ""  # a local file or folder instead of the Hub
+    revision: str = "main"  # the commit that is downloaded
+    order: int | None = None  # shuffles the problems by this seed; None: as the data set has them
+
+    name: ClassVar[str]  # of problems: math500-0007
+    repo: ClassVar[str]
+    files: ClassVar[Sequence[str]]  # patterns of the files in the repository
+
+    def problems(self) -> Iterator[BenchmarkProblem]:
+        """The problems; an id is the row's number, whatever the order."""
+        numbered: Iterator[tuple[int, tuple[str, Any]]] = enumerate(self.rows(), 1)
+        if self.order is not None:
+            everything = list(numbered)
+            random.Random(f"{self.order} {self.name}").shuffle(everything)
+            numbered = iter(everything)
+        found = False
+        for number, (where, row) in numbered:
+            found = True
+            if not isinstance(row, Mapping):
+                raise UserError(f"{where} is no object with columns: see docs/benchmarks.md")
+            yield self.problem(f"{self.name}-{number:04d}", where, row)
+        if not found:
+            raise UserError(f"{self.data or self.repo} holds no rows: download it again")
+
+    def rows(self) -> rows.Rows:
+        """All rows, and where they stand."""
+        for file in self.tables(self.files):
+            yield from rows.read(file)
+
+    def tables(self, files: Sequence[str]) -> list[Path]:
+        """The local files."""
+        if not self.data:
+            return rows.tables(self.fetch(files), files)
+        path = Path(self.data).expanduser()
+        if not path.exists():
+            raise UserError(f"benchmark.data={self.data}: there is no such file or folder")
+        found = rows.tables(path, files)
+        if not found:
+            raise UserError(
+                f"benchmark.data={self.data} holds no {' or '.join(files)}: point it at the file"
+            )
+        return found
+
+    def fetch(self, files: Sequence[str]) -> Path:
+        """Downloads what is not there; the folder."""
+        wanted = replace(DATASET, patterns=tuple(files), option="benchmark.data")
+        return snapshot(self.repo, self.revision, wanted, Access())
+
+    @abstractmethod
+    def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
+        """One row as a problem; ``where`` it stands, for errors."""
+
+    @abstractmethod
+    def grade(self, problem: BenchmarkProblem, text: str) -> Grade: ...
+
+
+def pick(where: str, row: Row, *names: str) -> Any:
+    """The first of these columns that the row has."""
+    for name in names:
+        value = row.get(name)
+        if value is not None and value != "":
+            return value
+    there = ", ".join(str(name) for name in row)
+    raise UserError(f"{where} has no column {' or '.join(names)} (but {there})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MathBenchmark(DataBenchmark):
+    """Questions whose answer is boxed and compared as mathematics."""
+
+    def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
+        found = last_boxed(after_thinking(text))
+        if found is None:
+            return Grade(False, None, {"unboxed": 1})
+        assert problem.answer is not None, problem.id
+        same = same_answer(problem.answer, found)
+        return Grade(same is True, found, {"unboxed": 0, "grading_timed_out": int(same is None)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceBenchmark(DataBenchmark):
+    """Questions with lettered options."""
+
+    def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
+        found = chosen_letter(after_thinking(text), options_of(problem.question))
+        return Grade(found == problem.answer, found, {"unanswered": int(found is None)})
+
+
+def choice_question(question: str, options: Sequence[str]) -> str:
+    """A question with its options, lettered; ``options_of`` reads them back."""
+    assert 2 <= len(options) <= len(LETTERS), options
+    lines = [f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
+    return "\n".join([question.strip(), "", *lines, "", CHOICE])
+
+
+def options_of(question: str) -> list[str]:
+    """The options of a question that ``choice_question`` wrote."""
+    listed = question.removesuffix(CHOICE).rstrip()
+    starts: list[re.Match[str]] = []
+    for letter in LETTERS:  # the last "A)" that the others follow: a question may hold letters, too
+        found = list(re.finditer(rf"^{letter}\) ", listed, re.MULTILINE))
+        later = [m for m in found if not starts or m.start() > starts[-1].start()]
+        if not later:
+            break
+        starts.append(later[-1] if not starts else later[0])
+    ends = [m.start() for m in starts[1:]] + [len(listed)]
+    return [listed[m.end() : end].strip() for m, end in zip(starts, ends, strict=True)]

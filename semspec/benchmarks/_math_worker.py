@@ -1,0 +1,116 @@
+"""Decides whether two answers mean the same: a process of its own, which may be killed.
+
+Reads one JSON line ``[gold, answer]`` at a time and writes ``true`` or ``false``. Some expressions
+(``9^{9^{9^9}}``) keep sympy busy for ever, and a thread cannot be stopped; whoever waits for an
+answer kills this process instead. Started by ``_grading.py`` as a script, without semspec.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import resource
+import sys
+
+MEMORY = 4 << 30  # bytes; a runaway power eats memory before time
+
+_WORDS = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
+_SPACES = re.compile(r"\\[!,;: ]|\\q?quad(?![a-z])|~|\s+")
+_PERCENT = re.compile(r"(?:\\?%|(?:\\text\s*\{\s*)?\bper\s?cent\b\s*\}?)\s*$")
+_BASED = re.compile(r"([0-9A-Fa-f]+)_(?:\{(\d+)\}|(\d))")
+_PHRASE = re.compile(r"[^\W\d_]{2,}(?:[\s\-'.,]*[^\W_]+)*")
+
+
+def same(gold: str, answer: str) -> bool:
+    """Whether ``answer`` means what ``gold`` says."""
+    gold, answer = _trimmed(gold), _trimmed(answer)
+    if not gold or not answer:
+        return False
+    if _plain(gold) == _plain(answer):
+        return True
+    if _says_words(gold):  # "Evelyn" is no product of six variables
+        return _letters(gold) == _letters(answer)
+    if (base := _BASED.fullmatch(_plain(gold))) is not None:
+        return _same_digits(base, _plain(answer))
+    gold_number, gold_is_percent = _without_percent(gold)
+    number, is_percent = _without_percent(answer)
+    if gold_is_percent or is_percent:
+        # Hydra wants antlr 4.9.3, with which math-verify reads 50\% as 50: done by hand. A percentage
+        # may be written as its number ("what percent" asks for 50) or as the fraction that it is.
+        if _equal(gold_number, number):
+            return True
+        return gold_is_percent != is_percent and (
+            _equal(rf"\frac{{{gold_number}}}{{100}}", number)
+            if gold_is_percent
+            else _equal(gold_number, rf"\frac{{{number}}}{{100}}")
+        )
+    return _equal(gold, answer)
+
+
+def _equal(gold: str, answer: str) -> bool:
+    from math_verify import parse, verify
+
+    # their own limits need signals and the main thread; ours is the kill
+    parsed = [parse(f"${side}$", parsing_timeout=None) for side in (gold, answer)]
+    return bool(verify(*parsed, timeout_seconds=None))  # gold first: the order matters
+
+
+def _trimmed(text: str) -> str:
+    text = text.strip().strip("$").strip()
+    text = text.removeprefix("\\(").removesuffix("\\)").strip()
+    return text[:-1].rstrip() if text.endswith((".", ",")) else text
+
+
+def _plain(text: str) -> str:
+    """Without what changes nothing but the looks."""
+    text = text.replace("\\$", "").replace("$", "").replace("\\left", "").replace("\\right", "")
+    text = re.sub(r"\\[dtc]frac(?![a-z])", r"\\frac", text)
+    text = _WORDS.sub(lambda m: m[1], text)
+    return _SPACES.sub("", text)
+
+
+def _without_percent(text: str) -> tuple[str, bool]:
+    shorter = _PERCENT.sub("", text)
+    return shorter.rstrip(" \\"), shorter != text
+
+
+def _says_words(gold: str) -> bool:
+    """Whether the answer is a name or a phrase rather than a formula."""
+    words = _WORDS.fullmatch(gold)
+    return _PHRASE.fullmatch((words[1] if words else gold).strip()) is not None
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]+", "", _WORDS.sub(lambda m: m[1], text)).casefold()
+
+
+def _same_digits(gold: re.Match[str], answer: str) -> bool:
+    """Numbers in another base than ten: the base may be left out, but not be another one."""
+    given = _BASED.fullmatch(answer)
+    if given is None:
+        return answer.casefold() == gold[1].casefold()
+    return given[1].casefold() == gold[1].casefold() and (given[2] or given[3]) == (
+        gold[2] or gold[3]
+    )
+
+
+def main() -> None:
+    """Answers until the other side closes."""
+    logging.disable(logging.CRITICAL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    _equal("1", "1")  # imports sympy, so that no limit is spent on it
+    print("ready", flush=True)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads warnings: a full pipe would block
+    for line in sys.stdin:
+        gold, answer = json.loads(line)
+        try:
+            verdict = same(gold, answer)
+        except (MemoryError, RecursionError, ValueError, OverflowError):
+            verdict = False  # too large to be what anyone meant
+        print(json.dumps(verdict), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""AlpacaEval: 805 open instructions (Li 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.benchmarks._data import Row, pick
+from semspec.benchmarks._judge import OpenBenchmark
+from semspec.protocols import BenchmarkProblem
+from semspec.registry import register
+
+
+@register("benchmark", "alpaca")
+@dataclass(frozen=True, kw_only=True)
+class Alpaca(OpenBenchmark):
+    """AlpacaEval: open instructions, speed and text (judge=URL rates them); from the Hub (805)."""
+
+    revision: str = "2edc6fad8be6b14ea7230aabfd08188da6b8b814"
+
+    name: ClassVar[str] = "alpaca"
+    repo: ClassVar[str] = "tatsu-lab/alpaca_eval"
+    files: ClassVar[Sequence[str]] = ("alpaca_eval.json",)
+
+    def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
+        return BenchmarkProblem(name, str(pick(where, row, "instruction")))

@@ -1,0 +1,91 @@
+"""CodeEditorBench: programs to debug, translate, optimise and adapt (Guo 2024).
+
+Its own judge compiles C++, Java and Python in a container; here it is for speed and text: answers
+repeat most of the program that they edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import ClassVar
+
+from semspec import rows
+from semspec.benchmarks._data import Row, pick
+from semspec.benchmarks._judge import OpenBenchmark
+from semspec.errors import UserError
+from semspec.protocols import BenchmarkProblem
+from semspec.registry import register
+
+FILES = {
+    "debug": "code_debug_{part}.jsonl",
+    "translate": "code_translate_{part}.jsonl",
+    "polish": "code_polishment_{part}.jsonl",
+    "switch": "code_switch_{part}.jsonl",
+}
+ONLY_CODE = "Answer with the whole program in one code block."
+
+
+@register("benchmark", "code_editor_bench")
+@dataclass(frozen=True, kw_only=True)
+class CodeEditorBench(OpenBenchmark):
+    """CodeEditorBench: code editing, tasks in turn, speed and text; from the Hub (160-480 MB a task)."""
+
+    revision: str = "9bd3f75915e7583feae1d0e98c09176c20a6bd1d"
+    tasks: tuple[str, ...] = ("debug", "translate", "polish", "switch")
+    part: str = "primary"  # or plus
+
+    name: ClassVar[str] = "code_editor_bench"
+    repo: ClassVar[str] = "m-a-p/CodeEditorBench"
+    files: ClassVar[Sequence[str]] = ("code_*.jsonl",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        if not self.tasks or any(task not in FILES for task in self.tasks):
+            raise UserError(f"benchmark.tasks={list(self.tasks)}: choose from {', '.join(FILES)}")
+        if self.part not in ("primary", "plus"):
+            raise UserError(f"benchmark.part={self.part}: give primary or plus")
+
+    def rows(self) -> rows.Rows:
+        """The tasks in turn; no more of the large files is read than is asked for."""
+        wanted = [FILES[task].format(part=self.part) for task in self.tasks]
+        files = self.tables(wanted)
+        missing = [file for file in wanted if file not in {f.name for f in files}]
+        if missing and self.data and Path(self.data).expanduser().is_dir():
+            raise UserError(
+                f"benchmark.data={self.data} holds no {' or '.join(missing)}: leave these tasks out"
+                " of benchmark.tasks"
+            )
+        turns = zip_longest(*(rows.read(file) for file in files))
+        yield from (entry for entry in chain.from_iterable(turns) if entry is not None)
+
+    def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
+        return BenchmarkProblem(name, _question(where, row))
+
+
+def _question(where: str, row: Row) -> str:
+    """What is asked; the columns tell the task."""
+
+    def test(which: str = "") -> str:
+        given = pick(where, row, f"public_{which}tests_input")
+        wanted = pick(where, row, f"public_{which}tests_output")
+        return f"Input:\n{given}\nOutput:\n{wanted}"
+
+    if "incorrect_solutions" in row:
+        language = pick(where, row, "code_language")
+        ask = f"Correct the errors in this {language} program."
+        code, then = pick(where, row, "incorrect_solutions"), f"It must pass this test.\n{test()}"
+    elif "similar_source_code" in row:
+        ask = "Change this program, so that it solves another, related problem."
+        code = pick(where, row, "similar_source_code")
+        then = f"Now it does this.\n{test('similar_')}\n\nIt must do this.\n{test('target_')}"
+    elif "target_lang" in row:
+        languages = f"{pick(where, row, 'source_lang')} to {pick(where, row, 'target_lang')}"
+        ask = f"Translate this program from {languages}."
+        code, then = pick(where, row, "source_code"), f"It must pass this test.\n{test()}"
+    else:
+        ask = "Make this program faster and let it use less memory, without changing what it does."
+        code, then = pick(where, row, "source_code"), f"It must pass this test.\n{test()}"
+    return f"{ask}\n\n```\n{str(code).strip()}\n```\n\n{then}\n\n{ONLY_CODE}"

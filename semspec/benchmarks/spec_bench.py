@@ -1,0 +1,60 @@
+"""Spec-Bench: six tasks of 80 questions each, for speed (Xia 2024)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any, ClassVar
+
+from semspec import rows
+from semspec.benchmarks._data import Row, pick
+from semspec.benchmarks._judge import OpenBenchmark
+from semspec.errors import UserError
+from semspec.protocols import BenchmarkProblem
+from semspec.registry import register
+
+TASKS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
+MT_BENCH = "writing roleplay reasoning math coding extraction stem humanities".split()
+URL = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
+
+
+@register("benchmark", "spec_bench")
+@dataclass(frozen=True, kw_only=True)
+class SpecBench(OpenBenchmark):
+    """Spec-Bench: six tasks in turn, speed and text; a file: benchmark.data=question.jsonl (480)."""
+
+    tasks: tuple[str, ...] = TASKS
+
+    name: ClassVar[str] = "spec_bench"
+    repo: ClassVar[str] = "hemingkx/Spec-Bench"
+    files: ClassVar[Sequence[str]] = ("question.jsonl",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        unknown = [task for task in self.tasks if task not in TASKS]
+        if unknown or not self.tasks:
+            raise UserError(f"benchmark.tasks={list(self.tasks)}: choose from {', '.join(TASKS)}")
+
+    def fetch(self, files: Sequence[str]) -> Path:
+        raise UserError(
+            f"Spec-Bench is not on the Hub: run 'curl -LO {URL}' and give benchmark.data=question.jsonl"
+        )
+
+    def rows(self) -> rows.Rows:
+        """The tasks in turn, so that a few problems are some of each."""
+        by_task: dict[str, list[tuple[str, Any]]] = defaultdict(list)
+        for where, row in super().rows():
+            category = pick(where, row, "category")
+            by_task["mt_bench" if category in MT_BENCH else category].append((where, row))
+        missing = [task for task in self.tasks if task not in by_task]
+        if missing:
+            raise UserError(f"benchmark.data={self.data} has no rows of {', '.join(missing)}")
+        turns = zip_longest(*(by_task[task] for task in self.tasks))
+        yield from (entry for entry in chain.from_iterable(turns) if entry is not None)
+
+    def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
+        number = pick(where, row, "question_id")
+        return BenchmarkProblem(f"{row['category']}-{number}", str(pick(where, row, "turns")[0]))

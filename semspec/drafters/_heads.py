@@ -1,0 +1,66 @@
+"""What drafters by heads on the target share: from rows to a chain or a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from semspec.drafters._base import DraftSessionBase
+from semspec.drafters._trees import TreeOptions, tree_sampling
+from semspec.protocols import Kit
+from semspec.sampling import draw_next
+from semspec.types import Draft, Read, Room, Sampling, What
+
+
+class HeadSession(DraftSessionBase):
+    """A session that computes its rows by itself."""
+
+    longest: int | None = None  # tokens of a chain that it can draft; None: any number
+
+    def __init__(self, kit: Kit, options: TreeOptions) -> None:
+        self.kit, self.options = kit, options
+
+    def rows(
+        self, tokens: Sequence[int], parents: Sequence[int], count: int, sampling: Sampling
+    ) -> Tensor:
+        """Probabilities [count, vocabulary] of what follows the last ``count`` of these nodes.
+
+        Without tokens, of what follows the context. The nodes before those were given before.
+        """
+        raise NotImplementedError
+
+    def drafted(self, room: Room) -> Draft:
+        """Called once the session has followed the context to its end."""
+        with torch.inference_mode():
+            return self._tree(room) if self.options.levels else self._chain(room)
+
+    def _tree(self, room: Room) -> Draft:
+        kit, options = self.kit, self.options
+        tree = options.seed(kit, min(options.levels, room.tokens, room.units))
+        sampling = tree_sampling(kit.sampling)
+        while tree.open:
+            tree.grow(self.rows(*tree.reading(), len(tree.open), sampling))
+        return tree.draft(options.drawn(kit.sampling), told=not kit.sampling.greedy)
+
+    def _chain(self, room: Room) -> Draft:
+        kit = self.kit
+        draft, rows, boundary = Draft(), [], kit.boundary()
+        limit = room.limit if self.longest is None else min(room.limit, self.longest)
+        while True:
+            count = len(draft.tokens)
+            rows.append(self.rows(draft.tokens, range(-1, count - 1), 1, kit.sampling))
+            draft.tokens.append(draw_next(rows[-1][0], kit.sampling, kit.rng))
+            end = boundary.feed(draft.tokens[-1])
+            if end is not None:
+                draft.ends.append(count + 1 + end)
+            full = count + 1 == limit or len(draft.ends) == room.units
+            if full or draft.tokens[-1] in kit.stop_ids:
+                break
+        if len(draft.ends) < room.units and (not draft.ends or draft.ends[-1] <= count):
+            draft.ends.append(count + 1)  # what was left open counts as a unit
+        if not kit.sampling.greedy:  # greedy tokens were not sampled: point masses
+            draft.probs = torch.cat(rows)
+            draft.evidence = {Read(What.PROBS): draft.probs}
+        return draft

@@ -1,0 +1,181 @@
+"""EAGLE-3: a head on features of the target drafts, and costs the target no pass of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from semspec.drafters._heads import HeadSession
+from semspec.drafters._trees import TreeOptions
+from semspec.heads.eagle3 import Attend, Eagle3
+from semspec.models import ModelConfig
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.sampling import probabilities
+from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
+
+
+@register("drafter", "eagle3")
+@dataclass(frozen=True, kw_only=True)
+class Eagle3Drafter(TreeOptions):
+    """EAGLE-3: one decoder layer on low, middle and high features of the target."""
+
+    head: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/eagle3-tiny"))
+
+    tree: str = "dynamic"  # as in lm; chain: as long as draft_length says
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
+    rows: ClassVar[bool] = True
+
+    def prepare(self, target: Path) -> Eagle3Drafter:
+        options = {f.name: getattr(self, f.name) for f in fields(Eagle3Drafter)}
+        return _Loaded(**options, net=Eagle3.load(self.head.fetch(), target))
+
+    def open(self, kit: Kit) -> Eagle3Session:
+        raise AssertionError("prepare() comes first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loaded(Eagle3Drafter):
+    net: Eagle3
+
+    def open(self, kit: Kit) -> Eagle3Session:
+        return Eagle3Session(kit, self, self.net)
+
+
+class Eagle3Session(HeadSession):
+    """Follows the context with true features, and drafts on with the head's own output.
+
+    A pair is the feature of a position and the token after it. The context's pairs stay in the cache;
+    what a draft writes behind them is overwritten by the next, so that nothing is rolled back.
+    """
+
+    def __init__(self, kit: Kit, options: TreeOptions, head: Eagle3) -> None:
+        super().__init__(kit, options)
+        self.head = head
+        self.watches = (Read(What.HIDDEN, layers=head.shape.layers),)
+        self.known = 0  # features of so many positions were seen
+        self.pairs = 0  # of the context, in the cache
+        self.pending: list[Tensor] = []  # [n, 3, width] features from position ``pairs`` on
+        self.cache = PairCache(head)
+        self.outputs = torch.empty(0)  # a [1 + n, width]: of the last pair, and of n nodes drafted
+        self.sees = torch.empty(0, 0, dtype=torch.bool)  # [n, n] which nodes a node looks at
+        self.depth: list[int] = []
+
+    def see(self, seen: Seen) -> None:
+        new = seen.start + seen.count - self.known
+        if new > 0 and seen.start <= self.known:  # what lies behind a gap is asked for
+            self.pending.append(seen.values[self.watches[0]][seen.count - new : seen.count])
+            self.known += new
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        pairs = len(context) - 1
+        if pairs < 1:
+            return Draft()
+        if self.known < pairs:  # the prompt, once; and what was written without a pass over it
+            kit, reads = self.kit, self.watches
+            answer: Answer = yield Query(
+                "target", context, kit.sampling, kit.rng, reads=reads, rows_from=self.known
+            )
+            self.see(Seen(self.known, len(context) - self.known, answer.values))
+        with torch.inference_mode():
+            self._follow(context.tokens)
+        return self.drafted(room)
+
+    def _follow(self, tokens: list[int]) -> None:
+        """Takes the context's new pairs into the cache."""
+        features = torch.cat(self.pending)
+        self.head = self.head.on(features.device)
+        start, end = self.pairs, len(tokens) - 1
+        self.pending = [features[end - start :]]
+        g = self.head.fused(features[: end - start].flatten(1).to(self.head.fc))
+        mask = None
+        if start and end - start > 1:  # each pair sees those before it
+            mask = torch.ones(end - start, end, dtype=torch.bool, device=g.device).tril(start)
+        self.pairs = end
+        self.outputs = self._read(tokens[start + 1 :], g, start, start, mask)[-1:]
+        self.sees, self.depth = self.sees.new_empty(0, 0), []
+
+    def _read(
+        self, tokens: Sequence[int], hidden: Tensor, at: int, position: int, mask: Tensor | None
+    ) -> Tensor:
+        """a [n, width] of n pairs, written into the cache at ``at``.
+
+        Pairs of the context stand one after the other from ``position`` on; nodes of a level, side
+        by side at it.
+        """
+        ids = torch.tensor(tokens, device=hidden.device)
+        turns = self.head.turns(position + len(tokens))
+        turns = turns[position : position + (len(tokens) if at < self.pairs else 1)]
+        return self.head.layer(ids, hidden, turns, self.cache.attend(at, mask))
+
+    def rows(
+        self, tokens: Sequence[int], parents: Sequence[int], count: int, sampling: Sampling
+    ) -> Tensor:
+        head, new = self.head, self.outputs
+        if tokens:
+            new = self._nodes(tokens[-count:], list(parents[-count:]))
+        return head.over_vocabulary(probabilities(head.logits(new), sampling))
+
+    def _nodes(self, tokens: Sequence[int], parents: list[int]) -> Tensor:
+        """a of new nodes of one level: their parents' outputs stand in for features."""
+        before, count = len(self.depth), len(tokens)
+        self.depth += [1 if parent < 0 else self.depth[parent] + 1 for parent in parents]
+        sees = torch.zeros(before + count, before + count, dtype=torch.bool)
+        sees[:before, :before] = self.sees
+        for node, parent in enumerate(parents, start=before):
+            if parent >= 0:
+                sees[node] = sees[parent]
+            sees[node, node] = True
+        self.sees, mask = sees, None
+        if count > 1 or not bool(sees[-1].all()):
+            whole = torch.ones(count, self.pairs, dtype=torch.bool)
+            mask = torch.cat([whole, sees[before:]], 1).to(self.outputs.device)
+        hidden = self.outputs[[parent + 1 for parent in parents]]
+        position = self.pairs + self.depth[-1] - 1
+        new = self._read(tokens, hidden, self.pairs + before, position, mask)
+        self.outputs = torch.cat([self.outputs, new])
+        return new
+
+
+class PairCache:
+    """Keys and values of one context's pairs."""
+
+    def __init__(self, head: Eagle3) -> None:
+        self.keys = self.values = torch.empty(head.shape.kv_heads, 0, head.shape.head_dim)
+
+    def attend(self, at: int, mask: Tensor | None) -> Attend:
+        """Attention of new pairs, written at ``at``, as ``mask`` says; None: to all before them."""
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            end = at + k.shape[-2]
+            self._reserve(end, k)
+            self.keys[:, at:end], self.values[:, at:end] = k, v
+            keys, values = self.keys[None, :, :end], self.values[None, :, :end]
+            if at == 0:  # a whole prompt: no mask of its length squared
+                return F.scaled_dot_product_attention(
+                    q[None], keys, values, is_causal=True, enable_gqa=True
+                )[0]
+            if mask is None:  # one pair: the heads that share keys become its rows
+                rows = q.reshape(1, len(keys[0]), -1, q.shape[-1])
+                return F.scaled_dot_product_attention(rows, keys, values).reshape(q.shape)
+            return F.scaled_dot_product_attention(
+                q[None], keys, values, attn_mask=mask, enable_gqa=True
+            )[0]
+
+        return attend
+
+    def _reserve(self, positions: int, like: Tensor) -> None:
+        if positions > self.keys.shape[1]:
+            room = max(256, 1 << (positions - 1).bit_length())
+            shape = (len(like), room, like.shape[-1])
+            for name in ("keys", "values"):
+                grown, old = like.new_zeros(shape), getattr(self, name)
+                grown[:, : old.shape[1]] = old
+                setattr(self, name, grown)

@@ -1,0 +1,98 @@
+"""Medusa: heads on the target's last hidden state guess several tokens at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from semspec.drafters._heads import HeadSession
+from semspec.drafters._trees import TreeOptions
+from semspec.heads.medusa import Medusa
+from semspec.models import ModelConfig
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.sampling import probabilities
+from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
+
+LAST = Read(What.HIDDEN, layers=(-1,))
+
+
+@register("drafter", "medusa")
+@dataclass(frozen=True, kw_only=True)
+class MedusaDrafter(TreeOptions):
+    """Medusa: heads on the target's last hidden state, each for a token further on."""
+
+    head: ModelConfig = field(default_factory=lambda: ModelConfig(path="embedded/medusa-tiny"))
+
+    tree: str = "static"  # as in lm; chain: as long as draft_length says
+    tree_nodes: int = 63
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
+    rows: ClassVar[bool] = True
+
+    def prepare(self, target: Path) -> MedusaDrafter:
+        options = {f.name: getattr(self, f.name) for f in fields(MedusaDrafter)}
+        return _Loaded(**options, heads=Medusa.load(self.head.fetch(), target))
+
+    def open(self, kit: Kit) -> MedusaSession:
+        raise AssertionError("prepare() comes first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loaded(MedusaDrafter):
+    heads: Medusa
+
+    @property
+    def levels(self) -> int:
+        return min(super().levels, self.heads.shape.heads)
+
+    def open(self, kit: Kit) -> MedusaSession:
+        return MedusaSession(kit, self, self.heads)
+
+
+class MedusaSession(HeadSession):
+    """Keeps the states that it saw last: the last token but one is among them, which was read."""
+
+    watches = (LAST,)
+
+    def __init__(self, kit: Kit, options: TreeOptions, heads: Medusa) -> None:
+        super().__init__(kit, options)
+        self.heads = heads
+        self.longest = heads.shape.heads
+        self.seen = Seen(0, 0, {})
+        self.logits = torch.empty(0, 0)  # [heads, vocabulary]
+        self.depth: list[int] = []  # of the nodes of a draft
+
+    def see(self, seen: Seen) -> None:
+        self.seen = seen
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        at = len(context) - 2  # its heads guess from the token after the last one on
+        if at < 0:
+            return Draft()
+        if not self.seen.start <= at < self.seen.start + self.seen.count:
+            kit = self.kit
+            answer: Answer = yield Query(
+                "target", context, kit.sampling, kit.rng, reads=(LAST,), rows_from=at
+            )
+            self.seen = Seen(at, 2, answer.values)
+        state = self.seen.values[LAST][at - self.seen.start]
+        with torch.inference_mode():
+            self.heads = self.heads.on(state.device)
+            self.logits = self.heads.logits(state)[:, 0]
+        self.depth = []
+        return self.drafted(room)
+
+    def rows(
+        self, tokens: Sequence[int], parents: Sequence[int], count: int, sampling: Sampling
+    ) -> Tensor:
+        """The same row for all nodes of a level: a head knows nothing of what the others guessed."""
+        for parent in list(parents)[len(self.depth) :]:
+            self.depth.append(1 if parent < 0 else self.depth[parent] + 1)
+        level = self.depth[-1] if tokens else 0
+        return probabilities(self.logits[level : level + 1], sampling).expand(count, -1)

@@ -1,0 +1,1 @@
+"""Small heads that draft from the target's own hidden states."""

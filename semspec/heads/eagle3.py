@@ -1,0 +1,289 @@
+"""The EAGLE-3 head (Li et al. 2025, section 3): one decoder layer on the target's own features.
+
+head = Eagle3.load(folder, target)           # the format of the published checkpoints
+g = head.fused(hidden)                       # [n, 3 * target width] -> [n, width]
+a = head.layer(tokens, g, turns, attend)     # token i + 1 beside g_i
+rows = head.logits(a)                        # over the draft vocabulary: token i + 2
+
+Further on the head's own output a stands in for the features that the target has not yet computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from semspec.engines._lean.folder import read_json
+from semspec.engines._lean.spec import read_spec
+from semspec.engines._lean.weights import interleave
+from semspec.errors import UserError
+from semspec.heads._files import (
+    STORED,
+    Layout,
+    from_target,
+    head_file,
+    names_in,
+    number,
+    read_head,
+    target_facts,
+)
+
+EMBEDDING = "embed_tokens.weight"
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(q [.., heads, n, d], k and v [.., kv_heads, n, d]) -> what is attended to, shaped as q."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a head's config.json and its target's say."""
+
+    width: int
+    target_width: int
+    inner: int  # width of the MLP
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    vocabulary: int
+    draft_vocabulary: int
+    layers: tuple[int, int, int]  # low, middle, high: as in transformers' hidden_states
+    frequencies: Tensor  # [head_dim / 2] of the rotary embedding
+    rope_scale: float
+
+    def layout(self, embedding: bool, mapped: bool) -> Layout:
+        """Every tensor of a checkpoint; that of the embedding and the maps may be left out."""
+        d, q, kv = self.width, self.heads * self.head_dim, self.kv_heads * self.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "fc.weight": (d, 3 * self.target_width),
+            "midlayer.self_attn.q_proj.weight": (q, 2 * d),
+            "midlayer.self_attn.k_proj.weight": (kv, 2 * d),
+            "midlayer.self_attn.v_proj.weight": (kv, 2 * d),
+            "midlayer.self_attn.o_proj.weight": (d, q),
+            "midlayer.mlp.gate_proj.weight": (self.inner, d),
+            "midlayer.mlp.up_proj.weight": (self.inner, d),
+            "midlayer.mlp.down_proj.weight": (d, self.inner),
+            "midlayer.input_layernorm.weight": (d,),
+            "midlayer.hidden_norm.weight": (d,),
+            "midlayer.post_attention_layernorm.weight": (d,),
+            "norm.weight": (d,),
+            "lm_head.weight": (self.draft_vocabulary, d),
+        }
+        if embedding:
+            shapes[EMBEDDING] = (self.vocabulary, d)
+        layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
+            name: (shape, STORED) for name, shape in shapes.items()
+        }
+        if mapped:
+            layout["d2t"] = ((self.draft_vocabulary,), (torch.int64,))
+            layout["t2d"] = ((self.vocabulary,), (torch.bool,))
+        return layout
+
+
+def read_shape(folder: Path, target: Path) -> Shape:
+    """The shape of a head and where it reads the target; refuses what does not go together."""
+    config = read_json(folder / "config.json")
+    spec = read_spec(folder, 0)
+    layers, width, vocabulary = target_facts(target)
+    biases = spec.qkv_bias or spec.out_bias or spec.mlp_bias
+    if spec.layers != 1 or spec.qk_norm or biases or config.get("norm_before_residual"):
+        raise UserError(
+            f"{folder} is no EAGLE-3 head as published (one Llama layer without biases and norms of"
+            " its own): use engine=sglang, or another head"
+        )
+    if spec.vocabulary != vocabulary:
+        raise UserError(
+            f"{folder} drafts for a vocabulary of {spec.vocabulary}, the target's has {vocabulary}:"
+            " take the head that was trained for this target"
+        )
+    return Shape(
+        width=spec.width,
+        target_width=number(config, "target_hidden_size", width),
+        inner=spec.inner,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        eps=spec.eps,
+        vocabulary=vocabulary,
+        draft_vocabulary=number(config, "draft_vocab_size", vocabulary),
+        layers=_layers(folder, config, layers),
+        frequencies=spec.frequencies,
+        rope_scale=spec.rope_scale,
+    )
+
+
+def _layers(folder: Path, config: Mapping[str, Any], layers: int) -> tuple[int, int, int]:
+    """Which of the target's states are read."""
+    told = config.get("eagle_config") or {}
+    places = told.get("eagle_aux_hidden_state_layer_ids") if isinstance(told, dict) else None
+    # the output of layer i is state i + 1; without a word: what all published heads read
+    read = [2, layers // 2, layers - 3]
+    if isinstance(places, list) and all(type(i) is int for i in places):
+        read = [i + 1 for i in places]
+    if len(read) != 3 or not 0 <= read[0] < read[1] < read[2] <= layers:
+        raise UserError(
+            f"{folder} reads the states {read} of a target with {layers} layers: take the head that"
+            " was trained for this target"
+        )
+    return read[0], read[1], read[2]
+
+
+class Eagle3:
+    """Weights of a head, with what is multiplied together joined; differentiable."""
+
+    def __init__(self, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
+        self.shape = shape
+
+        def weight(name: str) -> Tensor:
+            return tensors[f"{name}.weight"]
+
+        def inner(name: str) -> Tensor:
+            return tensors[f"midlayer.{name}.weight"]
+
+        # the norms' weights go into what follows them, W (n * x) = (W * n) x; a token is normed once
+        size = (shape.width,)
+        embed = tensors[EMBEDDING]
+        self.embed = F.rms_norm(embed, size, inner("input_layernorm"), shape.eps)
+        self.fc = weight("fc")
+        q, k, v = (inner(f"self_attn.{name}_proj") for name in "qkv")
+        # a rotary pair side by side is one complex number
+        qkv = torch.cat([interleave(q, shape.head_dim), interleave(k, shape.head_dim), v])
+        hidden = inner("hidden_norm")
+        self.qkv = qkv * torch.cat([torch.ones_like(hidden), hidden])
+        self.out = inner("self_attn.o_proj")
+        gate_up = torch.cat([inner("mlp.gate_proj"), inner("mlp.up_proj")])
+        self.gate_up = gate_up * inner("post_attention_layernorm")
+        self.down = inner("mlp.down_proj")
+        self.head = weight("lm_head") * weight("norm")
+        d2t = tensors.get("d2t")
+        own = torch.arange(shape.draft_vocabulary, device=self.embed.device)
+        # d2t holds how far the target's number of a token is from the head's
+        self.ids: Tensor | None = None if d2t is None else own + d2t
+        self._turns = torch.empty(0, dtype=torch.complex64)
+        self._twins: dict[torch.device, Eagle3] = {}
+
+    @classmethod
+    def load(cls, folder: Path, target: Path) -> Self:
+        """Reads a checkpoint; an embedding that it leaves out is the target's."""
+        shape = read_shape(folder, target)
+        if shape.target_width != target_facts(target)[1]:
+            raise UserError(
+                f"{folder} reads states of width {shape.target_width}, the target's have"
+                f" {target_facts(target)[1]}: take the head that was trained for this target"
+            )
+        file = head_file(folder, "model.safetensors")
+        there = names_in(file)
+        mapped = bool({"d2t", "t2d"} & there) or shape.draft_vocabulary != shape.vocabulary
+        tensors = read_head(file, shape.layout(EMBEDDING in there, mapped))
+        if mapped:
+            _check_maps(file, tensors["d2t"], tensors["t2d"])
+        if EMBEDDING not in there:
+            size = (shape.vocabulary, shape.width)
+            tensors[EMBEDDING] = from_target(target, f"model.{EMBEDDING}", size)
+        floats = {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
+        with torch.inference_mode():
+            return cls(shape, floats)
+
+    def on(self, device: torch.device) -> Eagle3:
+        """The head where the target's states are; in bfloat16 on CUDA."""
+        if device == self.embed.device:
+            return self
+        if device not in self._twins:
+            twin = self._twins[device] = copy(self)
+            for name, value in vars(self).items():
+                if isinstance(value, Tensor):
+                    kind = torch.bfloat16 if value.is_floating_point() else value.dtype
+                    setattr(twin, name, value.to(device, kind))
+        return self._twins[device]
+
+    def turns(self, positions: int) -> Tensor:
+        """exp(i * position * frequency) for at least so many positions [positions, 1, d / 2]."""
+        if len(self._turns) < positions:
+            count = max(256, 1 << (positions - 1).bit_length())
+            angles = torch.outer(torch.arange(count).float(), self.shape.frequencies)
+            scale = torch.full_like(angles, self.shape.rope_scale)
+            self._turns = torch.polar(scale, angles)[:, None].to(self.embed.device)
+        return self._turns
+
+    def fused(self, hidden: Tensor) -> Tensor:
+        """g: low, middle and high features of a position made one (section 3.1)."""
+        return F.linear(hidden, self.fc)
+
+    def layer(self, tokens: Tensor, hidden: Tensor, turns: Tensor, attend: Attend) -> Tensor:
+        """a [.., n, width]: the decoder layer over pairs of a token and the feature before it."""
+        shape, d = self.shape, (self.shape.width,)
+        feature = F.rms_norm(hidden, d, None, shape.eps)
+        both = torch.cat([F.embedding(tokens, self.embed), feature], -1)
+        qkv = F.linear(both, self.qkv)
+        qkv = qkv.view(*qkv.shape[:-1], -1, shape.head_dim)
+        turning = shape.heads + shape.kv_heads
+        turned = qkv[..., :turning, :].float()
+        pairs = torch.view_as_complex(turned.view(*turned.shape[:-1], -1, 2))
+        turned = torch.view_as_real(pairs * turns).flatten(-2).to(qkv.dtype)
+        q, k, v = (
+            turned[..., : shape.heads, :],
+            turned[..., shape.heads :, :],
+            qkv[..., turning:, :],
+        )
+        attended = attend(q.transpose(-2, -3), k.transpose(-2, -3), v.transpose(-2, -3))
+        x = hidden + F.linear(attended.transpose(-2, -3).flatten(-2), self.out)
+        gate, up = F.linear(F.rms_norm(x, d, None, shape.eps), self.gate_up).chunk(2, -1)
+        return x + F.linear(F.silu(gate) * up, self.down)
+
+    def logits(self, a: Tensor) -> Tensor:
+        """Raw float32 logits over the draft vocabulary of what comes after the pairs' tokens."""
+        normed = F.rms_norm(a, (self.shape.width,), None, self.shape.eps)
+        return F.linear(normed, self.head).float()
+
+    def over_vocabulary(self, rows: Tensor) -> Tensor:
+        """Probabilities over the draft vocabulary as such over the target's: 0 elsewhere."""
+        if self.ids is None:
+            return rows
+        return rows.new_zeros(*rows.shape[:-1], self.shape.vocabulary).index_copy_(
+            -1, self.ids, rows
+        )
+
+    def token(self, own: int) -> int:
+        """The target's number of a token of the draft vocabulary."""
+        return own if self.ids is None else int(self.ids[own])
+
+
+def config_of(shape: Shape, target: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """config.json as the published checkpoints have it; ``target`` is that of the target."""
+    rope = target.get("rope_parameters") or {}
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "num_hidden_layers": 1,
+        "max_position_embeddings": target["max_position_embeddings"],
+        "rms_norm_eps": shape.eps,
+        "rope_theta": rope.get("rope_theta", target.get("rope_theta", 10000.0)),
+        "tie_word_embeddings": False,
+        "vocab_size": shape.vocabulary,
+        "draft_vocab_size": shape.draft_vocabulary,
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": [i - 1 for i in shape.layers],
+            "use_aux_hidden_state": True,
+        },
+        **more,
+    }
+
+
+def _check_maps(file: Path, d2t: Tensor, t2d: Tensor) -> None:
+    """Both maps of the vocabularies must say the same."""
+    ids = torch.arange(len(d2t)) + d2t
+    inside = bool(((ids >= 0) & (ids < len(t2d))).all())
+    if not inside or not torch.equal(ids.sort().values, t2d.nonzero()[:, 0]):
+        raise UserError(f"d2t and t2d in {file} contradict each other: download the head again")

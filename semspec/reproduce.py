@@ -1,0 +1,255 @@
+"""``python -m semspec.run experiment=PAPER/TABLE``: runs an experiment, shows it beside the paper's.
+
+experiment=semanticspec/table4 plan=true     what would be run, and what it costs
+experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded pair
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from semspec import config
+from semspec.errors import UserError
+from semspec.experiments import (
+    METRICS,
+    SCALES,
+    Cell,
+    Experiment,
+    Job,
+    cell_of,
+    jobs,
+    load,
+    slug,
+    target_alone,
+)
+from semspec.files import write_json
+from semspec.records import RunFolder
+from semspec.terminal import number, open_console, percent, seconds
+
+OWN = ("experiment", "scale", "plan", "hydra.run.dir")
+Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
+"""Finished runs' results by block, row and column."""
+
+
+def asked(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks for an experiment."""
+    return any(argument.partition("=")[0] == "experiment" for argument in arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs an experiment; the exit code."""
+    from semspec.runner import execute
+
+    given = dict(a.partition("=")[::2] for a in arguments if a.partition("=")[0] in OWN)
+    extra = [a for a in arguments if a.partition("=")[0] not in OWN]
+    for option in extra:
+        if "=" not in option or option.startswith(("-", "+", "~")):
+            raise UserError(
+                f"'{option}': beside experiment= only options (name=value) can be given"
+            )
+    scale, plan = given.get("scale", "real"), given.get("plan", "false").lower()
+    if scale not in SCALES:
+        raise UserError(f"scale={scale}: give {' or '.join(SCALES)}")
+    if plan not in ("true", "false"):
+        raise UserError(f"plan={plan}: give true (show what would be run) or false")
+    experiment = load(given["experiment"])
+    todo = list(jobs(experiment, scale, extra))
+    built = {job: build(job) for job in todo}  # every mistake before any work
+    console = open_console()
+    for line in plan_of(experiment, scale, todo):
+        console.print(line, soft_wrap=True)  # commands can be copied
+    if plan == "true":
+        return 0
+    name = experiment.runs_of or experiment.name
+    folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
+    failed: set[Job] = set()
+    for count, (job, (made, resolved)) in enumerate(built.items(), 1):
+        try:
+            result = execute(made, resolved, folder / job.folder, Console(quiet=True))
+            told = _headline(result)
+        except UserError as error:  # the others go on, as in a sweep
+            failed.add(job)
+            told = f"failed: {error}"
+        console.print(f"{count}/{len(todo)}  {job}: {told}", soft_wrap=True, markup=False)
+    found = collect(experiment, [job for job in todo if job not in failed], folder)
+    file = folder / f"{slug(experiment.name)}.json"
+    write_json(file, record(experiment, scale, found))
+    console.print(beside(experiment, scale, found))
+    console.print(f"[dim]results: {file}[/]", soft_wrap=True)
+    return 2 if failed else 0
+
+
+def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
+    """A job's configuration, typed and as it is recorded."""
+    from semspec.run import build, compose, one_line
+
+    try:
+        composed = compose(job.options)
+        plain = OmegaConf.to_container(composed, resolve=True)
+        assert isinstance(plain, dict), job
+        return build(composed), {str(k): v for k, v in plain.items()}
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(f"{job}: {one_line(error)}") from error
+    except UserError as error:
+        raise UserError(f"{job}: {error}") from error
+
+
+def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Results:
+    """What is finished; the target's row holds the first run that it was part of."""
+    found: Results = {}
+    for job in todo:
+        result = RunFolder(folder / job.folder).result
+        if result is None:
+            continue
+        rows = found.setdefault(job.block, {})
+        rows.setdefault(job.row, {})[job.column] = result
+        if experiment.target and result.get("plain"):
+            rows.setdefault(experiment.target, {}).setdefault(job.column, result)
+    return found
+
+
+def _cell(experiment: Experiment, row: str, result: Mapping[str, Any] | None) -> Cell:
+    if result is None:
+        return {}
+    if row == experiment.target:
+        return target_alone(result, experiment.metrics) or {}
+    return cell_of(result, experiment.metrics)
+
+
+def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]:
+    """The paper's figures and ours, for a file."""
+
+    def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        mode = result["plain"] if row == experiment.target else result
+        return {
+            "figures": _cell(experiment, row, result),
+            "problems": mode["problems"],
+            "pass_at_1_interval": mode["pass_at_1_interval"],
+            "speedup_interval": None if mode is not result else result["speedup_interval"],
+        }
+
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "scale": scale,
+        "metrics": experiment.metrics,
+        "columns": list(experiment.real.columns),
+        "paper": {
+            block: {row: experiment.published(block, row) for row in rows}
+            for block, rows in experiment.figures.items()
+        },
+        "here": {
+            block: {
+                row: {column: of(row, result) for column, result in columns.items()}
+                for row, columns in rows.items()
+            }
+            for block, rows in found.items()
+        },
+    }
+
+
+# ---- what is shown --------------------------------------------------------------------------------
+
+
+def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Text]:
+    """What will be run and what it costs."""
+    setting = experiment.scale(scale)
+    lines = [Text(experiment.title, "bold")]
+    lines += [Text(f"first: {command}", "dim") for command in setting.first]
+    if scale == "real":
+        for block in setting.blocks:
+            known = [job.hours for job in todo if job.block == block]
+            lines.append(Text(f"{block}: {len(known)} runs, {_hours(known)}"))
+        lines.append(
+            Text(
+                "GPU hours by the paper's own seconds a problem, on its hardware and engine: the"
+                " target's interleaved runs are included, probes are not; engine=hf takes longer.",
+                "dim",
+            )
+        )
+        total = _hours([job.hours for job in todo])
+        lines.append(Text(f"in all: {len(todo)} runs, {total}", "bold"))
+    else:
+        lines.append(Text(f"{len(todo)} runs on the embedded pair"))
+    lines += [Text(f"note: {note}", "dim") for note in setting.notes]
+    return lines
+
+
+def _hours(known: Sequence[float | None]) -> str:
+    if None in known:
+        return "GPU hours unknown (the paper gives no times)"
+    return f"about {sum(h for h in known if h is not None):,.0f} GPU hours"
+
+
+def _headline(result: Mapping[str, Any]) -> str:
+    faster = number(result["speedup"], 2, "x") if result["plain"] else "alone"
+    return f"pass@1 {number(result['pass_at_1'], 3)}, {faster}"
+
+
+def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
+    """The paper's table beside ours, for each block; another pair stands beside the first."""
+    setting = experiment.scale(scale)
+    names = [*setting.rows, *(row for rows in experiment.figures.values() for row in rows)]
+    rows = list(dict.fromkeys(names))
+
+    def measured(block: str) -> Table:
+        cells = {
+            row: [_cell(experiment, row, found[block][row].get(c)) for c in setting.columns]
+            for row in rows
+            if row in found[block]
+        }
+        return _table(f"here: {block}", experiment, list(setting.columns), cells)
+
+    others = [block for block in found if block not in experiment.figures]
+    parts: list[RenderableType] = []
+    for block, published in experiment.figures.items():
+        cells = {row: experiment.published(block, row) for row in rows if row in published}
+        tables = [_table(f"paper: {block}", experiment, list(experiment.real.columns), cells)]
+        if block in found:
+            tables.append(measured(block))
+        while others:
+            tables.append(measured(others.pop(0)))
+        parts.append(Columns(tables, padding=(0, 3)))
+    parts += [measured(block) for block in others]
+    parts += [Text(f"paper: {claim}", "dim") for claim in experiment.claims]
+    sizes = {r["problems"] for b in found.values() for row in b.values() for r in row.values()}
+    if sizes and min(sizes) < 100:
+        note = "problems a cell: small differences are chance, the file below has the intervals"
+        parts.append(Text(f"note: {min(sizes)} {note}", "dim"))
+    return Group(*parts)
+
+
+def _table(
+    title: str, experiment: Experiment, columns: Sequence[str], cells: Mapping[str, Sequence[Cell]]
+) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("")
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    metrics = experiment.table
+    for row, listed in cells.items():
+        shown = ("\n".join(_figure(m, cell.get(m)) for m in metrics) for cell in listed)
+        table.add_row(row, Text("\n".join(METRICS[m] for m in metrics), "dim"), *shown)
+    return table
+
+
+def _figure(metric: str, value: float | None) -> str:
+    if metric == "latency" and value is not None:
+        return seconds(value) if value < 10 else f"{value:.1f}"
+    if metric.startswith("speedup"):
+        return number(value, 2, "x")
+    if metric.startswith("acceptance") or metric == "target_share":
+        return percent(value)
+    return number(value, 3 if metric == "pass_at_1" else 1 if "second" in metric else 2)

@@ -1,0 +1,98 @@
+"""Rows of a data set's files.
+
+Parquet, JSONL, JSON (a list) and CSV; nothing of a data set is ever executed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from semspec.errors import UserError, first_line
+
+FORMATS = (".parquet", ".jsonl", ".json", ".csv")
+Rows = Iterator[tuple[str, Any]]
+"""Where a row stands ("train.jsonl, row 3"), and the row."""
+
+
+def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:
+    """The files of a data set: ``path`` itself, or what it holds that fits ``patterns``.
+
+    A folder may be a snapshot of the repository or only hold the files: patterns are tried on the
+    path within it and on the name. Where there is parquet, other formats are its copies.
+    """
+    if path.is_file():
+        return [path]
+    found = [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.suffix in FORMATS
+        and not file.name.startswith((".", "dataset_info"))
+        and any(
+            fnmatch(str(file.relative_to(path)), p) or fnmatch(file.name, p.rpartition("/")[2])
+            for p in patterns
+        )
+    ]
+    parquet = [file for file in found if file.suffix == ".parquet"]
+    return parquet or found
+
+
+def read(file: Path) -> Rows:
+    """The rows of one file; lines of JSON are read as they are asked for."""
+    try:
+        if file.suffix == ".parquet":
+            yield from _numbered(file.name, _parquet(file))
+        elif file.suffix == ".csv":
+            with file.open(encoding="utf-8-sig", newline="") as opened:
+                yield from _numbered(file.name, csv.DictReader(opened))
+        else:
+            yield from _json(file)
+    except (OSError, UnicodeDecodeError) as e:
+        raise UserError(
+            f"cannot read {file} ({first_line(e)}): give a parquet, JSONL, JSON or CSV file"
+        ) from e
+
+
+def _numbered(name: str, rows: Any) -> Rows:
+    for number, row in enumerate(rows, 1):
+        yield f"{name}, row {number}", row
+
+
+def _parquet(file: Path) -> Iterator[Any]:
+    try:
+        import pyarrow.parquet as parquet
+        from pyarrow.lib import ArrowException
+    except ImportError as e:
+        raise UserError(
+            f"{file.name} is parquet, which needs pyarrow: run 'pip install pyarrow', or convert it"
+            " to JSONL and give that file"
+        ) from e
+    try:
+        opened = parquet.ParquetFile(file)
+        for batch in opened.iter_batches(batch_size=1000):
+            yield from batch.to_pylist()
+    except ArrowException as e:
+        raise UserError(f"{file} is no parquet file ({first_line(e)}): download it again") from e
+
+
+def _json(file: Path) -> Rows:
+    # a line may hold U+2028 as it is: only "\n" ends one
+    with file.open(encoding="utf-8-sig", newline="\n") as opened:
+        for number, line in enumerate(opened, 1):
+            if number == 1 and line.lstrip().startswith("["):
+                yield from _numbered(file.name, _parsed(file.name, line + opened.read()))
+                return
+            if line.strip():
+                where = f"{file.name}, line {number}"
+                yield where, _parsed(where, line)
+
+
+def _parsed(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as e:
+        raise UserError(f"{where} is not JSON: {first_line(e)}") from e

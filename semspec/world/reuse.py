@@ -1,0 +1,200 @@
+"""Tasks whose solutions repeat their question: editing a list of facts, quoting facts from a text.
+
+They are for drafters that look back (prompt lookup, suffix automata): most of a true solution stands
+in the question word for word, as it does when a program is edited or a document is quoted. The facts
+are written in the words of the chains, so that the embedded pair's tokenizer knows them; the pair
+itself was not trained on these tasks.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.world.base import LETTERS, Domain, Form, Meaning, Problem
+from semspec.world.residues import Residues
+from semspec.world.weekdays import Weekdays
+
+_SOURCES: tuple[Domain, ...] = (Residues(), Weekdays())
+_VALUE = r"(?:\d\d|[A-Z][a-z]+day)"
+_SLOTS = {**dict.fromkeys("tv", "[a-z]"), "r": _VALUE}
+_MORE = [
+    "The problem says that {v}={r}, which is one of the facts that we need in order to go on.",
+    "At this point we know that {v}={r}, and this will be needed for what comes next.",
+    "Now we look at {v}={r}, because it is the value that we were given at the start.",
+    "Next there is the fact that {v}={r}, and this is all that the question says about it.",
+]
+FACTS = [
+    Form(text, _SLOTS) for text in [*(f.text for s in _SOURCES for f in s.forms["start"]), *_MORE]
+]
+FINALS = [
+    Form(text, _SLOTS)
+    for text in (
+        "All the facts are written down now, and therefore the answer to the question is {t}={r}.",
+        "This was the last of the facts, so we are done and the result is {t}={r}.",
+        "Since the question asks for {t}, we can stop here and give the value {t}={r}.",
+        "Hence we arrive at {t}={r}, which is exactly what we were asked to find.",
+    )
+]
+
+
+@dataclass(frozen=True)
+class ReuseProblem(Problem):
+    """A question whose solution consists of these lines, word for word, and a last step."""
+
+    lines: tuple[str, ...] = ()
+
+
+class Reuse(ABC):
+    """One kind of task whose solution repeats its question."""
+
+    name: ClassVar[str]
+    question: ClassVar[re.Pattern[str]]
+
+    def __init__(self, shortest: int = 4, longest: int = 8) -> None:
+        self.shortest, self.longest = shortest, longest  # facts in a question
+
+    def make(self, rng: random.Random) -> ReuseProblem:
+        """Draws a problem."""
+        source = rng.choice(_SOURCES)
+        names = rng.sample(LETTERS, rng.randint(self.shortest, self.longest))
+        forms = rng.sample(FACTS, len(names))
+        facts = [
+            form.format(v=name, r=source.draw_value(rng))
+            for form, name in zip(forms, names, strict=True)
+        ]
+        question = self.ask(rng, facts, names, source)
+        problem = self.find(question)
+        assert problem is not None and problem.question == question, question
+        return problem
+
+    @abstractmethod
+    def ask(
+        self, rng: random.Random, facts: Sequence[str], names: Sequence[str], source: Domain
+    ) -> str:
+        """The question about these facts."""
+
+    @abstractmethod
+    def find(self, text: str) -> ReuseProblem | None:
+        """The problem that ``text`` states, or None where it states none of this kind."""
+
+    def solve(self, rng: random.Random, problem: ReuseProblem) -> list[str]:
+        """A true solution; only the wording of its last step is drawn."""
+        final = rng.choice(FINALS).format(t=problem.target, r=problem.answer)
+        return [*problem.lines, final]
+
+    def meaning(self, text: str) -> Meaning | None:
+        """A line says itself; a last step says what is found."""
+        text = text.strip()
+        for form in FINALS:
+            slots = form.match(text)
+            if slots is not None:
+                return ("final", slots["t"], slots["r"])
+        return ("line", text) if any(form.match(text) for form in FACTS) else None
+
+    def is_true(self, problem: Problem, meaning: Meaning | None) -> bool:
+        assert isinstance(problem, ReuseProblem), problem
+        if meaning is None:
+            return False
+        kind, *claims = meaning
+        if kind == "line":
+            return claims[0] in problem.lines
+        return kind == "final" and claims == [problem.target, problem.answer]
+
+    def is_next(self, problem: Problem, before: Sequence[Meaning], meaning: Meaning | None) -> bool:
+        """Whether the step is the one that follows: lines come in their order."""
+        assert isinstance(problem, ReuseProblem), problem
+        if meaning is None or not self.is_true(problem, meaning):
+            return False
+        written = tuple(said[1] for said in before if said[0] == "line")
+        if written != problem.lines[: len(written)]:
+            return False
+        if meaning[0] == "final":
+            return written == problem.lines
+        return written != problem.lines and meaning[1] == problem.lines[len(written)]
+
+    def _problem(self, question: str, lines: Sequence[str], target: str) -> ReuseProblem | None:
+        values = dict(fact for fact in map(_read, lines) if fact is not None)
+        if len(values) != len(lines) or target not in values:
+            return None
+        names = (*(name for name in values if name != target), target)
+        return ReuseProblem(self.name, question, names, (), values, tuple(lines))
+
+
+def _read(line: str) -> tuple[str, str] | None:
+    """Name and value of a fact."""
+    for form in FACTS:
+        slots = form.match(line)
+        if slots is not None:
+            return slots["v"], slots["r"]
+    return None
+
+
+class Editing(Reuse):
+    """A list of facts, to be written down again with one value changed."""
+
+    name = "editing"
+    question = re.compile(
+        r"Here are all the facts:\n\n(.+?)\n\nNow let ([a-z])="
+        rf"({_VALUE}), and write down all the facts with this value\. Find ([a-z])\.",
+        re.DOTALL,
+    )
+
+    def ask(
+        self, rng: random.Random, facts: Sequence[str], names: Sequence[str], source: Domain
+    ) -> str:
+        at = rng.randrange(len(names))
+        old = _read(facts[at])
+        assert old is not None, facts[at]
+        new = source.draw_value(rng)
+        while new == old[1]:
+            new = source.draw_value(rng)
+        listed = "\n\n".join(facts)
+        return (
+            f"Here are all the facts:\n\n{listed}\n\nNow let {names[at]}={new}, and write down all"
+            f" the facts with this value. Find {names[at]}."
+        )
+
+    def find(self, text: str) -> ReuseProblem | None:
+        found = self.question.search(text)
+        if not found or found[2] != found[4]:
+            return None
+        lines = found[1].split("\n\n")
+        for i, fact in enumerate(map(_read, lines)):
+            if fact is not None and fact[0] == found[2]:
+                lines[i] = lines[i].replace(f"{fact[0]}={fact[1]}", f"{fact[0]}={found[3]}")
+        return self._problem(found[0], lines, found[4])
+
+
+class Grounded(Reuse):
+    """Facts in a paragraph, some of which the solution quotes."""
+
+    name = "grounded"
+    question = re.compile(
+        r"Let us look at the facts: (.+?) From these facts, give ([a-z](?:, [a-z])*)\. "
+        r"Find ([a-z])\."
+    )
+
+    def ask(
+        self, rng: random.Random, facts: Sequence[str], names: Sequence[str], source: Domain
+    ) -> str:
+        asked = rng.sample(list(names), rng.randint(2, len(names) - 1))
+        return (
+            f"Let us look at the facts: {' '.join(facts)} From these facts, give"
+            f" {', '.join(asked)}. Find {asked[-1]}."
+        )
+
+    def find(self, text: str) -> ReuseProblem | None:
+        found = self.question.search(text)
+        if not found:
+            return None
+        sentences = re.split(r"(?<=\.) ", found[1])
+        known = {fact[0]: line for line in sentences if (fact := _read(line)) is not None}
+        asked = found[2].split(", ")
+        if asked[-1] != found[3] or not set(asked) <= set(known) or len(known) != len(sentences):
+            return None
+        return self._problem(found[0], [known[name] for name in asked], found[3])

@@ -1,0 +1,42 @@
+"""An experiment as a user runs it, on the embedded pair."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.processes import finished
+
+SMALL = ("scale=tiny", "problems=1", "max_new_tokens=30")
+
+
+def reproduce(folder: Path, code: int = 0) -> tuple[str, dict[str, Any]]:
+    asked = ("experiment=semanticspec/table3", *SMALL, f"hydra.run.dir={folder}")
+    shown = finished([sys.executable, "-m", "semspec.run", *asked], code).stdout
+    return shown, json.loads((folder / "semanticspec-table3.json").read_text())
+
+
+def test_an_experiment_goes_on_where_a_job_failed_and_solves_nothing_twice(tmp_path: Path) -> None:
+    broken = tmp_path / "embedded-pair" / "SemanticSpec" / "residues"
+    broken.mkdir(parents=True)
+    (broken / "result.json").write_text("{}")  # nothing tells what made it
+    shown, told = reproduce(tmp_path, code=2)
+    assert "SemanticSpec / residues: failed:" in shown
+    assert set(told["here"]["embedded pair"]["SemanticSpec"]) == {"weekdays"}
+
+    (broken / "result.json").unlink()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("result.json")}
+    shown, told = reproduce(tmp_path)
+    assert "paper: R1-32B" in shown and "here: embedded pair" in shown
+    here = told["here"]["embedded pair"]
+    assert set(here) == {"Draft alone", "Target alone", "SemanticSpec"}
+    for row in here.values():
+        assert set(row) == {"residues", "weekdays"}
+        assert all(cell["figures"]["latency"] > 0 for cell in row.values())
+    assert here["Target alone"]["residues"]["figures"]["speedup"] == 1.0
+    # the target alone needs no run of its own, and what was finished is as it was
+    after = {path: path.read_bytes() for path in tmp_path.rglob("result.json")}
+    assert len(before) == 3 and len(after) == 4
+    assert all(after[path] == held for path, held in before.items())

@@ -1,0 +1,77 @@
+"""Drafts by heads leave the target's law as it is, whatever the heads are: random ones do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semspec.drafters.eagle3 import Eagle3Drafter
+from semspec.drafters.medusa import MedusaDrafter
+from semspec.engines.toy import Toy
+from semspec.models import ModelConfig
+from semspec.protocols import Kit, Plan
+from semspec.rules.lossless import Lossless
+from semspec.types import Context, Draft, Room, Sampling
+from tests.support.heads import target_folder, toy_eagle3, toy_medusa
+from tests.support.law import p_value, speculative_plan
+
+SURE = 1e-4
+TOY = Toy(vocabulary=4, seed=3)
+STOPPING = Toy(vocabulary=4, seed=3, stop=True)
+
+
+@pytest.fixture(scope="module")
+def drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Heads with random weights; that of EAGLE-3 can draft three of the four tokens."""
+    home: Path = tmp_path_factory.mktemp("heads")
+    target = target_folder(home / "target", TOY.vocabulary)
+    eagle3 = ModelConfig(path=str(toy_eagle3(home / "eagle3", TOY.vocabulary, [0, 2, 3])))
+    medusa = ModelConfig(path=str(toy_medusa(home / "medusa", TOY.vocabulary)))
+    size = {"tree_depth": 2, "tree_top_k": 3, "tree_nodes": 6}
+    made: dict[str, Any] = {}
+    for tree in ("chain", "dynamic", "sampled"):
+        options = {"tree": tree, **size}
+        made[f"eagle3 {tree}"] = Eagle3Drafter(head=eagle3, **options).prepare(target)
+        made[f"medusa {tree}"] = MedusaDrafter(head=medusa, **options).prepare(target)
+    return made
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["eagle3 chain", "eagle3 dynamic", "eagle3 sampled", "medusa chain", "medusa sampled"],
+)
+def test_drafts_of_random_heads_are_lossless(drafters: Any, name: str) -> None:
+    rule = Lossless()
+    plan = speculative_plan(drafters[name], rule)
+    sampling = Sampling(0.8, top_k=3, top_p=0.9) if "chain" in name else Sampling(1.0)
+    assert p_value(STOPPING, plan, rule, sampling, samples=2_000) > SURE
+
+
+def test_rows_that_were_not_drawn_from_are_found_out(drafters: Any) -> None:
+    """The head's rows without its vocabulary's limits are not what was drawn from."""
+    rule = Lossless()
+    drafter = drafters["eagle3 chain"]
+    plan = speculative_plan(_Smeared(drafter), rule)
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=2_000) < 1e-6
+
+
+class _Smeared:
+    """Says of its drafts that any token might have been drawn."""
+
+    def __init__(self, drafter: Any) -> None:
+        self.drafter = drafter
+
+    def open(self, kit: Kit) -> Any:
+        session = self.drafter.open(kit)
+        draft = session.draft
+
+        def smeared(context: Context, room: Room) -> Plan[Draft]:
+            found = yield from draft(context, room)
+            if found.probs is not None:
+                found.probs = 0.5 * found.probs + 0.5 / TOY.vocabulary
+            return found
+
+        session.draft = smeared
+        return session

@@ -1,0 +1,223 @@
+"""What single benchmarks do beside what all of them share."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semspec import registry
+from semspec.benchmarks import _confine
+from semspec.benchmarks._confine import run_program
+from semspec.benchmarks._data import choice_question, options_of
+from semspec.errors import UserError
+from semspec.protocols import BenchmarkProblem
+from tests.support.benchmark_rows import SAMPLES, write_rows
+
+
+def make(name: str, **options: Any) -> Any:
+    return registry.plugin("benchmark", name).cls(**options)
+
+
+# ---- multiple choice ------------------------------------------------------------------------------
+
+
+def test_gpqas_right_answer_stands_at_every_letter_and_the_seed_decides_where(
+    tmp_path: Path,
+) -> None:
+    data = str(write_rows(tmp_path / "gpqa_diamond.csv", SAMPLES["gpqa"].rows))
+    problems = list(make("gpqa", data=data).problems())
+    letters = Counter(p.answer for p in problems)
+    assert set(letters) == set("ABCD")
+    assert max(letters.values()) < 20  # of 40
+    for problem, row in zip(problems, SAMPLES["gpqa"].rows, strict=True):
+        options = options_of(problem.question)
+        assert options["ABCD".index(problem.answer or "")] == row["Correct Answer"]
+        assert len(set(options)) == 4
+    other = [p.answer for p in make("gpqa", data=data, seed=1).problems()]
+    assert other != [p.answer for p in problems]
+    # what a problem asks does not depend on which problems are asked
+    mixed = {p.id: p for p in make("gpqa", data=data, order=3).problems()}
+    assert [mixed[p.id] for p in problems] == problems
+
+
+def test_options_are_read_back_as_they_were_written() -> None:
+    options = ["first\nin two lines", "B) or not B)", "$\\frac{1}{2}$", "last"]
+    assert options_of(choice_question("Which?\n\nA) is a letter.", options)) == options
+
+
+# ---- code -----------------------------------------------------------------------------------------
+
+REFUSED = [
+    "import socket; socket.socket()",
+    "import socket; socket.create_connection(('127.0.0.1', 1))",
+    "import os; os.fork()",
+    "import subprocess; subprocess.run(['true'])",
+    "import os; os.execv('/bin/true', ['true'])",
+    "import os; os.kill(os.getppid(), 0)",
+    "open('here.txt', 'w')",
+    "import os; os.open('/tmp', os.O_TMPFILE | os.O_RDWR)",
+    "import os; os.mkdir('/tmp/made-by-a-candidate')",
+    "import ctypes; assert ctypes.CDLL(None).syscall(41, 2, 1, 0) >= 0",  # socket(2), by number
+    "import threading; threading.Thread(target=print).start()",
+]
+
+
+@pytest.mark.parametrize("program", REFUSED)
+def test_the_kernel_refuses_what_is_more_than_computing(program: str) -> None:
+    assert run_program(program, 5) != "passed"
+
+
+def test_programs_may_compute_and_read() -> None:
+    assert run_program("import math, re, json, collections\nassert math.gcd(12, 18) == 6", 5) == (
+        "passed"
+    )
+    assert run_program(f"assert 'def' in open({__file__!r}).read()", 5) == "passed"
+    assert run_program("print('x' * 1000000)", 5) == "passed"
+
+
+def test_the_refusals_come_from_the_filter(tmp_path: Path) -> None:
+    # the same programs go through without it: the tests above would not pass for another reason
+    for program in REFUSED[:1] + REFUSED[5:6]:
+        assert run_program(program, 5, strict=False) == "passed"
+
+
+def test_files_cannot_be_removed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.touch()
+    program = f"import os; os.unlink({str(kept)!r})"
+    assert run_program(program, 5).startswith("PermissionError")
+    assert kept.exists()
+    assert run_program(program, 5, strict=False) == "passed"
+    assert not kept.exists()
+
+
+def test_time_and_memory_are_limited() -> None:
+    assert run_program("while True: pass", 1).startswith("timed out")
+    assert run_program("import time; time.sleep(30)", 1).startswith("timed out")
+    assert run_program("x = bytearray(4 << 30)", 5).startswith("MemoryError")
+    assert run_program("x = bytearray(4 << 30)", 5, strict=False).startswith("MemoryError")
+
+
+def test_ending_early_is_not_passing() -> None:
+    assert run_program("raise SystemExit(0)", 5).startswith("SystemExit")
+    assert run_program("import os; os._exit(0)", 5).startswith("died")
+
+
+def test_nothing_is_run_where_nothing_can_be_confined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = _confine.CANDIDATE.read_text().replace('"x86_64"', '"x"').replace('"aarch64"', '"y"')
+    elsewhere = tmp_path / "candidate.py"
+    elsewhere.write_text(source)
+    monkeypatch.setattr(_confine, "CANDIDATE", elsewhere)
+    with pytest.raises(UserError, match=r"none is run: give benchmark\.confine=limits"):
+        run_program("pass", 5)
+    assert run_program("pass", 5, strict=False) == "passed"
+
+
+def test_a_candidate_sees_no_variables_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "1")
+    assert os.environ["A_SECRET"] == "1"
+    assert run_program("import os; assert 'A_SECRET' not in os.environ", 5) == "passed"
+
+
+# ---- several tasks --------------------------------------------------------------------------------
+
+
+def test_spec_bench_takes_its_tasks_in_turn(tmp_path: Path) -> None:
+    data = str(write_rows(tmp_path / "question.jsonl", SAMPLES["spec_bench"].rows))
+    first = [p.id.partition("-")[0] for p in make("spec_bench", data=data).problems()][:6]
+    assert first == ["writing", "translation", "summarization", "qa", "math_reasoning", "rag"]
+    only = list(make("spec_bench", data=data, tasks=("rag",)).problems())
+    assert [p.question for p in only] == ["rag 0?", "rag 1?", "rag 2?"]
+    with pytest.raises(UserError, match="choose from mt_bench"):
+        make("spec_bench", tasks=("poems",))
+
+
+def test_code_editor_bench_asks_each_task_in_its_words(tmp_path: Path) -> None:
+    test = {"public_tests_input": "1 2", "public_tests_output": "3"}
+    write_rows(
+        tmp_path / "code_translate_plus.jsonl",
+        [{"source_code": "puts 1", "source_lang": "ruby", "target_lang": "python", **test}],
+    )
+    write_rows(tmp_path / "code_polishment_plus.jsonl", [{"source_code": "slow()", **test}])
+    switch = {f"public_{k}_tests_{v}": f"{k} {v}" for k in ("similar", "target") for v in
+              ("input", "output")}  # fmt: skip
+    write_rows(tmp_path / "code_switch_plus.jsonl", [{"similar_source_code": "old()", **switch}])
+    tasks = ("polish", "switch", "translate")
+    asked = [
+        p.question
+        for p in make("code_editor_bench", data=str(tmp_path), part="plus", tasks=tasks).problems()
+    ]
+    assert len(asked) == 3
+    for question, words in zip(
+        asked, (["faster", "slow()"], ["old()", "target output"], ["ruby to python"]), strict=True
+    ):
+        assert all(word in question for word in words)
+    with pytest.raises(UserError, match=r"holds no code_debug_plus\.jsonl"):
+        list(make("code_editor_bench", data=str(tmp_path), part="plus").problems())
+
+
+# ---- a judge --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def judge(answer: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A server with OpenAI's protocol; what it was asked."""
+    asked: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(json.loads(body) | {"path": self.path})
+            said = json.dumps({"choices": [{"message": {"content": answer}}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def log_message(self, *args: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+QUESTION = BenchmarkProblem("q", "Why is the sky blue?", "Scattering.")
+
+
+def test_a_judge_rates_what_follows_the_thinking() -> None:
+    with judge("Well said, though short. [[1]] no: [[7.5]]") as (url, asked):
+        grade = make("mtbench", judge=url, judge_model="big").grade(
+            QUESTION, "<think>\nHm.\n</think>\n\nLight is scattered."
+        )
+    assert grade.correct is None
+    assert grade.details == {"rating": 7.5}
+    assert asked[0]["path"] == "/v1/chat/completions"
+    assert asked[0]["model"] == "big"
+    told = asked[0]["messages"][0]["content"]
+    assert "Why is the sky blue?" in told and "Light is scattered." in told
+    assert "Scattering." in told and "Hm." not in told
+
+
+def test_a_judge_that_gives_no_rating_is_counted_and_one_that_is_not_there_is_told() -> None:
+    with judge("I would rather not.") as (url, _):
+        assert make("alpaca", judge=url).grade(QUESTION, "Because.").details == {"unrated": 1}
+    with pytest.raises(UserError, match=r"start it, or leave benchmark\.judge out"):
+        make("alpaca", judge=url).grade(QUESTION, "Because.")

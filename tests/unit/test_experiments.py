@@ -1,0 +1,188 @@
+"""Reproduction recipes: each of them can be run as it stands, and says what it costs."""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semspec import experiments, reproduce, train_probe
+from semspec.errors import UserError
+from semspec.experiments import Experiment, Job, jobs, load
+
+NAMES = sorted(experiments.available())
+
+
+@cache
+def todo(name: str, scale: str) -> list[Job]:
+    return list(jobs(load(name), scale))
+
+
+def test_every_experiment_says_what_it_is() -> None:
+    assert NAMES
+    assert all(len(text) > 10 for text in experiments.available().values())
+
+
+@pytest.mark.parametrize("scale", experiments.SCALES)
+@pytest.mark.parametrize("name", [name for name in NAMES if not load(name).runs_of])
+def test_every_method_is_a_valid_configuration(name: str, scale: str) -> None:
+    found = todo(name, scale)
+    assert found
+    assert len({job.folder for job in found}) == len(found)
+    blocks, columns = ({getattr(job, part): None for job in found} for part in ("block", "column"))
+    rows = {job.row: job for job in reversed(found)}  # every row, block and column at least once
+    for job in {*rows.values(), *(_first(found, block=b) for b in blocks),
+                *(_first(found, column=c) for c in columns)}:  # fmt: skip
+        made, resolved = reproduce.build(job)
+        assert resolved["benchmark"] and made.transcript is False
+
+
+def _first(found: list[Job], **having: str) -> Job:
+    return next(j for j in found if all(getattr(j, part) == v for part, v in having.items()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_real_jobs_differ_in_what_they_are_named_for(name: str) -> None:
+    assert len({job.options for job in todo(name, "real")}) == len(todo(name, "real"))
+    assert len({job.options for job in todo(name, "tiny")}) == len(todo(name, "tiny"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_figures_fit_their_table(name: str) -> None:
+    experiment = load(name)
+    assert experiment.figures or experiment.claims
+    for block, rows in experiment.figures.items():
+        assert block in experiment.real.blocks
+        assert list(rows) == list(experiment.real.rows), block
+        for row, cells in rows.items():
+            assert len(cells) == len(experiment.real.columns), (block, row)
+            given = [m for m in experiment.metrics if m != "speedup"]
+            assert all(cell is None or len(cell) in (len(given), len(experiment.metrics))
+                       for cell in cells), (block, row)  # fmt: skip
+    if experiment.target:
+        assert experiment.target in experiment.real.rows
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_has_to_be_made_first_can_be_made(name: str) -> None:
+    for command in load(name).real.first:
+        words = shlex.split(command)
+        assert words[:3] == ["python", "-m", "semspec.train_probe"]
+        train_probe.build(words[3:])
+
+
+def test_the_speedups_are_those_that_the_paper_names() -> None:
+    experiment = load("semanticspec/table4")
+    ours = [experiment.published(b, "SemanticSpec") for b in ("R1-32B", "QwQ-32B")]
+    speedups = [[cell["speedup"] or 0.0 for cell in cells] for cells in ours]
+    assert [round(min(s), 2) for s in speedups] == [2.48, 1.79]  # section 5.2
+    assert [round(max(s), 2) for s in speedups] == [3.13, 2.28]
+
+
+def test_costs_follow_from_the_papers_seconds() -> None:
+    hours = {str(job): job.hours for job in todo("semanticspec/table4", "real")}
+    # 30 problems, 86.75 s for the method and 214.76 s for the target beside it, two GPUs
+    expected = 30 * (86.75 + 214.76) * 2 / 3600
+    assert hours["R1-32B / SemanticSpec / AIME24"] == pytest.approx(expected)
+    # the draft runs alone
+    assert hours["R1-32B / Draft alone / AIME24"] == pytest.approx(30 * 29.45 * 2 / 3600)
+    fewer = {str(j): j.hours for j in jobs(load("semanticspec/table4"), "real", ["problems=3"])}
+    assert fewer["R1-32B / SemanticSpec / AIME24"] == pytest.approx(expected / 10)
+    assert all(job.hours for job in todo("semanticspec/figure4", "real"))  # from the target's time
+
+
+def test_options_of_the_command_line_win(tmp_path: Path) -> None:
+    (job, *_) = jobs(load("semanticspec/table4"), "tiny", ["temperature=0", "problems=2"])
+    assert "temperature=0" in job.options and "temperature=0.6" not in job.options
+    made, _ = reproduce.build(job)
+    assert (made.temperature, made.problems) == (0.0, 2)
+
+
+def test_names_that_differ_by_a_sign_have_folders_of_their_own() -> None:
+    assert [experiments.slug(n) for n in ("PLD", "PLD+", "a / b", "..")] == [
+        "PLD", "PLD-plus", "a---b", "x"
+    ]  # fmt: skip
+
+
+def test_an_experiment_like_another_says_what_differs() -> None:
+    base, other = load("semanticspec/table4"), load("semanticspec/table1")
+    assert list(other.real.columns) == list(base.real.columns)
+    assert list(other.real.rows) == ["Random", "Last-hidden", "SemanticSpec"]
+    assert other.real.first == base.real.first
+    again = load("semanticspec/figure3")
+    assert again.runs_of == "semanticspec/table4"
+    assert list(jobs(again, "tiny")) == list(jobs(base, "tiny"))
+
+
+def test_figures_are_shown_beside_ours() -> None:
+    experiment = load("semanticspec/table1")
+    result: dict[str, Any] = {
+        "pass_at_1": 0.75,
+        "pass_at_1_interval": (0.5, 0.9),
+        "tokens_per_second": 123.4,
+        "latency": 0.5,
+        "target_share": 0.125,
+        "problems": 24,
+        "plain": None,
+        "speedup_interval": None,
+    }
+    found = {"embedded pair": {"Random": {"residues": result}}}
+    told = reproduce.record(experiment, "tiny", found)
+    assert told["here"]["embedded pair"]["Random"]["residues"]["figures"]["target_share"] == 0.125
+    assert told["paper"]["R1-32B"]["Random"][0]["latency"] == 49.98
+    text = _text(reproduce.beside(experiment, "tiny", found))
+    for word in ("paper: R1-32B", "here: embedded pair", "0.775", "0.750", "12 %", "24 problems"):
+        assert word in text
+    lines = text.splitlines()
+    assert any("paper: R1-32B" in line and "here: embedded pair" in line for line in lines)
+
+
+def _text(shown: Any) -> str:
+    import io
+
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=140)
+    console.print(shown)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["experiment=semanticspec/tabel4"], r"did you mean 'semanticspec/table4'"),
+        (["experiment=semanticspec/table4", "scale=huge"], r"scale=huge: give real or tiny"),
+        (["experiment=semanticspec/table4", "plan=perhaps"], r"plan=perhaps: give true"),
+        (["experiment=semanticspec/table4", "-m"], r"'-m': beside experiment="),
+        (["experiment=semanticspec/table4", "scale=tiny", "no_such=1"], r"no_such"),
+        (["experiment=semanticspec/table4", "scale=tiny", "problems=0"], r"problems=0: give at"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], says: str) -> None:
+    with pytest.raises(UserError, match=says) as told:
+        reproduce.main(arguments)
+    assert "\n" not in str(told.value)
+
+
+def test_a_file_with_unknown_parts_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("title: mine\nmetrics: [pass_at_1]\nreal: {colums: {}}\n")
+    with pytest.raises(UserError, match="unknown parts colums"):
+        experiments.read(file, "mine")
+    file.write_text("title: mine\nmetrics: [happiness]\n")
+    with pytest.raises(UserError, match="unknown metrics happiness"):
+        experiments.read(file, "mine")
+
+
+def test_a_table_without_times_says_so() -> None:
+    alone = experiments.Scale(blocks={"b": []}, columns={"c": []}, rows={"r": []})
+    experiment = Experiment(name="x", title="x", metrics=["speedup"], real=alone, tiny=alone)
+    (job,) = jobs(experiment, "real")
+    assert job.hours is None
+    lines = [line.plain for line in reproduce.plan_of(experiment, "real", [job])]
+    assert any("unknown (the paper gives no times)" in line for line in lines)
