@@ -21,11 +21,12 @@ from rich.console import Console
 from rich.table import Table
 
 from semspec import config, provenance, run
+from semspec.calibration.audit import audited
 from semspec.errors import UserError
 from semspec.files import LineFile, cut_torn_line, parse, whole_lines, write_json
-from semspec.metrics import quantile, ratio, ratio_interval, wilson
+from semspec.metrics import mean, quantile, ratio, ratio_interval, wilson
 from semspec.solve import Solve
-from semspec.solver import Solver
+from semspec.solver import Solution, Solver
 
 Line = dict[str, Any]
 Column = tuple[str, Callable[[Line], str]]
@@ -66,6 +67,7 @@ class Survey:
     seed: int  # of the problems
     json: Path
     common: tuple[str, ...] = ()  # arguments of all
+    audit: bool = False  # also measure how far kept tokens moved the next step (semspec.audit)
 
     @property
     def all(self) -> dict[str, tuple[str, ...]]:
@@ -117,6 +119,7 @@ class Survey:
                             "gained": own.gained_tokens,
                             "target_passes": own.target_passes,
                             "draft_passes": own.draft_passes,
+                            **(_moved(solvers[name], solved) if self.audit else {}),
                         }
                     )
                 if (number + 1) % 10 == 0:
@@ -171,6 +174,34 @@ def read(path: Path) -> list[Line]:
     return [line for raw in whole_lines(path) if (line := parse(raw)) is not None]
 
 
+def _moved(solver: Solver, solved: Solution) -> Line:
+    """Divergences of the next step, of kept tokens that are not the target's likeliest one."""
+    if solver.drafter.plain or solver.rule.cuts != "tokens":
+        return {}
+    (kept,) = audited(solver, [solved])
+    other = [a for a in kept if not a.likeliest]
+    covered = [a.js <= a.u for a in other if a.u is not None]
+    return {
+        "kept_tokens": len(kept),
+        "js": [round(a.js, 5) for a in other],
+        "covered": sum(covered) if covered else None,
+    }
+
+
+def _divergence(own: Sequence[Line]) -> Line:
+    js = [value for line in own for value in line.get("js", ())]
+    kept = sum(line.get("kept_tokens", 0) for line in own)
+    covered = [line["covered"] for line in own if line.get("covered") is not None]
+    return {
+        "other_share": ratio(len(js), kept),  # of the kept tokens: not the target's likeliest
+        "js_mean": ratio(sum(js), kept),  # over all kept tokens: the likeliest move nothing
+        "js_other": mean(js),
+        "js_p99": quantile(js + [0.0] * (kept - len(js)), 0.99),
+        "coverage": ratio(sum(covered), len(js)) if covered else None,
+        "coverage_interval": wilson(sum(covered), len(js)) if covered else None,
+    }
+
+
 def _figures(own: Sequence[Line], beside: Sequence[Line]) -> Line:
     def total(name: str) -> float:
         return sum(s.get(name, 0) for s in own)
@@ -200,4 +231,5 @@ def _figures(own: Sequence[Line], beside: Sequence[Line]) -> Line:
         "accept_length": ratio(total("gained"), total("drafts")),
         "tokens_per_target_pass": ratio(tokens, passes),
         "cost_model": ratio(tokens, passes + DRAFT_PASS * total("draft_passes")),
+        **_divergence(own),
     }

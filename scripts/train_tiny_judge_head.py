@@ -1,14 +1,16 @@
-"""Trains the judge of tokens of the embedded target (``accept=judge_head``): minutes on a CPU thread.
+"""Trains the judge of tokens of the embedded target (``accept=judge_head``): a minute on a CPU thread.
 
-    python scripts/train_tiny_judge_head.py [--problems 1200] [--out hub_artifacts]
+    python scripts/train_tiny_judge_head.py [--problems 250] [--out hub_artifacts]
 
-Labels come from true solutions of the embedded world and from the same with one step changed: a token
-is wrong where the change begins, right before, and not looked at after it, where nothing has a truth.
+Labels come from true solutions of the embedded world and from the same with a value changed: a token is
+wrong where the change begins; what would follow it has no truth. One pass reads a solution with an
+error at each of its steps, which stand beside it as leaves of a tree.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import sys
 import time
@@ -37,44 +39,50 @@ NAME = "judge-head-tiny-target"
 TESTED = 0.2  # of the problems, held out
 
 
-def example(rng: random.Random, text: Text) -> tuple[list[int], list[int], bool]:
-    """Ids of a prompt, ids of a solution's beginning, and whether its last token is right."""
-    while True:
-        domain = rng.choice(list(world.DOMAINS.values()))
-        problem = domain.make(rng)
-        steps = world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
-        prompt = text.prompt(problem.question)[1]
-        at = rng.randrange(len(steps))
-        if rng.random() < 0.4:
-            return prompt, [i for step in steps for i in text.encode(step)], True
+def example(rng: random.Random, text: Text) -> tuple[list[int], list[int], list[int], list[bool]]:
+    """A prompt; a tree of tokens, its parents, and whether each is right.
+
+    The tree is a true solution, and at the side of each of its steps the first token of an error in it.
+    """
+    domain = rng.choice(list(world.DOMAINS.values()))
+    problem = domain.make(rng)
+    steps = world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
+    encoded = [text.encode(step) for step in steps]
+    tokens = [token for step in encoded for token in step]
+    parents, right = list(range(-1, len(tokens) - 1)), [True] * len(tokens)
+    starts = itertools.accumulate(map(len, encoded), initial=0)
+    for at, (true, start) in enumerate(zip(encoded, starts, strict=False)):
         step, place = corrupt(rng, domain, problem, steps, at)
-        if place is None or labelled(problem, [*steps[:at], step]).labels[-1]:
-            continue  # another step of the solution, or no error after all
-        true, wrong = text.encode(steps[at]), text.encode(step)
+        wrong = text.encode(step)
         first = next((i for i, (a, b) in enumerate(zip(true, wrong, strict=False)) if a != b), None)
-        if first is not None:
-            before = [i for s in steps[:at] for i in text.encode(s)]
-            return prompt, [*before, *wrong[: first + 1]], False
+        # without a place it is another step of the solution; and some changes are no errors
+        if place is None or first is None:
+            continue
+        if not labelled(problem, [*steps[:at], step]).labels[-1]:
+            tokens.append(wrong[first])
+            parents.append(start + first - 1)
+            right.append(False)
+    return text.prompt(problem.question)[1], tokens, parents, right
 
 
 def states(
     engine: Engine, text: Text, rng: random.Random, problems: int, group: int
 ) -> tuple[Tensor, Tensor]:
     """The target's last state of every token [tokens, width], and whether the token is right."""
-    found, right = list[Tensor](), list[Tensor]()
+    found, labels = list[Tensor](), list[bool]()
     for number in range(problems):
-        prompt, tokens, true = example(rng, text)
+        prompt, tokens, parents, right = example(rng, text)
         context = Context(group * 10**6 + number, prompt)
-        query = Query("target", context, Sampling(1.0), rng, tokens=tokens, reads=(LAST,))
+        query = Query(
+            *("target", context, Sampling(1.0), rng), tokens=tokens, parents=parents, reads=(LAST,)
+        )
         (answer,) = engine.answer([query])
         engine.forget(context)
         found.append(answer[LAST][1:, 0])
-        labels = torch.ones(len(tokens))
-        labels[-1] = float(true)
-        right.append(labels)
-        if (number + 1) % 200 == 0:
+        labels += right
+        if (number + 1) % 50 == 0:
             print(f"read {number + 1}/{problems} solutions", flush=True)
-    return torch.cat(found), torch.cat(right)
+    return torch.cat(found), torch.tensor(labels).float()
 
 
 def fit(x: Tensor, right: Tensor, decay: float = 1e-4) -> tuple[Tensor, Tensor]:
@@ -111,7 +119,7 @@ def measured(head: JudgeHead, x: Tensor, right: Tensor) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--problems", type=int, default=1200)
+    parser.add_argument("--problems", type=int, default=250)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--out", type=Path, default=Path("hub_artifacts"))
     a = parser.parse_args(arguments)

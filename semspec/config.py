@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -98,7 +99,7 @@ HELP = {
     "engine": "what runs the models",
     "benchmark": "the problems",
     "split": "the unit of drafting",
-    "draft_length": "units drafted at a time (of trees: their own tree_depth)",
+    "draft_length": "units drafted at a time (trees and lookups of tokens have sizes of their own)",
     "step_cap": "tokens in a unit at most (0: 1 for split=token, else 512)",
     "temperature": "0 is greedy",
     "top_k": "0 is all",
@@ -165,7 +166,8 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
     """Lets a plugin's option be given without its group: ``accept=arc theta=0.3``.
 
     A key that is no top-level option, but a field of the one chosen plugin that has it, becomes
-    ``group.key``; an ambiguous one is left to be refused with its full names.
+    ``group.key``; an ambiguous one is left to be refused with its full names. A word that Python keeps
+    for itself is the option with an underscore behind it: ``lambda=1`` sets ``lambda_``.
     """
     known = {f.name for f in fields(RunConfig)}
     chosen = {group: name for group, name in defaults().items() if group in GROUPS}
@@ -178,6 +180,9 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
         key, equals, value = argument.partition("=")
         if key == "prompt":
             argument = f"prompt={quoted(value)}"
+        if keyword.iskeyword(key.rpartition(".")[2]):  # lambda=1 is the field lambda_
+            key = f"{key}_"
+            argument = f"{key}{equals}{value}"
         if equals and key not in known and key.isidentifier():
             owners = [group for group in GROUPS if key in _fields(group, chosen[group])]
             if len(owners) == 1:
@@ -211,7 +216,8 @@ def _fields(group: str, names: str) -> set[str]:
 def _plugin_of(group: str, preset: str) -> str:
     """The plugin that a preset in ``conf/`` is built on, or nothing."""
     path = CONF / group / f"{preset}.yaml"
-    told = OmegaConf.load(path).get("defaults", []) if path.is_file() else []
+    listed: Any = OmegaConf.load(path) if path.is_file() else {}
+    told = listed.get("defaults", [])
     return next((str(name) for name in told if isinstance(name, str) and name != "_self_"), "")
 
 

@@ -180,6 +180,10 @@ def _commit(
     is_chain = draft.parents is None
     done.units_kept = sum(end <= verdict.keep for end in draft.ends) if is_chain else len(kept)
     done.scores, done.note = verdict.scores, verdict.note
+    done.found = draft.found
+    if draft.origins and draft.tokens:
+        nodes = verdict.path if verdict.path is not None else range(verdict.keep)
+        done.origin = draft.origins[nodes[len(kept) - 1]] if kept else "mismatch"
     context.extend(kept)
     context.extend(written)
 
@@ -293,8 +297,9 @@ def _finish(context: Context, kit: Kit) -> Literal["eos", "budget"]:
 
 def _book(query: Query, answer: Answer, done: Round) -> None:
     done.seconds[query.purpose] = done.seconds.get(query.purpose, 0.0) + answer.seconds
-    # a generated token is a pass of its own; the prompt goes through with the first
-    done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
+    if query.passes:
+        # a generated token is a pass of its own; the prompt goes through with the first
+        done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
 
 
 def _booked(plan: Plan[T], done: Round, own: Purpose | None = None) -> Plan[T]:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from semspec import reuse
+
 Interval = tuple[float, float]
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
@@ -105,6 +107,7 @@ class _Tally:
     cut_off: int = 0
     counts: Counter[str] = field(default_factory=Counter)  # whole numbers of the details
     shares: dict[str, list[float]] = field(default_factory=dict)  # the other numbers
+    reuse: Counter[str] = field(default_factory=Counter)
 
     def add(self, solve: Mapping[str, Any]) -> None:
         for name in _SUMMED:
@@ -114,6 +117,7 @@ class _Tally:
         if solve["correct"] is not None:
             self.graded += 1
             self.correct += solve["correct"]
+        self.reuse.update(solve.get("reuse", {}))
         for name, value in solve["details"].items():
             if isinstance(value, int):
                 self.counts[name] += value
@@ -145,6 +149,7 @@ class _Tally:
             "draft_passes": s["draft_passes"],
             "time": self._time(),
             "details": self._details(),
+            "reuse": reuse.figures(self.reuse),
         }
 
     def _time(self) -> dict[str, float] | None:
@@ -188,6 +193,7 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
     - ``target_passes``, ``draft_passes``: totals, as the rounds recorded them.
     - ``time``: shares of the seconds: draft, verify, write, and overhead for the rest.
     - ``details``: what the benchmark's grading counted, such as the truth of steps.
+    - ``reuse``: what retrieval found and what was kept of it (``reuse.figures``); None without it.
 
     Compared over the problems that have both modes:
 

@@ -66,6 +66,8 @@ class Kit:
     rng: random.Random
     evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
     salvage: bool = False  # step rules keep of a rejected step what the target's own law allows
+    layers: int = 1  # of the target
+    trees: bool = False  # whether the rule walks trees; without it a draft is a chain
     max_repeats: int = 0  # step rules reject a step that was written this often before; 0: never
     # (question, prefill) -> ids behind an open turn that ask the target something: ``Text.aside``
     aside: Callable[[str, str], list[int]] = _cannot_be_asked
@@ -107,6 +109,11 @@ class Drafter(Protocol):
         """Loads what it was trained with, and refuses what does not belong to this target's folder."""
         ...
 
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
+        ...
+
     def open(self, kit: Kit) -> DraftSession: ...
 
 
@@ -114,7 +121,10 @@ class RuleSession(Protocol):
     """A rule at work on one problem."""
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        """Decides about a draft of at least one token."""
+        """Decides about a draft of at least one token.
+
+        A rule may leave nodes of a tree out (``trim.keep_nodes``) before it asks anything.
+        """
         ...
 
 

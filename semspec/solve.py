@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from semspec import reuse
 from semspec.protocols import Grade
 from semspec.types import Outcome
 
@@ -36,6 +37,7 @@ class Solve:
     verify_seconds: float
     write_seconds: float
     details: Mapping[str, Any] = field(default_factory=dict)
+    reuse: Mapping[str, int] = field(default_factory=dict)  # ``reuse.count``
 
     @classmethod
     def from_outcome(
@@ -76,6 +78,7 @@ class Solve:
             verify_seconds=seconds("verify"),
             write_seconds=seconds("write"),
             details=dict(grade.details) if grade else {},
+            reuse=reuse.count(rounds),
         )
 
 

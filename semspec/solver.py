@@ -61,7 +61,10 @@ class Solver:
         }
         if self.draft_text is not None and drafting is not None:
             known["draft"] = (drafting.model, self.draft_text.fingerprint)
-        self.rule = self.rule.prepare(KnownModels(known), config.split, config.temperature)
+        facts = KnownModels(known)
+        self.rule = self.rule.prepare(facts, config.split, config.temperature)
+        if not self.nested.plain:
+            self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
         try:
@@ -120,6 +123,8 @@ class Solver:
             evidence=self.rule.evidence(),
             salvage=config.salvage,
             max_repeats=config.max_repeats if config.split != "token" else 0,
+            trees=self.rule.trees and config.split == "token",
+            layers=self.engines["target"].layers,
         )
 
     def solve(
@@ -158,6 +163,7 @@ class Solver:
             return decode_plainly(context, kit, room)
         drafter = self.drafter.open(self.kit(problem_id, prompt, mode, "draft"))
         pace = Adaptive if config.adaptive else Steady
+        length = (self.drafter.reach if config.split == "token" else 0) or config.draft_length
         extras = Extras(
             pen=None if self.nested.plain else self._pen(problem_id, prompt, mode),
             ahead=config.ahead,
@@ -169,7 +175,7 @@ class Solver:
             drafter,
             self.rule.open(kit),
             room,
-            pace(self.drafter.levels or config.draft_length, config.longest_unit),
+            pace(length, config.longest_unit),
             extras,
         )
 
@@ -181,8 +187,9 @@ class Solver:
             evidence=self.nested_rule.evidence(),
             salvage=False,
             max_repeats=0,
+            trees=self.nested_rule.trees,
         )
-        length = self.nested.levels or self.config.nested_length
+        length = self.nested.reach or self.config.nested_length
         return Pen(self.nested.open(kit), self.nested_rule.open(kit), length)
 
     def prepare_draft_prompt(self, context: Context, problem: BenchmarkProblem) -> int:

@@ -61,22 +61,32 @@ def _trim_tree(
 ) -> None:
     tokens, depth = draft.tokens, depths(parents)
     closed = thinking.closed_before(tokens, parents) if thinking is not None else None
-    stays: dict[int, int] = {-1: -1}  # a node that stays: its new number
+    stays = {-1: None}  # nodes, as an ordered set
     for node, parent in enumerate(parents):
         over = parent >= 0 and tokens[parent] in stop_ids
         over |= depth[node] > left or (closed is not None and closed[node])
         if parent in stays and not over:
-            stays[node] = len(stays) - 1
+            stays[node] = None
     del stays[-1]
     if len(stays) == len(tokens):
         return
-    nodes = list(stays)
-    draft.tokens = [tokens[node] for node in nodes]
-    draft.parents = [stays.get(parents[node], -1) for node in nodes]
+    keep_nodes(draft, list(stays))
+
+
+def keep_nodes(draft: Draft, nodes: Sequence[int]) -> None:
+    """Leaves these nodes of a tree, given in ascending order and with all their ancestors."""
+    parents = draft.parents
+    assert parents is not None
+    count = len(draft.tokens)
+    number = {-1: -1} | {node: i for i, node in enumerate(nodes)}
+    draft.tokens = [draft.tokens[node] for node in nodes]
+    draft.parents = [number[parents[node]] for node in nodes]
     draft.ends = list(range(1, len(nodes) + 1))
+    if draft.origins:
+        draft.origins = [draft.origins[node] for node in nodes]
     if draft.probs is not None:
         draft.probs = draft.probs[nodes]
     draft.evidence = {
-        read: value[nodes] if isinstance(value, Tensor) and len(value) == len(tokens) else value
+        read: value[nodes] if isinstance(value, Tensor) and len(value) == count else value
         for read, value in draft.evidence.items()
     }

@@ -135,6 +135,12 @@ class Query:
     rows_from: int | None = None  # absolute position of row 0; None: the last token of the context
     purpose: Purpose = "verify"
 
+    @property
+    def passes(self) -> bool:
+        """Whether it goes through the model: rows of the embedding table alone do not."""
+        looked_up = bool(self.reads) and all(r.what is What.EMBEDDINGS for r in self.reads)
+        return self.generate is not None or not looked_up
+
 
 @dataclass(slots=True)
 class Answer:
@@ -195,6 +201,9 @@ class Draft:
     evidence: Mapping[Read, Any] = field(
         default_factory=dict
     )  # what the draft model read for a rule
+    origins: list[str] = field(default_factory=list)  # where each token was taken from, if told
+    found: str = ""  # how a retrieval came by its draft: lexical, semantic, none
+    grade: int = 0  # how good a match its drafter thinks it is, 0 to 9
 
 
 @dataclass(slots=True)
@@ -252,6 +261,8 @@ class Round:
     seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
     passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
     units_kept: int = 0
+    origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
+    found: str = ""  # as in ``Draft``
 
 
 @dataclass(slots=True)

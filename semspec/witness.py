@@ -55,7 +55,7 @@ class Witness:
         if self._scored is None:
             return
         (draft, root, answer), self._scored = self._scored, None
-        rows = [0, *(node + 1 for node in _followed(draft, context.tokens[root:]))]
+        rows = [0, *(node + 1 for node in followed(draft, context.tokens[root:]))]
         chain = rows == list(range(len(rows)))
         picked = slice(len(rows)) if chain else rows
         values = {read: _rows(answer[read], picked) for read in self.reads}
@@ -83,7 +83,7 @@ def _scores(query: Query, context: Context, draft: Draft) -> bool:
     )
 
 
-def _followed(draft: Draft, tokens: Sequence[int]) -> list[int]:
+def followed(draft: Draft, tokens: Sequence[int]) -> list[int]:
     """The drafted nodes that the context went along, whoever wrote its tokens."""
     path: list[int] = []
     if draft.parents is None:

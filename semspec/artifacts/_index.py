@@ -13,6 +13,7 @@ from semspec.errors import UserError
 from semspec.models import EMBEDDED, beside_package
 
 FIELDS = ("model", "role", "features", "path")
+SPLIT = "paragraph"  # unless an entry says otherwise
 FEATURES = ("paper", "last_layer", "plus")
 
 
@@ -23,8 +24,11 @@ def entries(file: Path | None = None) -> list[dict[str, Any]]:
     for number, entry in enumerate(told, 1):
         at = f"{file}, entry {number}"
         missing = [name for name in FIELDS if not isinstance(entry.get(name), str)]
-        if missing or set(entry) - {*FIELDS, "revision"}:
-            raise UserError(f"{at}: it needs {', '.join(FIELDS)} and, from the Hub, revision")
+        if missing or set(entry) - {*FIELDS, "split", "revision"}:
+            raise UserError(
+                f"{at}: it needs {', '.join(FIELDS)}, for another split than paragraph also split,"
+                " and, from the Hub, revision"
+            )
         if entry["role"] not in ("target", "draft") or entry["features"] not in FEATURES:
             raise UserError(f"{at}: role is target or draft, features one of {', '.join(FEATURES)}")
         local = entry["path"].startswith((EMBEDDED, ".", "/", "~"))
@@ -34,11 +38,12 @@ def entries(file: Path | None = None) -> list[dict[str, Any]]:
 
 
 def find(
-    model: str, role: str, features: str, file: Path | None = None
+    model: str, role: str, features: str, split: str, file: Path | None = None
 ) -> tuple[str, str | None] | None:
     """Path and revision of the first entry that fits."""
     for entry in entries(file):
-        if (entry["model"], entry["role"], entry["features"]) == (model, role, features):
+        own = (entry["model"], entry["role"], entry["features"], entry.get("split", SPLIT))
+        if own == (model, role, features, split):
             return entry["path"], entry.get("revision")
     return None
 
@@ -51,7 +56,8 @@ def line(probe: Probe, repo: str, commit: str) -> str:
         features = "last_layer" if list(told["layers"]) == [config["model"]["layers"]] else "paper"
     else:
         features = "plus"
+    split = "" if config["split"] == SPLIT else f" split: {config['split']},"
     return (
-        f"- {{model: {config['model']['id']}, role: {config['role']}, features: {features},"
+        f"- {{model: {config['model']['id']}, role: {config['role']}, features: {features},{split}"
         f" path: {repo}, revision: {commit}}}"
     )

@@ -18,7 +18,7 @@ class Amc23(MathBenchmark):
 
     name: ClassVar[str] = "amc23"
     repo: ClassVar[str] = "zwhe99/amc23"
-    files: ClassVar[Sequence[str]] = ("*.parquet", "*.jsonl")
+    files: ClassVar[Sequence[str]] = ("*test*.parquet", "*test*.jsonl")
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
         question = f"{pick(where, row, 'question', 'problem')}\n\n{BOXED}"

@@ -26,6 +26,11 @@ class DrafterBase:
         """Loads what it was trained with and refuses what does not belong to this target."""
         return self
 
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
+        return self.levels
+
 
 class DraftSessionBase:
     """A session that watches nothing and learns nothing."""

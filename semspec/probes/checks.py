@@ -27,7 +27,8 @@ HELP = {
         "domains": "of the embedded world",
         "definitions": "of the embedded world: fewest and most in a question",
         "problems": "how many questions",
-        "chains": "embedded: written by the model, the world, or mixed (as speculation would)",
+        "chains": "embedded: written by the model, the world, or mixed (as speculation would);"
+        " hub, jsonl: answers lets the model answer the questions",
         "split": "where a step ends: paragraph or sentence",
         "step_cap": "tokens in a step at most (0: 512)",
         "max_new_tokens": "of a chain that a model writes",
@@ -72,7 +73,7 @@ def check(config: ProbeConfig) -> None:
     """Refuses what cannot work, before any model is loaded."""
     _choice("role", config.role, ("target", "draft"))
     _choice("source", config.source, ("embedded", "hub", "jsonl"))
-    _choice("chains", config.chains, ("model", "world", "mixed"))
+    _choice("chains", config.chains, ("model", "world", "mixed", "answers"))
     _choice("writers", config.writers, ("auto", "own", "both"))
     _choice("activation", config.activation, ("relu", "gelu"))
     _choice("loss", config.loss, ("bce", "mse"))
@@ -97,11 +98,13 @@ def check(config: ProbeConfig) -> None:
         raise UserError("dropout is at least 0 and below 1; rate and memory are above 0")
     if len(config.hidden) != 2 or min(config.hidden) < 1:
         raise UserError(f"hidden={config.hidden}: a probe has three layers, so give two sizes")
+    if config.source == "embedded" and config.chains == "answers":
+        raise UserError("chains=answers is for data sets: with source=embedded use chains=model")
     if config.source != "embedded":
         if not config.data:
             example = "simplescaling/s1K" if config.source == "hub" else "chains.jsonl"
             raise UserError(f"source={config.source} needs data=..., such as data={example}")
-        if config.chains != "model":
+        if config.chains not in ("model", "answers"):
             raise UserError(f"chains={config.chains} is for source=embedded: leave it out")
         if config.cluster.name == "oracle":
             raise UserError("cluster=oracle knows the embedded world only: use cluster=nli")

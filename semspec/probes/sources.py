@@ -16,6 +16,9 @@ from semspec.probes.settings import ProbeConfig
 THINKING = ("thinking", "deepseek_thinking_trajectory", "thinking_trajectories")
 """Columns that hold a chain: ours, and those of simplescaling/s1K and s1K-1.1."""
 
+ASKED = ("question", "prompt", "instruction", "text")
+"""Columns that hold a question, where the model is to answer it (``chains=answers``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -61,7 +64,8 @@ def _rows(config: ProbeConfig) -> Iterator[Question]:
     found = [row for file in files for row in rows.read(file)]
     if not found and config.source == "hub":
         raise UserError(f"{config.data} holds no parquet, JSONL or JSON rows: use source=jsonl")
-    yield from _questions(found, config.data)
+    read = _asked if config.chains == "answers" else _questions
+    yield from read(found, config.data)
 
 
 def commit_of(config: ProbeConfig) -> str | None:
@@ -69,6 +73,21 @@ def commit_of(config: ProbeConfig) -> str | None:
     if Path(config.data).expanduser().is_dir():
         return None
     return locate(config.data, config.revision, DATASET).name
+
+
+def _asked(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
+    """Questions alone. Of conversations (OASST1's columns) the first turns, and the English ones."""
+    found = 0
+    for number, (_, row) in enumerate(numbered):
+        if not isinstance(row, Mapping):
+            continue
+        opens = row.get("role", "prompter") == "prompter" and row.get("parent_id") is None
+        text = next((row[n] for n in ASKED if isinstance(row.get(n), str) and row[n].strip()), None)
+        if text is not None and opens and row.get("lang", "en") == "en":
+            found += 1
+            yield Question(f"q-{number:05d}", str(row.get("domain") or "all"), text)
+    if not found:
+        raise UserError(f"no row of {source} has a question: looked for {', '.join(ASKED)}")
 
 
 def _questions(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:

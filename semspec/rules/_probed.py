@@ -36,7 +36,7 @@ class Probed(RuleBase):
         temperature: float,
     ) -> Probe:
         """The probe of a role: ``given`` (a folder, embedded/NAME, owner/name[@revision]) or indexed."""
-        place, revision = (given, None) if given else _indexed(model, role, features)
+        place, revision = (given, None) if given else _indexed(model, role, features, split)
         probe = Probe.load(place, revision)
         probe.check(
             model,
@@ -51,13 +51,13 @@ class Probed(RuleBase):
         raise AssertionError("prepare() comes first")
 
 
-def _indexed(model: ModelFacts, role: Role, features: str) -> tuple[str, str | None]:
-    found = _index.find(model.name, role, features)
+def _indexed(model: ModelFacts, role: Role, features: str, split: str) -> tuple[str, str | None]:
+    found = _index.find(model.name, role, features, split)
     if found is not None:
         return found
     also = " features=plus" if features == "plus" else ""
     raise UserError(
-        f"no {role} probe ({features}) is known for {model.name}: name one with"
+        f"no {role} probe ({features}, split={split}) is known for {model.name}: name one with"
         f" accept.{role}_probe=FOLDER_OR_REPO, train one with python -m semspec.train_probe"
-        f" role={role}{also} ..., or use a rule that needs none, such as accept=logprob"
+        f" role={role} split={split}{also} ..., or use a rule that needs none, such as accept=logprob"
     )

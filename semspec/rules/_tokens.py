@@ -49,6 +49,10 @@ class TokenSession:
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
 
+    def ponder(self, context: Context, scored: Scored) -> Plan[None]:
+        """Further questions, once the pass is read."""
+        yield from ()
+
     def accepted(self, context: Context, scored: Scored) -> Tensor:
         """Which nodes are accepted, given that the walk comes to them: bool [nodes]."""
         raise NotImplementedError
@@ -72,6 +76,7 @@ class TokenSession:
         device = (rows[0] if isinstance(rows, tuple) else rows).device
         shape = shape_of(draft.parents, len(draft.tokens), device)
         scored = Scored(draft, answer, shape, torch.tensor(draft.tokens, device=device))
+        yield from self.ponder(context, scored)
         path = walk(self.accepted(context, scored), shape, draft.tokens, kit.stop_ids)
         nodes = None if draft.parents is None else path
         if path and draft.tokens[path[-1]] in kit.stop_ids:

@@ -26,7 +26,8 @@ from semspec.types import Context
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
     """KL(p || q) = sum p log(p / q) in nats; infinite where q says never and p does not."""
-    return (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(-1)
+    divergence: Tensor = (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(-1)
+    return divergence
 
 
 def _js(p: Tensor, q: Tensor) -> Tensor:

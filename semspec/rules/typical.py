@@ -55,4 +55,5 @@ def typical_nodes(p: Tensor, tokens: Tensor, shape: Shape, epsilon: float, delta
     """Which nodes are typical, bool [nodes]; ``p`` [nodes + 1, V]."""
     entropy = -torch.special.xlogy(p, p).sum(-1)
     least = (delta * (-entropy).exp()).clamp_max(epsilon)
-    return p[shape.rows, tokens] > least[shape.rows]
+    typical: Tensor = p[shape.rows, tokens] > least[shape.rows]
+    return typical

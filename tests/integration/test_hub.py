@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 
+from semspec import publish as publish_command
+from semspec import pull as pull_command
 from semspec import registry
+from semspec.artifacts import __main__ as artifacts_command
 from semspec.artifacts import _folders, base
 from semspec.artifacts.base import Artifact
 from semspec.artifacts.probe import Probe
@@ -267,16 +270,14 @@ def test_an_interrupted_upload_leaves_the_old_revision(
 def test_somebody_elses_commit_is_not_undone(
     hub: HubServer, commit: str, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semspec import publish as command
-
-    look = command._head
+    look = publish_command._head
 
     def late(*arguments: object) -> object:
         head = look(*arguments)  # type: ignore[arg-type]
         hub.make(f"models/{NAME}", files | {"README.md": b"theirs"})
         return head
 
-    monkeypatch.setattr(command, "_head", late)
+    monkeypatch.setattr(publish_command, "_head", late)
     probe = Probe.example()
     probe.tensors["mean"] += 1
     with pytest.raises(UserError, match="changed by somebody else meanwhile"):
@@ -418,39 +419,50 @@ def test_data_sets_go_through_the_same_checks(
 # ---- the commands -----------------------------------------------------------------------------
 
 
-def test_commands_from_publish_to_verify(hub: HubServer, tmp_path: Path) -> None:
+def in_a_process(hub: HubServer, tmp_path: Path, *words: str, code: int = 0) -> str:
+    """A command as users start it, as verbose as the client can be."""
+    environment = child_environment(hub, tmp_path, ALICE)
+    done = subprocess.run(
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=environment | {"HF_HUB_VERBOSITY": "debug", "HF_DEBUG": "1", "COLUMNS": "100"},
+        check=False,
+    )
+    told = done.stdout + done.stderr
+    assert done.returncode == code, told
+    assert "Traceback" not in told
+    assert ALICE not in told
+    return told
+
+
+def test_commands_from_publish_to_verify(
+    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, out = tmp_path / "probe", tmp_path / "out"
     Probe.example().save(folder)
-
-    def run(*words: str, code: int = 0, **more: str) -> str:
-        """The command in a process of its own, as verbose as the client can be."""
-        environment = child_environment(hub, tmp_path, ALICE) | {"HF_HUB_VERBOSITY": "debug"} | more
-        done = subprocess.run(
-            [sys.executable, "-m", *words],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=environment | {"HF_DEBUG": "1", "COLUMNS": "100"},
-            check=False,
-        )
-        told = done.stdout + done.stderr
-        assert done.returncode == code, told
-        assert "Traceback" not in told
-        assert ALICE not in told
-        return told
-
-    shown = run("semspec.publish", f"path={folder}", f"repo={NAME}")
-    assert "nothing was sent" in shown
-    assert "library_name: semspec" in shown
+    publish_command.main([f"path={folder}", f"repo={NAME}"])
+    assert "nothing was sent" in capsys.readouterr().out
     assert requests(hub) == []
-    sent = run("semspec.publish", f"path={folder}", f"repo={NAME}", "confirm=true", "tag=v1")
+    words = ("semspec.publish", f"path={folder}", f"repo={NAME}", "confirm=true", "tag=v1")
+    sent = in_a_process(hub, tmp_path, *words)
     sha = hub.repos[f"models/{NAME}"].tags["v1"]
     assert f"path: {NAME}, revision: {sha}}}" in sent
-    assert "probe:" in run("semspec.pull", f"repo={NAME}@v1", f"out={out}")
-    run("semspec.artifacts", "verify", f"path={out}", f"repo={NAME}@{sha}")
+    pull_command.main([f"repo={NAME}@v1", f"out={out}"])
+    assert "probe:" in capsys.readouterr().out
+    verify = ["verify", f"path={out}", f"repo={NAME}@{sha}"]
+    artifacts_command.main(verify)
     (out / "README.md").write_text("---\n")
-    told = run("semspec.artifacts", "verify", f"path={out}", f"repo={NAME}@{sha}", code=1)
-    assert "README.md is not what alice/probe@" in told
-    hub.faults.append(("POST /api/", "500", 50))
-    told = run("semspec.publish", f"path={folder}", "repo=alice/more", "confirm=true", code=2)
+    with pytest.raises(SystemExit, match="1"):
+        artifacts_command.main(verify)
+    assert "README.md is not what alice/probe@" in capsys.readouterr().out
+
+
+def test_a_failing_publish_is_one_line(hub: HubServer, tmp_path: Path) -> None:
+    Probe.example().save(tmp_path / "probe")
+    hub.faults.append(("POST /api/", "500", 50))  # the answer repeats the token that was sent
+    words = ("semspec.publish", f"path={tmp_path / 'probe'}", "repo=alice/more", "confirm=true")
+    told = in_a_process(hub, tmp_path, *words, code=2)
     assert told.count("semspec: ") == 1
+    assert "what was there is as it was" in told

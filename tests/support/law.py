@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +74,8 @@ def toy_kit(
         rng=random.Random(seed),
         evidence=rule.evidence() if rule is not None else (),
         salvage=salvage,
+        trees=rule is not None and rule.trees and split == "token",
+        layers=engine.layers,
     )
 
 
@@ -96,7 +98,10 @@ def speculative_plan(
         pen = None
         if nested is not None:
             inner = replace(
-                own_rng(kit, "nested"), boundary=TokenBoundary, evidence=Lossless().evidence()
+                own_rng(kit, "nested"),
+                boundary=TokenBoundary,
+                evidence=Lossless().evidence(),
+                trees=True,
             )
             pen = Pen(nested.open(inner), Lossless().open(inner), 2)
         return speculate(
@@ -123,6 +128,7 @@ def p_value(
     step_cap: int = 4,
     concurrency: int = 1,
     law: Mapping[tuple[int, ...], float] | None = None,
+    prompt: Sequence[int] = PROMPT,
     **options: Any,
 ) -> float:
     """Chi-square p-value of ``samples`` outputs of ``length`` tokens.
@@ -135,13 +141,13 @@ def p_value(
 
     def plans():  # type: ignore[no-untyped-def]
         for sample in range(samples):
-            context = Context(sample, PROMPT)
+            context = Context(sample, prompt)
             kit = toy_kit(rule, target, sampling, sample, step_cap=step_cap, **options)
             yield context, plan(context, kit, length, Steady(draft_length, step_cap))
 
     counts = Counter(tuple(done.value.tokens) for done in driver.run(plans(), concurrency))
     if law is None:
-        law = target.law(PROMPT, length, sampling)
+        law = target.law(prompt, length, sampling)
     law = {o: p for o, p in law.items() if p > 0}
     assert set(counts) <= set(law), "an output came out that the target never writes"
     # outputs expected less than 5 times are pooled, as the chi-square approximation asks

@@ -141,8 +141,12 @@ def test_the_index(tmp_path: Path) -> None:
     file = tmp_path / "probes.yaml"
     line = _index.line(Probe.example(), "me/it", "c0ffee00" * 5)
     file.write_text(line + "\n")
-    assert _index.find("owner/model", "target", "paper", file) == ("me/it", "c0ffee00" * 5)
-    assert _index.find("owner/model", "draft", "paper", file) is None
+    assert _index.find("owner/model", "target", "paper", "paragraph", file) == (
+        "me/it",
+        "c0ffee00" * 5,
+    )
+    assert _index.find("owner/model", "draft", "paper", "paragraph", file) is None
+    assert _index.find("owner/model", "target", "paper", "sentence", file) is None
     for bad, says in (
         (line.replace(", revision: " + "c0ffee00" * 5, ""), "name the commit"),
         (line.replace("c0ffee00" * 5, "main"), "name the commit"),

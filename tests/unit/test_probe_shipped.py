@@ -18,7 +18,12 @@ NAMES = {
     f"probe-tiny-{role}-{kind}"
     for role in ("target", "draft")
     for kind in ("paper", "last-layer", "residues", "weekdays")
-} | {"probe-tiny-target-plus"}
+} | {
+    "probe-tiny-target-plus",
+    "probe-tiny-target-paper-sentence",
+    "probe-tiny-target-plus-sentence",
+    "probe-tiny-draft-paper-sentence",
+}
 
 
 def of(role: str) -> ModelFacts:
@@ -37,7 +42,8 @@ def test_each_fits_the_model_that_is_shipped(folder: Path) -> None:
     probe = Probe.load(f"embedded/{folder.name}")
     role = folder.name.split("-")[2]
     assert probe.role == role
-    assert probe.check(of(role), split="paragraph", temperature=0.6, role=role) == []
+    split = "sentence" if folder.name.endswith("-sentence") else "paragraph"
+    assert probe.check(of(role), split=split, temperature=0.6, role=role) == []
     with pytest.raises(UserError, match="does not fit"):
         probe.check(of("draft" if role == "target" else "target"))
     assert sum(f.stat().st_size for f in folder.iterdir()) < 1.5e6

@@ -58,7 +58,7 @@ class Guessing(Watching):
 class Climb:
     """A rule for trees: follows the target's favourites, and writes the one that ends the way."""
 
-    lossless = False
+    lossless, trees = False, True
 
     def evidence(self) -> tuple[Read, ...]:
         return ()

@@ -59,12 +59,7 @@ class HfEngine:
     def _wave(self, queries: Sequence[Query]) -> list[Answer]:
         started = time.perf_counter()
         jobs = [Job(query, self._session(query), self.model) for query in queries]
-        # rows of the embedding table need no pass
-        passing = [
-            job
-            for job, q in zip(jobs, queries, strict=True)
-            if q.generate or not q.reads or any(r.what is not What.EMBEDDINGS for r in q.reads)
-        ]
+        passing = [job for job in jobs if job.query.passes]
         for job in passing:
             job.begin(self.cache)
         feed(passing, self.model, self.cache, self.chunk)

@@ -25,7 +25,8 @@ class Job:
         self.total = self.context + len(query.tokens)
         self.depths = None if query.parents is None else depths(query.parents)
         self.reader = Reader(query, self.answer, model.spec, model.weights.embed)
-        self._check_room(model.spec.context_limit)
+        if query.passes:
+            self._check_room(model.spec.context_limit)
         self.todo: list[int] = []
         self.logits: Tensor | None = None  # [vocabulary] to draw the next token from
 
@@ -155,14 +156,14 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
             job.reader.states(layers, x[:, offset : offset + count], start)
 
     # the states of a short pass are read all at once: layer by layer would cost more than reading
-    wanted = {layer for job, *_ in tapped for layer in job.reader.taps}
-    together = len(wanted) * len(ids) * model.spec.width <= TOGETHER
+    read = {layer for job, *_ in tapped for layer in job.reader.taps}
+    together = len(read) * len(ids) * model.spec.width <= TOGETHER
     held: dict[int, Tensor] = {}
 
     def tap(layer: int, x: Tensor) -> None:
-        if layer in wanted and together:
+        if layer in read and together:
             held[layer] = x
-        elif layer in wanted:
+        elif layer in read:
             read_states((layer,), x[None])
 
     def attention_tap(layer: int, weights: Tensor) -> None:

@@ -1,0 +1,80 @@
+"""ARC-Decode on the embedded pair: thresholds, pruning and what it moves, beside other relaxed rules.
+
+    python scripts/bench_arc.py --temperature 1.0 [--problems 200] [--few 60] [--out runs/arc.jsonl]
+
+``--show FILE...`` prints tables of what is there and writes docs/arc.json; see survey.py. Beside speed
+and quality stands the measured divergence of the next step (nats, at most 0.693): of all kept
+tokens, and of those that were not the target's likeliest.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from survey import QUALITY_AND_SPEED, Line, Survey, with_interval
+
+SEED = 20261209  # of the problems
+CHAIN = ("draft_length=5",)
+TREE = ("tree=dynamic",)
+PRUNE = ("prune=entropy", "eps=0.05", "lambda=1.0")
+MAIN = {
+    "plain": ("draft=none",),
+    "lossless, chain of 5": CHAIN,
+    "lossless, dynamic tree": TREE,
+    **{
+        f"ARC, theta {theta}, chain of 5": ("accept=arc", f"theta={theta}", *CHAIN)
+        for theta in (0.3, 0.5, 0.7, 0.9)
+    },
+}
+FEW = {
+    # the paper's table 4: prune only, LTS only, both
+    "prune only, dynamic tree": ("accept=arc", "theta=2", *PRUNE, *TREE),
+    "ARC, theta 0.3, dynamic tree": ("accept=arc", "theta=0.3", *TREE),
+    "ARC, theta 0.3, pruned tree": ("accept=arc", "theta=0.3", *PRUNE, *TREE),
+    "prune only, leaf 0.01": ("accept=arc", "theta=2", *PRUNE, "leaf=0.01", *TREE),
+    **{
+        f"pruned by {rule}, lossless": ("accept=arc", "theta=2", f"prune={rule}", *TREE)
+        for rule in ("depth", "depth_exp", "accum_prob")
+    },
+    "ARC, theta 0.99, chain of 5": ("accept=arc", "theta=0.99", *CHAIN),
+    "ARC, bucketed, theta 0.3": ("accept=arc", "theta=0.3", "bucketed=true", *CHAIN),
+    "ARC, theta 0.3, lossless after": ("accept=arc", "theta=0.3", "resume=false", *CHAIN),
+    "ARC certified, js 0.05": ("accept=arc_certified", "js=0.05", *CHAIN),
+    "fuzzy (reverse KL 0.4), chain of 5": ("accept=fuzzy", *CHAIN),
+    "typical, chain of 5": ("accept=typical", *CHAIN),
+    "top-k/delta, chain of 5": ("accept=topk_delta", *CHAIN),
+}
+
+
+def told(name: str, form: str) -> Callable[[Line], str]:
+    """A figure, where there is one."""
+    return lambda row: "" if row[name] is None else format(row[name], form)
+
+
+def covered(row: Line) -> str:
+    return "" if row["coverage"] is None else with_interval("coverage", ".2f")(row)
+
+
+ARC = Survey(
+    main=MAIN,
+    few=FEW,
+    columns=(
+        *QUALITY_AND_SPEED,
+        ("tau", told("accept_length", ".2f")),
+        ("tokens a target pass", told("tokens_per_target_pass", ".2f")),
+        ("cost model", told("cost_model", ".2f")),
+        ("not likeliest", told("other_share", ".3f")),
+        ("mean JS", told("js_mean", ".4f")),
+        ("of these", told("js_other", ".3f")),
+        ("JS <= U", covered),
+    ),
+    seed=SEED,
+    json=Path("docs/arc.json"),
+    common=("split=token", "accept=lossless"),
+    audit=True,
+)
+
+if __name__ == "__main__":
+    sys.exit(ARC.main_program(__doc__))

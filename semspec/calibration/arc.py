@@ -1,0 +1,253 @@
+"""ARC-Decode's calibration (algorithm 1): from measured pairs of tokens to the constants of the bound.
+
+A pair is a likeliest and another token at one place of a text, with the divergence of what the target
+says after the one and after the other. Columns of what was measured stand in ``COLUMNS``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from scipy.stats import binom, norm
+from torch import Tensor
+
+from semspec.calibration.risk import Certified, certify
+from semspec.errors import UserError
+from semspec.metrics import quantile, wilson
+from semspec.rules._arc import LARGEST_JS, Constants, bounds
+
+COLUMNS = ("setting", "group", "depth", "entropy", "distance", "margin", "js", "drafted")
+CORRECTIONS = ("none", "clopper_pearson", "wilson")
+DEPTHS = (1, 3)  # buckets of depth: 0; 1 and 2; 3 and more
+FEWEST = 100  # pairs in a bucket; one with fewer takes the constants of all
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """How far the quantiles of algorithm 1 go."""
+
+    delta: float = 0.05
+    sequence: int = 0  # positions that delta is for all together (union bound); 0: each by itself
+    alpha: float = 1.0  # the safety factor of eq. 13
+    correction: str = "clopper_pearson"  # of a quantile from so many samples
+    confidence: float = 0.95  # of that correction
+
+    def __post_init__(self) -> None:
+        if not (0 < self.delta < 1 and 0 < self.confidence < 1):
+            raise UserError("delta and confidence are above 0 and below 1, such as delta=0.05")
+        if self.sequence < 0 or not self.alpha >= 1:
+            raise UserError("sequence is 0 (off) or more, alpha at least 1 (eq. 13)")
+        if self.correction not in CORRECTIONS:
+            raise UserError(f"unknown correction '{self.correction}': {', '.join(CORRECTIONS)}")
+
+    @property
+    def share(self) -> float:
+        """What may lie beyond one quantile.
+
+        Corollary (ii): over T positions P(some JS > tau) <= T (delta_1 + delta_2), in equal parts here.
+        """
+        return self.delta / (2 * self.sequence) if self.sequence else self.delta
+
+
+def upper_quantile(values: Tensor, by: Quantiles) -> float:
+    """The (1 - delta) quantile; corrected, one that lies above the true one with ``confidence``.
+
+    Corollary (iii): the k-th of n values lies above the true quantile of level p unless k or more of
+    them fell below it, which has the probability P(Bin(n, p) >= k).
+    """
+    ordered = values.double().sort().values
+    count, level = len(ordered), 1 - by.share
+    if not count:
+        raise UserError("nothing was measured: give more problems= or positions=")
+    if by.correction == "none":
+        found = quantile(ordered.tolist(), level)
+        assert found is not None
+        return found
+    if by.correction == "clopper_pearson":
+        place = int(binom.ppf(by.confidence, count, level)) + 1
+    else:  # the first of which a share of at least that level lies below, by Wilson's lower limit
+        z, first = float(norm.ppf(by.confidence)), math.ceil(count * level)
+        limits = ((n, wilson(n, count, z)) for n in range(max(first, 1), count + 1))
+        place = next((n for n, found in limits if found and found[0] >= level), count + 1)
+    if place > count:
+        raise UserError(
+            f"{count} pairs say nothing about a quantile of {level:g} with confidence"
+            f" {by.confidence:g}: measure more (problems=, positions=), or correction=none"
+        )
+    return float(ordered[place - 1])
+
+
+def ratios(js: Tensor, raw: Tensor) -> Tensor:
+    """JS / U_raw; a divergence over nothing is infinite, nothing over nothing is 0."""
+    return torch.where(raw > 0, js / raw, torch.where(js > 0, math.inf, 0.0))
+
+
+def fit(pairs: Tensor, by: Quantiles) -> Constants:
+    """Algorithm 1, lines 11 to 14, of pairs [n, columns]."""
+    distance, margin, js = (_column(pairs, name) for name in ("distance", "margin", "js"))
+    c_s = upper_quantile(ratios(js, distance), by)
+    alpha_kappa = by.alpha * upper_quantile(ratios(js, margin.square()), by)
+    if not math.isfinite(c_s + alpha_kappa):
+        raise UserError(
+            "too many pairs have different next steps and no difference in embedding or margin: no"
+            " factor can bound them; is the model's embedding table intact?"
+        )
+    u_min = bounds(distance, margin, Constants(c_s, alpha_kappa, 1.0))
+    return Constants(c_s, alpha_kappa, upper_quantile(u_min, by))
+
+
+def _column(pairs: Tensor, name: str) -> Tensor:
+    return pairs[:, COLUMNS.index(name)].double()
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Constants by depth in the draft and by the root's entropy (corollary (i))."""
+
+    depths: tuple[int, ...]  # where a bucket of depths begins, but for the first
+    entropies: tuple[float, ...]
+    constants: tuple[tuple[Constants, ...], ...]  # [depths + 1][entropies + 1]
+
+    def of(self, depths: Tensor, entropy: float) -> Constants:
+        """For each node: ``depths`` [n]."""
+        column = sum(entropy >= edge for edge in self.entropies)
+        edges = torch.tensor(self.depths, device=depths.device)
+        row = torch.bucketize(depths, edges, right=True)
+        table = torch.tensor(
+            [[c.c_s, c.alpha_kappa, c.tau] for c in (r[column] for r in self.constants)],
+            device=depths.device,
+        )[row]
+        return Constants(*table.unbind(-1))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What was found at one temperature."""
+
+    temperature: float
+    constants: Constants
+    buckets: Buckets | None = None
+    figures: Mapping[str, Any] = field(default_factory=dict)  # counts and quantiles
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Setting:
+        buckets = told.get("buckets")
+        return cls(
+            float(told["temperature"]),
+            _constants(told["constants"]),
+            Buckets(
+                tuple(int(d) for d in buckets["depths"]),
+                tuple(float(e) for e in buckets["entropies"]),
+                tuple(tuple(map(_constants, row)) for row in buckets["constants"]),
+            )
+            if buckets
+            else None,
+            dict(told.get("figures") or {}),
+        )
+
+
+def _constants(told: Mapping[str, Any]) -> Constants:
+    values = [float(told[name]) for name in ("c_s", "alpha_kappa", "tau")]
+    if not all(math.isfinite(v) and v >= 0 for v in values):
+        raise ValueError(f"constants {values} are not all finite and at least 0")
+    return Constants(*values)
+
+
+def settle(pairs: Tensor, temperature: float, by: Quantiles, source: str = "uniform") -> Setting:
+    """Constants, buckets and figures of the pairs of one temperature; fitted to those of ``source``."""
+    drafted = _column(pairs, "drafted") > 0
+    chosen = pairs[drafted if source == "drafted" else ~drafted]
+    constants = fit(chosen, by)
+    entropies = tuple(
+        float(q) for q in _column(chosen, "entropy").quantile(torch.tensor([1 / 3, 2 / 3]).double())
+    )
+    edges = torch.tensor(DEPTHS).double()
+    rows = torch.bucketize(_column(chosen, "depth"), edges, right=True)
+    columns = torch.bucketize(
+        _column(chosen, "entropy"), torch.tensor(entropies).double(), right=True
+    )
+    table = []
+    counts = []
+    for row in range(len(DEPTHS) + 1):
+        own = [chosen[(rows == row) & (columns == column)] for column in range(3)]
+        counts.append([len(part) for part in own])
+        table.append(tuple(fit(p, by) if len(p) >= FEWEST else constants for p in own))
+    figures = {
+        "pairs": len(chosen),
+        "bucket_pairs": counts,
+        "uniform": figures_of(pairs[~drafted], constants),
+        "drafted": figures_of(pairs[drafted], constants),
+    }
+    return Setting(temperature, constants, Buckets(DEPTHS, entropies, tuple(table)), figures)
+
+
+def figures_of(pairs: Tensor, by: Constants) -> dict[str, Any] | None:
+    """How divergences and bounds are spread, and how often the bound holds."""
+    if not len(pairs):
+        return None
+    js = _column(pairs, "js")
+    u = bounds(_column(pairs, "distance"), _column(pairs, "margin"), by)
+    held = int((js <= u).sum())
+
+    def spread(values: Tensor) -> dict[str, float]:
+        ordered = values.sort().values.tolist()
+        levels = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+        return {f"{level:g}": quantile(ordered, level) or 0.0 for level in levels}
+
+    return {
+        "pairs": len(pairs),
+        "groups": len(set(_column(pairs, "group").tolist())),
+        "js_mean": float(js.mean()),
+        "js": spread(js),
+        "u_min": spread(u),
+        "coverage": held / len(pairs),
+        "coverage_interval": wilson(held, len(pairs)),
+    }
+
+
+def certified(
+    pairs: Tensor, by: Constants, *, js: float, risk: float, confidence: float
+) -> Certified:
+    """The largest U that keeps P(JS > ``js`` | U is at most that) <= ``risk``; ``threshold`` is -U.
+
+    On the divergences that were measured, by learn-then-test (see ``risk``): what the bound promises
+    plays no part, it only orders the tokens. Of every text one pair is used, whichever comes first in an
+    order that is always the same.
+    """
+    pairs = pairs[torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))]
+    u = bounds(_column(pairs, "distance"), _column(pairs, "margin"), by)
+    groups = [int(g) for g in _column(pairs, "group").tolist()]
+    measured = [-x for x in _column(pairs, "js").tolist()]
+    try:
+        return certify((-u).tolist(), measured, groups, risk=risk, least=-js, delta=1 - confidence)
+    except UserError as error:
+        raise UserError(f"with accept.js={js:g}, {error}; or allow a larger js") from error
+
+
+def vacuous(tau: float) -> str | None:
+    """The warning where a budget promises nothing."""
+    if tau <= LARGEST_JS:
+        return None
+    return (
+        f"tau = {tau:.3g} is above ln 2 = 0.693, and no Jensen-Shannon divergence is: JS <= tau says"
+        " nothing here; go by the measured divergence (python -m semspec.audit)"
+    )
+
+
+def hashed(prompt: str) -> str:
+    """What a calibration remembers of a prompt, so that none is evaluated on."""
+    return hashlib.sha256(prompt.encode()).hexdigest()[:16]
+
+
+def overlap(prompts: Sequence[str], calibrated: Sequence[str]) -> list[str]:
+    """The prompts that a calibration has used."""
+    known = set(calibrated)
+    return [prompt for prompt in prompts if hashed(prompt) in known]

@@ -1,0 +1,163 @@
+"""What the target's passes have left of each position: a hidden state, and its likeliest next tokens.
+
+Rows come by ``see`` with passes that happen anyway. What was never part of one, the prompt above all,
+is asked for by ``catch_up``, in the pass that the prompt needs in any case. Buffers double when they are
+full: a token costs O(1) amortised, however long the context is.
+
+States serve for cosines alone. They are kept at unit length and, where they are wider than ``width``,
+as a *sketch*: coordinates with random signs are added up in ``width`` buckets (Charikar et al. 2002;
+Weinberger et al. 2009). An inner product of sketches has the inner product as its mean, and a standard
+deviation of about (1 - cos^2) / sqrt(width). Ranking a few hundred candidates of a model of width 5,120
+so reads kilobytes, and not megabytes that no cache holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from semspec.drafters._base import DraftSessionBase
+from semspec.errors import UserError
+from semspec.protocols import Kit, Plan
+from semspec.types import Answer, Context, Query, Read, Seen, What
+
+Floats = NDArray[np.floating[Any]]
+FIRST_ROWS = 1024
+PRECISIONS = {"float32": np.float32, "float16": np.float16}
+CHUNK = 1024  # rows that are sketched at a time
+
+
+class Sketch:
+    """Rows as directions that are cheap to compare."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width  # 0: as they are
+        self._signs: NDArray[np.float32] = np.zeros(0, np.float32)
+
+    def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        if self.width and rows.shape[1] > self.width:
+            rows = np.concatenate([self._fold(part) for part in _parts(rows)])
+        squares: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
+        squares[squares == 0] = 1
+        return np.divide(rows, np.sqrt(squares)[:, None], dtype=np.float32)
+
+    def _fold(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        count, width = rows.shape
+        if len(self._signs) != width:
+            coins = np.random.default_rng(0).random(width)
+            self._signs = np.where(coins < 0.5, -1, 1).astype(np.float32)
+        whole = width - width % self.width
+        signs_by_bucket = self._signs[:whole].reshape(-1, self.width)
+        folded: NDArray[np.float32] = np.einsum(
+            "nkw,kw->nw", rows[:, :whole].reshape(count, -1, self.width), signs_by_bucket
+        )
+        folded[:, : width - whole] += rows[:, whole:] * self._signs[whole:]
+        return folded
+
+
+def _parts(rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    return [rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)] or [rows]
+
+
+class Closest(NamedTuple):
+    place: int
+    likeness: float  # cosine
+
+    @property
+    def grade(self) -> int:
+        """As in ``Draft``."""
+        return min(9, max(0, int(10 * self.likeness)))
+
+
+class Memory:
+    """Rows of one context, by position."""
+
+    def __init__(
+        self, layer: int | None = None, top_k: int = 0, width: int = 0, precision: str = "float32"
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise UserError(f"precision={precision}: give {' or '.join(PRECISIONS)}")
+        self.hidden = Read(What.HIDDEN, layers=(layer,)) if layer is not None else None
+        self.top = Read(What.TOP_K, k=top_k) if top_k else None
+        self.reads: tuple[Read, ...] = tuple(read for read in (self.hidden, self.top) if read)
+        self.known = 0  # positions from the first on whose rows are here
+        self.states: Floats = np.zeros((0, 0), PRECISIONS[precision])  # unit length
+        self.tops: NDArray[np.int32] = np.zeros((0, 0), np.int32)  # the likeliest first
+        self._sketch = Sketch(width)
+
+    def catch_up(self, context: Context, kit: Kit) -> Plan[None]:
+        """Asks for what is missing before the last token.
+
+        Its own row comes with the next pass, and is left to it: what is known then depends on the
+        text alone, and not on how the rows came.
+        """
+        if not self.reads or self.known >= len(context) - 1:
+            return
+        answer: Answer = yield Query(
+            "target", context, kit.sampling, kit.rng, reads=self.reads, rows_from=self.known
+        )
+        self.see(Seen(self.known, len(context) - 1 - self.known, answer.values))
+
+    def see(self, seen: Seen) -> None:
+        """Rows that follow what is known; after a gap nothing is kept that ``catch_up`` asks for."""
+        start, end = seen.start, seen.start + seen.count  # there may be rows beyond
+        if start > self.known or end <= self.known:
+            return
+        if self.hidden is not None:
+            new = self._sketch(_array(seen.values[self.hidden][: seen.count, 0]))
+            self.states = with_room(self.states, end, new.shape[1])
+            self.states[start:end] = new
+        if self.top is not None:
+            ids = _array(seen.values[self.top][0][: seen.count])
+            self.tops = with_room(self.tops, end, ids.shape[1])
+            self.tops[start:end] = ids
+        self.known = end
+
+    def closest(self, position: int, groups: Sequence[NDArray[np.intp]]) -> list[Closest]:
+        """Of each group the place before which the state is most like that of ``position``.
+
+        PLD+, and AdaPLD's equations 6, 7, 13 and 14; of equals the last in its group.
+        """
+        places = np.concatenate(groups) if len(groups) > 1 else groups[0]
+        rows = self.states.take(places - 1, 0).astype(np.float32, copy=False)
+        alike = rows @ self.states[position].astype(np.float32, copy=False)
+        best, start = [], 0
+        for group in groups:
+            own = alike[start : start + len(group)]
+            at = len(own) - 1 - int(own[::-1].argmax())
+            best.append(Closest(int(group[at]), float(own[at])))
+            start += len(group)
+        return best
+
+
+class RememberingSession(DraftSessionBase):
+    """A session that watches what its memory keeps."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.watches = memory.reads
+
+    def see(self, seen: Seen) -> None:
+        """Rows of the target's passes."""
+        self.memory.see(seen)
+
+
+def _array(values: torch.Tensor) -> NDArray[Any]:
+    return values.numpy(force=True)
+
+
+def with_room(rows: NDArray[Any], length: int, width: int) -> NDArray[Any]:
+    """The buffer with room for so many rows: doubled where it has too little."""
+    if length <= len(rows):
+        return rows
+    capacity = max(FIRST_ROWS, len(rows))
+    while capacity < length:
+        capacity *= 2
+    grown = np.zeros((capacity, width), rows.dtype)
+    if len(rows):
+        grown[: len(rows)] = rows
+    return grown

@@ -1,0 +1,134 @@
+"""What retrieval proposes: paths of tokens that share their beginnings, cut to the room there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semspec.protocols import Kit
+from semspec.types import Draft, Room
+
+ROOT = -1
+
+
+class Proposal:
+    """A tree below the last token of a context; of siblings the one that came first is preferred.
+
+    A rule that walks no trees gets the tree's first path.
+    """
+
+    def __init__(
+        self, kit: Kit, room: Room, *, found: str = "", tree: bool = True, nodes: int = 512
+    ) -> None:
+        self.kit, self.room, self.found = kit, room, found
+        self.tree = tree and kit.trees
+        self.nodes = nodes
+        # the rest of the loop holds trees to tokens: one to a unit, and one to a level
+        self.deepest = min(room.tokens, room.units) if self.tree else room.limit
+        self.grade = 0  # ``Draft.grade``
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.origins: list[str] = []
+        self._depths: list[int] = []
+        self._children: dict[tuple[int, int], int] = {}
+
+    def add(self, parent: int, token: int, origin: str) -> int | None:
+        """The node of this token after that one, made where it is new; None: there is no room."""
+        known = self._children.get((parent, token))
+        if known is not None:
+            return known
+        depth = 1 if parent == ROOT else self._depths[parent] + 1
+        if depth > self.deepest or len(self.tokens) >= self.nodes:
+            return None
+        if parent != ROOT and self.tokens[parent] in self.kit.stop_ids:
+            return None  # nothing follows an end of text
+        node = len(self.tokens)
+        self._children[parent, token] = node
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.origins.append(origin)
+        self._depths.append(depth)
+        return node
+
+    def extend(self, parent: int, tokens: Sequence[int], origin: str) -> None:
+        """A path after that node, as far as there is room."""
+        at = 0
+        while at < len(tokens) and (parent, tokens[at]) in self._children:
+            parent = self._children[parent, tokens[at]]
+            at += 1
+        depth = 0 if parent == ROOT else self._depths[parent]
+        room = min(self.deepest - depth, self.nodes - len(self.tokens))
+        new = tokens[at : at + room]
+        if room <= 0 or not new or (parent != ROOT and self.tokens[parent] in self.kit.stop_ids):
+            return
+        if not self.kit.stop_ids.isdisjoint(new):
+            new = new[: 1 + next(i for i, t in enumerate(new) if t in self.kit.stop_ids)]
+        first = len(self.tokens)
+        parents = [parent, *range(first, first + len(new) - 1)]
+        self._children.update(
+            zip(zip(parents, new, strict=True), range(first, first + len(new)), strict=True)
+        )
+        self.tokens += new
+        self.parents += parents
+        self.origins += [origin] * len(new)
+        self._depths += range(depth + 1, depth + 1 + len(new))
+
+    def draft(self) -> Draft:
+        """Point masses: nothing here was sampled."""
+        chain = self.parents == list(range(ROOT, len(self.parents) - 1))
+        if self.tree and not chain:
+            ends = list(range(1, len(self.tokens) + 1))
+            return Draft(
+                self.tokens,
+                ends,
+                parents=self.parents,
+                origins=self.origins,
+                found=self.found,
+                grade=self.grade,
+            )
+        path = range(len(self.tokens)) if chain else self._first_path()
+        tokens, ends = cut_into_units(self.kit, self.room, [self.tokens[node] for node in path])
+        origins = [self.origins[node] for node in path[: len(tokens)]]
+        return Draft(tokens, ends, origins=origins, found=self.found, grade=self.grade)
+
+    def _first_path(self) -> list[int]:
+        first: dict[int, int] = {}
+        for node, parent in enumerate(self.parents):
+            first.setdefault(parent, node)
+        path: list[int] = []
+        node = ROOT
+        while node in first:
+            node = first[node]
+            path.append(node)
+        return path
+
+
+def cut_into_units(kit: Kit, room: Room, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
+    """As many units as there is room for, and where they end; what is left open counts as one."""
+    boundary, taken, ends = kit.boundary(), 0, list[int]()
+    for token in tokens[: room.limit]:
+        taken += 1
+        end = boundary.feed(token)
+        if end is not None:
+            ends.append(taken + end)
+        if len(ends) == room.units or token in kit.stop_ids:
+            break
+    if taken and len(ends) < room.units and (not ends or ends[-1] < taken):
+        ends.append(taken)
+    return list(tokens[:taken]), ends
+
+
+def copied(kit: Kit, room: Room, source: Sequence[int], start: int, longest: int) -> list[int]:
+    """The tokens of ``source`` from ``start`` on: ``longest`` of them, and to the end of their unit.
+
+    Where each token is a unit that is ``longest``; a step that was begun is copied whole.
+    """
+    tokens = source[start : start + room.limit]
+    if len(tokens) <= longest:
+        return list(tokens)
+    boundary, units = kit.boundary(), 0
+    for taken, token in enumerate(tokens, 1):
+        end = boundary.feed(token)
+        units += end is not None
+        if units == room.units or (taken >= longest and end is not None):
+            return list(tokens[:taken])
+    return list(tokens)

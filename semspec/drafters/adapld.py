@@ -1,0 +1,140 @@
+"""AdaPLD: reuse of the context by token or by meaning, copied, branched and verified as a tree.
+
+The letters (a) to (g) are those of the method's description: papers of 2026, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.drafters._anchors import NOWHERE, Anchors, Neighbours, Positions
+from semspec.drafters._base import DrafterBase
+from semspec.drafters._memory import Memory, RememberingSession
+from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters.pld_plus import chosen_layer
+from semspec.errors import UserError
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.types import Context, Draft, Room, What
+
+
+@register("drafter", "adapld")
+@dataclass(frozen=True, kw_only=True)
+class AdaPld(DrafterBase):
+    """Reuses places with the last token or one like it: a copy, branches, and their successors."""
+
+    lexical: bool = True  # (a) places with the same token
+    semantic: bool = True  # (b) where there are none: places with a token of similar embedding
+    ranked: bool = True  # (c) the place whose hidden state before it is most alike; else the newest
+    longest: int = 30  # (d) tokens copied after the place, if it has the same token; 0: none
+    branch: int = 8  # (e) the target's own likeliest tokens there; 0: none
+    successor: bool = True  # (f) one token more after each branch, looked up in turn
+    tree: bool = True  # (g) all of it where the rule walks trees; else the best path alone
+    threshold: float = 0.4  # cosine from which on embeddings are similar
+    layer: int = 0  # whose states are compared; 0: a third of the way up, -1: the last
+    candidates: int = 128  # the newest places of the last token that are compared
+    successor_candidates: int = 16  # the same for a branch, which gains one token at most
+    width: int = 128  # of the states that are kept, by a sketch of them; 0: whole
+    precision: str = "float32"
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN, What.TOP_K, What.EMBEDDINGS})
+
+    def __post_init__(self) -> None:
+        if not (self.lexical or self.semantic) or not (self.longest or self.branch):
+            raise UserError(
+                "adapld finds places with lexical or semantic=true, and drafts with longest or branch"
+                " above 0: leave one of each on"
+            )
+        compared = min(self.candidates, self.successor_candidates)
+        if min(self.longest, self.branch, self.width) < 0 or compared < 1:
+            raise UserError(
+                "longest, branch and width of adapld are 0 or more, the candidates 1 or more"
+            )
+        Memory(precision=self.precision)  # refuses what is no number type
+
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit."""
+        return max(self.longest, 1 + self.successor)
+
+    def open(self, kit: Kit) -> AdaPldSession:
+        return AdaPldSession(self, kit)
+
+
+class AdaPldSession(RememberingSession):
+    def __init__(self, options: AdaPld, kit: Kit) -> None:
+        layer = chosen_layer(options.layer, kit) if options.ranked else None
+        super().__init__(Memory(layer, options.branch, options.width, options.precision))
+        self.options, self.kit = options, kit
+        self.anchors = Anchors()
+        self.neighbours = Neighbours(options.threshold, options.width)
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        options, tokens, memory = self.options, context.tokens, self.memory
+        yield from memory.catch_up(context, self.kit)
+        self.anchors.learn(tokens)
+        (places,), (found,) = yield from self._retrieve(context, tokens[-1:], options.candidates)
+        proposal = Proposal(self.kit, room, found=found, tree=options.tree)
+        if not len(places):
+            return proposal.draft()
+        last = len(tokens) - 1
+        best, proposal.grade = self._best([places], last - 1)[0]  # equation 7
+        if found == "lexical" and options.longest:  # equation 9
+            run = copied(self.kit, room, tokens, best + 1, options.longest)
+            proposal.extend(ROOT, run, "main")
+        branches = self._branches(best, proposal)
+        if branches and options.successor:
+            yield from self._succeed(context, branches, best, proposal)
+        return proposal.draft()
+
+    def _retrieve(
+        self, context: Context, queries: Sequence[int], newest: int
+    ) -> Plan[tuple[list[Positions], list[str]]]:
+        """Places for each token, and how they were found: lexical first (equation 5)."""
+        options = self.options
+        places = [
+            self.anchors.of([token], newest) if options.lexical else NOWHERE for token in queries
+        ]
+        found = ["lexical" if len(own) else "none" for own in places]
+        missed = [i for i, own in enumerate(places) if not len(own)]
+        known = self.anchors.tokens
+        if not (missed and options.semantic and known):
+            return places, found
+        asked = [queries[i] for i in missed]
+        neighbours = yield from self.neighbours.like(context, self.kit, asked, known)
+        for i, alike in zip(missed, neighbours, strict=True):
+            places[i] = self.anchors.of(alike, newest)
+            if len(places[i]):
+                found[i] = "semantic"
+        return places, found
+
+    def _best(self, places: Sequence[Positions], state: int) -> list[tuple[int, int]]:
+        """Of each list the place before which the state is most like that of ``state``; its grade."""
+        if not self.options.ranked:
+            return [(int(own.max()), 0) for own in places]
+        return [(best.place, best.grade) for best in self.memory.closest(state, places)]
+
+    def _branches(self, best: int, proposal: Proposal) -> list[int]:
+        """Nodes of the target's likeliest tokens at the place, less the copied one (equation 11)."""
+        if not self.options.branch:
+            return []
+        copy = proposal.tokens[:1]
+        nodes = (
+            proposal.add(ROOT, token, "branch")
+            for token in self.memory.tops[best].tolist()
+            if token not in copy
+        )
+        return [node for node in nodes if node is not None]
+
+    def _succeed(
+        self, context: Context, branches: Sequence[int], best: int, proposal: Proposal
+    ) -> Plan[None]:
+        """Extends each branch by the token that followed its own best place (equations 13 to 15)."""
+        queries = [proposal.tokens[node] for node in branches]
+        places, _ = yield from self._retrieve(context, queries, self.options.successor_candidates)
+        hit = [i for i, own in enumerate(places) if len(own)]
+        if hit:
+            for i, (place, _) in zip(hit, self._best([places[i] for i in hit], best), strict=True):
+                proposal.add(branches[i], context.tokens[place + 1], "successor")

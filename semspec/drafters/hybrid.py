@@ -1,0 +1,131 @@
+"""Several sources at once: the draft that is expected to be kept longest, by what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from semspec import registry
+from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._memory import RememberingSession
+from semspec.errors import UserError
+from semspec.protocols import DraftSession, Kit, Plan
+from semspec.registry import register
+from semspec.types import Answer, Context, Draft, Query, Room, Seen, What
+from semspec.witness import followed
+
+PRIOR = 1.0  # tokens that a draft nothing is known about is expected to gain: so each is tried
+KEEP = 0.95  # of what was measured before, at each new measurement
+
+
+@register("drafter", "hybrid")
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(DrafterBase):
+    """The best of several sources, by match, similarity and what their drafts have been worth."""
+
+    sources: str = "suffix,adapld,token_recycling"
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN, What.TOP_K, What.EMBEDDINGS})
+
+    def __post_init__(self) -> None:
+        self._drafters()
+
+    def _drafters(self) -> dict[str, Any]:
+        names = [name.strip() for name in self.sources.split(",") if name.strip()]
+        if not names or len(set(names)) < len(names) or "hybrid" in names:
+            raise UserError(f"sources={self.sources}: give different drafters, separated by commas")
+        drafters = {name: registry.plugin("drafter", name).cls() for name in names}
+        for name, drafter in drafters.items():
+            if drafter.uses or drafter.plain:
+                raise UserError(
+                    f"sources={self.sources}: {name} finds nothing in a text; choose among suffix,"
+                    " prompt_lookup, pld_plus, adapld, token_recycling and logitspec"
+                )
+        return drafters
+
+    @property
+    def reach(self) -> int:
+        """The longest of its sources' reaches."""
+        reach: int = max(drafter.reach for drafter in self._drafters().values())
+        return reach
+
+    def open(self, kit: Kit) -> HybridSession:
+        return HybridSession(
+            {name: drafter.open(kit) for name, drafter in self._drafters().items()}, kit
+        )
+
+
+@dataclass(slots=True)
+class Worth:
+    """Tokens that drafts of one kind have gained on average, newer ones counting more."""
+
+    gained: float = PRIOR
+    drafts: float = field(default=1.0)
+
+    @property
+    def mean(self) -> float:
+        return self.gained / self.drafts
+
+    def add(self, gained: int) -> None:
+        self.gained = KEEP * self.gained + gained
+        self.drafts = KEEP * self.drafts + 1
+
+
+class HybridSession(DraftSessionBase):
+    """Every source drafts; after the round each is held against what came, chosen or not.
+
+    What came is known as far as the round went: a draft that would have gone on is told short.
+    """
+
+    def __init__(self, sources: dict[str, DraftSession], kit: Kit) -> None:
+        self.sources, self.kit = sources, kit
+        self.watches = tuple(
+            dict.fromkeys(read for session in sources.values() for read in session.watches)
+        )
+        self.worth: dict[tuple[str, str, int], Worth] = {}  # by source, find and grade
+        self._drafts: dict[str, Draft] = {}
+        self._drafted_at = 0
+
+    def see(self, seen: Seen) -> None:
+        for session in self.sources.values():
+            session.see(seen)
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        self._measure(context)
+        yield from self._catch_up(context)
+        self._drafts, self._drafted_at = {}, len(context)
+        best, most = Draft(found="none"), 0.0
+        for name, session in self.sources.items():
+            draft = yield from session.draft(context, room)
+            if not draft.tokens:
+                continue
+            expected = self._kind(name, draft).mean
+            self._drafts[name] = draft
+            if expected > most:
+                best, most = draft, expected
+        return best
+
+    def _kind(self, name: str, draft: Draft) -> Worth:
+        return self.worth.setdefault((name, draft.found, draft.grade), Worth())
+
+    def _measure(self, context: Context) -> None:
+        came = context.tokens[self._drafted_at :]
+        for name, draft in self._drafts.items():
+            self._kind(name, draft).add(len(followed(draft, came)))
+        self._drafts = {}
+
+    def _catch_up(self, context: Context) -> Plan[None]:
+        """One question for all sources: the prompt is read once."""
+        keeping = [s for s in self.sources.values() if isinstance(s, RememberingSession)]
+        start = min((session.memory.known for session in keeping), default=len(context))
+        if start >= len(context) - 1:
+            return
+        answer: Answer = yield Query(
+            "target",
+            context,
+            self.kit.sampling,
+            self.kit.rng,
+            reads=self.watches,
+            rows_from=start,
+        )
+        self.see(Seen(start, len(context) - 1 - start, answer.values))

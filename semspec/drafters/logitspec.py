@@ -1,0 +1,80 @@
+"""LogitSpec: the target's last logits guess the token after next, and lookups go on from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.drafters._base import DrafterBase
+from semspec.drafters._memory import Memory, RememberingSession
+from semspec.drafters._ngrams import Match, NGrams
+from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.errors import UserError
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.types import Context, Draft, Room, What
+
+
+@register("drafter", "logitspec")
+@dataclass(frozen=True, kw_only=True)
+class LogitSpec(DrafterBase):
+    """Looks up the text, and the text with each guess of the target's last logits after it."""
+
+    ngram: int = 3  # tokens that should match; fewer where they do not
+    longest: int = 20  # tokens that a lookup copies
+    guesses: int = 16  # of the last logits: what was likely a token ago is likely now
+    nodes: int = 64
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
+
+    def __post_init__(self) -> None:
+        if min(self.ngram, self.longest, self.guesses, self.nodes) < 1:
+            raise UserError("ngram, longest, guesses and nodes of logitspec are each at least 1")
+
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit."""
+        return self.longest
+
+    def open(self, kit: Kit) -> LogitSpecSession:
+        return LogitSpecSession(self, kit)
+
+
+class LogitSpecSession(RememberingSession):
+    def __init__(self, options: LogitSpec, kit: Kit) -> None:
+        super().__init__(Memory(top_k=options.guesses + 1))
+        self.options, self.kit = options, kit
+        self.ngrams = NGrams(options.ngram)
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        yield from self.memory.catch_up(context, self.kit)
+        options, tokens = self.options, context.tokens
+        self.ngrams.learn(tokens)
+        proposal = Proposal(self.kit, room, nodes=options.nodes)
+        match = self.ngrams.find(tokens[-options.ngram :])
+        if match is not None:
+            proposal.grade = match.length
+            self._copy(proposal, tokens, match, ROOT, "main")
+        guesses: list[tuple[int, Match]] = []  # nodes, and how the text went on after them
+        for token in self._guesses(tokens):
+            node = proposal.add(ROOT, token, "branch")
+            tail = [*tokens[len(tokens) + 1 - options.ngram :], token]
+            match = self.ngrams.find(tail)
+            if node is not None and match is not None:
+                guesses.append((node, match))
+        for node, match in sorted(guesses, key=lambda guess: -guess[1].length):
+            self._copy(proposal, tokens, match, node, "successor")
+        return proposal.draft()
+
+    def _guesses(self, tokens: list[int]) -> list[int]:
+        """Of the row that the last token was drawn from: what else it holds often comes next."""
+        if len(tokens) < 2:
+            return []
+        likely = self.memory.tops[len(tokens) - 2].tolist()
+        return [token for token in likely if token != tokens[-1]][: self.options.guesses]
+
+    def _copy(
+        self, proposal: Proposal, tokens: list[int], match: Match, node: int, origin: str
+    ) -> None:
+        run = copied(self.kit, proposal.room, tokens, match.start, self.options.longest)
+        proposal.extend(node, run, origin)

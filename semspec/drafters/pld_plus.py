@@ -1,0 +1,72 @@
+"""PLD+: of all places with the last token, the one whose context the target sees as most alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.drafters._anchors import Anchors
+from semspec.drafters._base import DrafterBase
+from semspec.drafters._memory import Memory, RememberingSession
+from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.errors import UserError
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.types import Context, Draft, Room, What
+
+
+@register("drafter", "pld_plus")
+@dataclass(frozen=True, kw_only=True)
+class PldPlus(DrafterBase):
+    """Copies after the same token where the target's hidden state before it is most alike."""
+
+    longest: int = 30  # tokens in a draft; a step that was begun is copied to its end
+    layer: int = 0  # whose states are compared; 0: a third of the way up, -1: the last
+    candidates: int = 128  # the newest places that are compared
+    width: int = 128  # of the states that are kept, by a sketch of them; 0: whole
+    precision: str = "float32"
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
+
+    def __post_init__(self) -> None:
+        if self.longest < 1 or self.candidates < 1 or self.width < 0:
+            raise UserError(
+                f"longest={self.longest}, candidates={self.candidates}, width={self.width}: the first"
+                " two are at least 1, width 0 (whole) or more"
+            )
+        Memory(precision=self.precision)  # refuses what is no number type
+
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit."""
+        return self.longest
+
+    def open(self, kit: Kit) -> PldPlusSession:
+        return PldPlusSession(self, kit)
+
+
+def chosen_layer(layer: int, kit: Kit) -> int:
+    """PLD+ takes layer 9 of 32, 13 of 40 and 11 of 60 (AdaPLD, table 6): about a third."""
+    return layer or -(-kit.layers // 3)
+
+
+class PldPlusSession(RememberingSession):
+    def __init__(self, options: PldPlus, kit: Kit) -> None:
+        layer = chosen_layer(options.layer, kit)
+        super().__init__(Memory(layer, width=options.width, precision=options.precision))
+        self.options, self.kit = options, kit
+        self.anchors = Anchors()
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        yield from self.memory.catch_up(context, self.kit)
+        tokens, memory = context.tokens, self.memory
+        self.anchors.learn(tokens)
+        places = self.anchors.of(tokens[-1:], self.options.candidates)
+        proposal = Proposal(self.kit, room, found="lexical" if len(places) else "none")
+        if len(places):
+            # the states before each place, and before the last token (AdaPLD, equations 6 and 7)
+            (best,) = memory.closest(len(tokens) - 2, [places])
+            proposal.grade = best.grade
+            run = copied(self.kit, room, tokens, best.place + 1, self.options.longest)
+            proposal.extend(ROOT, run, "main")
+        return proposal.draft()

@@ -1,0 +1,58 @@
+"""Prompt lookup: copies what followed the last time that the text ended like this (Saxena 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._ngrams import NGrams
+from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.errors import UserError
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.types import Context, Draft, Room
+
+
+@register("drafter", "prompt_lookup")
+@dataclass(frozen=True, kw_only=True)
+class PromptLookup(DrafterBase):
+    """Copies what followed the newest match of the last tokens, in prompt or output."""
+
+    ngram: int = 3  # tokens that should match; fewer, down to ``shortest``, where they do not
+    shortest: int = 1
+    longest: int = 10  # tokens in a draft; a step that was begun is copied to its end
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shortest <= self.ngram:
+            raise UserError(
+                f"shortest={self.shortest}, ngram={self.ngram}: shortest is 1 or more, and ngram not"
+                " less than it"
+            )
+        if self.longest < 1:
+            raise UserError(f"longest={self.longest}: a draft of no tokens is draft=none")
+
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit."""
+        return self.longest
+
+    def open(self, kit: Kit) -> PromptLookupSession:
+        return PromptLookupSession(self, kit)
+
+
+class PromptLookupSession(DraftSessionBase):
+    def __init__(self, options: PromptLookup, kit: Kit) -> None:
+        self.options, self.kit = options, kit
+        self.ngrams = NGrams(options.ngram, options.shortest)
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        yield from ()
+        tokens = context.tokens
+        self.ngrams.learn(tokens)
+        match = self.ngrams.find(tokens[-self.options.ngram :])
+        proposal = Proposal(self.kit, room, found="lexical" if match else "none")
+        if match is not None:
+            proposal.grade = min(match.length, 9)
+            run = copied(self.kit, room, tokens, match.start, self.options.longest)
+            proposal.extend(ROOT, run, "main")
+        return proposal.draft()

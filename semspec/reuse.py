@@ -1,0 +1,65 @@
+"""What retrieval found and what became of it: AdaPLD's tables 10 to 12, from the rounds of a run.
+
+Counts are kept a problem, as whole numbers that can be added up; shares are made of them at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from semspec.types import Round
+
+FOUND = ("lexical", "semantic", "none")
+ORIGINS = ("main", "branch", "successor", "mismatch")
+LONGEST = 5  # lengths from here on are one class
+
+
+def count(rounds: Iterable[Round]) -> dict[str, int]:
+    """Of rounds in which a drafter told what it found: how, where the kept tokens came from, how many."""
+    counts: Counter[str] = Counter()
+    for r in rounds:
+        if r.found:
+            counts[f"found_{r.found}"] += 1
+        if r.origin:
+            counts[f"origin_{r.origin}"] += 1
+            counts["tokens"] += len(r.kept)
+            if r.kept:
+                counts[f"length_{min(len(r.kept), LONGEST)}"] += 1
+    return dict(counts)
+
+
+def figures(counts: Mapping[str, int]) -> dict[str, Any] | None:
+    """Shares; None where nothing was retrieved.
+
+    - ``found``: of the attempts, those with a lexical match, with a semantic one only, and without
+      (table 10); ``recovered``: of the attempts without a lexical match, those with a semantic one.
+    - ``origin``: of the drafts, those whose last kept token came from the copy, from a branch, from a
+      branch's successor, and those of which nothing was kept (figure 4).
+    - ``rate``: drafts of which something was kept; ``branched``: of these, those that went along a
+      branch; ``length``: tokens kept of these on average (table 11).
+    - ``lengths``: of these, the shares that kept 1, 2, ... and 5 or more tokens (table 12).
+    """
+    found = {name: counts.get(f"found_{name}", 0) for name in FOUND}
+    origin = {name: counts.get(f"origin_{name}", 0) for name in ORIGINS}
+    drafts = sum(origin.values())
+    if not drafts and not any(found.values()):
+        return None
+    missed = found["semantic"] + found["none"]
+    reused = drafts - origin["mismatch"]
+    lengths = {str(n): counts.get(f"length_{n}", 0) for n in range(1, LONGEST + 1)}
+    return {
+        "found": _shares(found),
+        "recovered": found["semantic"] / missed if missed else None,
+        "origin": _shares(origin),
+        "rate": reused / drafts if drafts else None,
+        "branched": (origin["branch"] + origin["successor"]) / reused if reused else None,
+        "length": counts.get("tokens", 0) / reused if reused else None,
+        "lengths": _shares(lengths),
+    }
+
+
+def _shares(counts: Mapping[str, int]) -> dict[str, float] | None:
+    whole = sum(counts.values())
+    return {name: n / whole for name, n in counts.items()} if whole else None

@@ -1,0 +1,260 @@
+"""ARC-Decode: tokens are kept where a calibrated bound on what comes next allows it, and trees pruned.
+
+U bounds the Jensen-Shannon divergence between what the target says after the drafted token and after
+its own likeliest one, from the distance of their embeddings and their log-probabilities: things that
+the verifying pass gives anyway. Where U is too large, the lossless rule decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from semspec.artifacts.arc import ArcCalibration
+from semspec.calibration.arc import Setting, hashed, vacuous
+from semspec.errors import UserError
+from semspec.models import ModelFacts, beside_package
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.rules import _prune
+from semspec.rules._arc import Constants, bounds, distance, lts, margin, normalised_entropy
+from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
+from semspec.rules._whitened import Whitened
+from semspec.trim import depths, keep_nodes
+from semspec.types import Context, Draft, Role, Verdict, What
+
+LOG = logging.getLogger("semspec")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated(TokenRule):
+    """A rule with ARC-Decode's bound, and its pruning of draft trees."""
+
+    calibration: str | None = None  # a folder, a Hub repository, or a name of conf/arc.yaml
+    resume: bool = True  # ask the bound again after a token that only the lossless rule kept
+    prune: str = "none"  # of trees, before the pass: entropy, depth, depth_exp, accum_prob
+    eps: float = 0.05  # entropy: the share of each depth's mass that may go
+    lambda_: float = 1.0  # entropy: how much depth and the root's entropy count (lambda=)
+    leaf: float = 0.0  # entropy: leaves of a lower confidence go
+    prune_share: float = 0.8  # the others: the share of the nodes that is kept
+    prune_bias: float = 0.1  # depth, depth_exp: how much depth counts
+    allow_mismatch: bool = False  # constants of another model or temperature, prompts calibrated on
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.PROBS, What.EMBEDDINGS})
+
+    def __post_init__(self) -> None:
+        if self.prune not in _prune.RULES:
+            raise UserError(f"unknown prune '{self.prune}': {', '.join(_prune.RULES)}")
+        if not (0 <= self.eps < 1 and 0 < self.prune_share <= 1):
+            raise UserError("eps is at least 0 and below 1, prune_share above 0 and up to 1")
+        if not all(0 <= x < math.inf for x in (self.lambda_, self.leaf, self.prune_bias)):
+            raise UserError("lambda, leaf and prune_bias are 0 or more")
+
+    def options(self) -> dict[str, Any]:
+        """Its own options, for the prepared rule."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def load(
+        self, model: ModelFacts, temperature: float
+    ) -> tuple[Setting, ArcCalibration | None, int]:
+        """What is known of the model at this temperature, and where it stands in its calibration."""
+        entry = _entry(self.calibration, model)
+        if "path" not in entry:  # published constants: sigma comes from the model itself
+            if entry["model"] != model.name and not self.allow_mismatch:
+                raise UserError(
+                    f"{entry['name']} is for {entry['model']}, the model is {model.name}: calibrate it"
+                    " with python -m semspec.calibrate, or set accept.allow_mismatch=true"
+                )
+            by = Constants(*(float(entry[name]) for name in ("c_s", "alpha_kappa", "tau")))
+            return Setting(temperature, by), None, 0
+        told = ArcCalibration.load(entry["path"], entry.get("revision"))
+        told.check(model, allow_mismatch=self.allow_mismatch)
+        at = told.at(temperature, self.allow_mismatch)
+        return told.settings[at], told, at
+
+    def open(self, kit: Kit) -> ArcSession:
+        raise AssertionError("prepare() comes first")
+
+
+def _entry(given: str | None, model: ModelFacts) -> dict[str, Any]:
+    index: Any = OmegaConf.to_container(OmegaConf.load(beside_package("conf") / "arc.yaml"))
+    if given is not None:
+        named = next((entry for entry in index if entry["name"] == given), None)
+        return named or {"path": given}
+    for entry in index:
+        if entry["model"] == model.name:
+            return dict(entry)
+    raise UserError(
+        f"{model.name} has no calibration for ARC-Decode: make one with python -m semspec.calibrate"
+        " and name it with accept.calibration=FOLDER, or use accept=lossless"
+    )
+
+
+@register("accept", "arc")
+@dataclass(frozen=True, kw_only=True)
+class Arc(Calibrated):
+    """Keeps tokens that a calibrated bound says change little in what follows (ARC-Decode)."""
+
+    theta: float = 0.3  # local tolerance score at least; above 1: the lossless rule
+    bucketed: bool = False  # constants by depth and root entropy, where the calibration has them
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if math.isnan(self.theta):
+            raise UserError(
+                "accept.theta is no number: give one up to 1, or 2 for the lossless rule"
+            )
+
+    def prepare(
+        self, models: Mapping[Role, ModelFacts], split: str, temperature: float
+    ) -> PreparedArc:
+        setting, told, _ = self.load(models["target"], temperature)
+        if self.bucketed and setting.buckets is None:
+            raise UserError(
+                "accept.bucketed: these constants were published without buckets: calibrate the model"
+                " with python -m semspec.calibrate, or leave bucketed out"
+            )
+        if not self.bucketed:
+            setting = replace(setting, buckets=None)
+        warning = vacuous(float(setting.constants.tau))
+        if warning and self.theta <= 1:
+            LOG.warning("accept=arc: %s", warning)
+        return PreparedArc(**self.options(), known=Known.of(setting, told))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a prepared rule goes by."""
+
+    setting: Setting
+    embeddings: Whitened
+    prompts: frozenset[str]  # hashes of those that were calibrated on
+
+    @classmethod
+    def of(cls, setting: Setting, told: ArcCalibration | None) -> Known:
+        sigma = None if told is None else told.tensors["sigma"]
+        prompts = () if told is None else told.config["prompts"]
+        return cls(setting, Whitened(sigma), frozenset(prompts))
+
+    def session(self, rule: Calibrated, kit: Kit, theta: float) -> ArcSession:
+        if hashed(kit.prompt) in self.prompts and not rule.allow_mismatch:
+            raise UserError(
+                "this prompt was calibrated on, and a bound cannot be measured on what it was set by:"
+                " use other problems (another benchmark.seed=), or accept.allow_mismatch=true"
+            )
+        return ArcSession(kit, rule, self, theta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedArc(Arc):
+    """With its constants."""
+
+    known: Known
+
+    def open(self, kit: Kit) -> ArcSession:
+        return self.known.session(self, kit, self.theta)
+
+
+class ArcSession(LosslessSession):
+    def __init__(self, kit: Kit, rule: Calibrated, known: Known, theta: float) -> None:
+        super().__init__(kit)
+        self.rule, self.known, self.theta = rule, known, theta
+        self.loose: Tensor | None = None
+        # the target's distribution where the next round's root was drawn from, and how long the
+        # context is then; before anything is known the root counts as quite uncertain
+        self.root: tuple[int, Tensor] | None = None
+
+    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        if draft.parents is not None and self.rule.prune != "none":
+            kept = self._kept(draft, draft.parents, self._entropy(context))
+            if len(kept) < len(draft.tokens):
+                keep_nodes(draft, kept)
+        verdict = yield from super().judge(context, draft)
+        if self.root is not None:
+            path = range(verdict.keep) if verdict.path is None else verdict.path
+            row = path[-1] + 1 if path else 0
+            self.root = (len(context) + verdict.keep + len(verdict.write), self.root[1][row])
+        return verdict
+
+    def _entropy(self, context: Context) -> float:
+        if self.root is None or self.root[0] != len(context):
+            return 1.0
+        return float(normalised_entropy(self.root[1]))
+
+    def _kept(self, draft: Draft, parents: list[int], entropy: float) -> list[int]:
+        rule, rows = self.rule, draft.evidence.get(PROBS)
+        if draft.probs is not None:
+            raise UserError(
+                "accept.prune chooses among siblings, and of siblings that were drawn that changes"
+                " what they are a sample of: use tree=dynamic or tree=static, or prune=none"
+            )
+        if rows is None:
+            raise UserError(
+                "accept.prune goes by the drafter's probabilities, and this draft came without any"
+                " (temperature=0, or a draft that has none): use prune=none"
+            )
+        tokens, above = torch.tensor(draft.tokens), torch.tensor(parents)
+        depth = torch.tensor(depths(parents)) - 1
+        nodes = torch.arange(len(tokens))
+        own = rows[nodes.to(rows.device), tokens.to(rows.device)].cpu()
+        path = _prune.path_logprob(own.log(), above, depth)
+        if rule.prune == "entropy":
+            score = _prune.confidence(path, depth, entropy, rule.lambda_)
+            kept = _prune.entropy_guided(score, above, depth, rule.eps, rule.leaf)
+        else:
+            score = _prune.rival_score(rule.prune, path, depth, rule.prune_bias)
+            kept = _prune.ranked(score, above, depth, rule.prune_share)
+        return [node for node, stays in enumerate(kept.tolist()) if stays]
+
+    def ponder(self, context: Context, scored: Scored) -> Plan[None]:
+        """Scores every node; embeddings of tokens not met before are asked for, without a pass."""
+        p, draft, setting = scored.answer[PROBS], scored.draft, self.known.setting
+        entropy = self._entropy(context) if setting.buckets is not None else 1.0
+        self.root = (-1, p)
+        if self.theta > 1:  # no score is
+            return
+        judged_by = scored.shape.rows
+        best = p.max(-1)
+        likeliest = best.indices[judged_by]
+        both = [*draft.tokens, *likeliest.tolist()]
+        known = self.known.embeddings
+        places = torch.tensor((yield from known.places(both, context, self.kit, p.shape[-1])))
+        rows = known.rows[places.to(p.device)]
+        count = len(draft.tokens)
+        distances = distance(rows[:count], rows[count:])
+        margins = margin(best.values[judged_by], p[judged_by, scored.tokens])
+        by = setting.constants
+        if setting.buckets is not None:
+            depth = (
+                range(count) if draft.parents is None else [d - 1 for d in depths(draft.parents)]
+            )
+            by = setting.buckets.of(torch.tensor(depth, device=p.device), entropy)
+        u = bounds(distances, margins, by)
+        stops = self.kit.stop_ids
+        ends = [
+            a != b and (a in stops or b in stops) for a, b in zip(both, both[count:], strict=False)
+        ]
+        if any(ends):  # an end of text has no next step that could be compared
+            u[torch.tensor(ends, device=u.device)] = math.inf
+        self.loose = lts(u, by.tau) >= self.theta
+        if not self.rule.resume:
+            self.loose = _without_gaps(self.loose, draft.parents)
+
+    def loosely(self, context: Context, scored: Scored) -> Tensor | None:
+        return self.loose
+
+
+def _without_gaps(loose: Tensor, parents: list[int] | None) -> Tensor:
+    """Nodes that are loosely accepted, and so are all their ancestors."""
+    flags = loose.tolist()
+    for node in range(len(flags)):
+        parent = node - 1 if parents is None else parents[node]
+        flags[node] = flags[node] and (parent < 0 or flags[parent])
+    return torch.tensor(flags, device=loose.device)

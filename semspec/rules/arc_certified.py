@@ -1,0 +1,67 @@
+"""Ours: ARC-Decode's bound orders the tokens, and the divergences that were measured set the threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from semspec.calibration.arc import COLUMNS, Setting, certified
+from semspec.calibration.risk import Certified
+from semspec.errors import UserError
+from semspec.models import ModelFacts
+from semspec.protocols import Kit
+from semspec.registry import register
+from semspec.rules.arc import ArcSession, Calibrated, Known
+from semspec.types import Role
+
+
+@register("accept", "arc_certified")
+@dataclass(frozen=True, kw_only=True)
+class ArcCertified(Calibrated):
+    """Keeps tokens whose measured divergence is seldom above ``js``, with a guarantee (ours)."""
+
+    js: float = 0.05  # the next step's divergence, in nats (at most ln 2 = 0.693)
+    risk: float = 0.05  # P(divergence of a token that the bound accepts is above js), at most
+    confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("js", "risk", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise UserError(
+                    f"accept.{name}={getattr(self, name)}: give more than 0, less than 1"
+                )
+
+    def prepare(
+        self, models: Mapping[Role, ModelFacts], split: str, temperature: float
+    ) -> PreparedCertified:
+        setting, told, at = self.load(models["target"], temperature)
+        if told is None:
+            raise UserError(
+                "accept=arc_certified needs measured divergences, and published constants have none:"
+                " calibrate the model with python -m semspec.calibrate"
+            )
+        pairs = told.evidence(at)
+        drafted = pairs[pairs[:, COLUMNS.index("drafted")] > 0]  # what the rule really decides on
+        found = certified(
+            drafted if len(drafted) else pairs,
+            setting.constants,
+            js=self.js,
+            risk=self.risk,
+            confidence=self.confidence,
+        )
+        # LTS >= 0 is U <= tau: the certified threshold takes the place of the budget
+        by = replace(setting.constants, tau=-found.threshold)
+        known = Known.of(Setting(setting.temperature, by), told)
+        return PreparedCertified(**self.options(), known=known, found=found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedCertified(ArcCertified):
+    """With its threshold."""
+
+    known: Known
+    found: Certified
+
+    def open(self, kit: Kit) -> ArcSession:
+        return self.known.session(self, kit, 0.0)

@@ -1,0 +1,78 @@
+"""Whatever a drafter finds in its context, what comes out has exactly the target's law.
+
+A prompt that repeats itself, so that every drafter finds something in nearly every round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from semspec import registry
+from semspec.engines.toy import Toy
+from semspec.protocols import Kit
+from semspec.rules._tokens import LosslessSession, Scored
+from semspec.rules.lossless import Lossless
+from semspec.types import Context, Sampling
+from tests.statistical.test_laws import SURE
+from tests.support.law import p_value, speculative_plan
+
+TOY = Toy(vocabulary=4, seed=3)
+REPEATING = (0, 1, 3, 0, 1, 2, 0, 1)
+CONTEXT_DRAFTERS = [
+    name
+    for name, plugin in registry.plugins("drafter").items()
+    if not plugin.cls.uses and not plugin.cls.plain
+]
+
+
+@pytest.mark.parametrize("name", CONTEXT_DRAFTERS)
+def test_retrieval_is_lossless(name: str) -> None:
+    rule = Lossless()
+    plan = speculative_plan(registry.plugin("drafter", name).cls(), rule)
+    options = {"prompt": REPEATING, "draft_length": 3, "samples": 2_000}
+    assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
+
+
+@pytest.mark.parametrize("name", ["prompt_lookup", "adapld"])
+def test_retrieved_steps_are_lossless(name: str) -> None:
+    """Copied to the end of their paragraph, as chains, and cut by tokens."""
+    rule = Lossless()
+    plan = speculative_plan(registry.plugin("drafter", name).cls(), rule)
+    options = {"prompt": REPEATING, "split": "paragraph", "samples": 2_000}
+    assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
+
+
+@pytest.mark.parametrize("name", CONTEXT_DRAFTERS)
+def test_nested_retrieval_is_lossless(name: str) -> None:
+    """The target's own steps, written with the help of lookups."""
+    rule = Lossless()
+    drafter = registry.plugin("drafter", name).cls()
+    plan = speculative_plan(registry.plugin("drafter", "none").cls(), rule, nested=drafter)
+    options = {"prompt": REPEATING, "split": "paragraph", "samples": 1_000}
+    assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
+
+
+def test_copies_that_are_always_believed_are_found_out() -> None:
+    """The wrong rule on the same prompt: so few samples are enough to tell."""
+    rule = Believing()
+    plan = speculative_plan(registry.plugin("drafter", "prompt_lookup").cls(), rule)
+    options = {"prompt": REPEATING, "draft_length": 3, "samples": 2_000}
+    assert p_value(TOY, plan, rule, Sampling(1.0), **options) < 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Believing(Lossless):
+    """Keeps a copied token with a probability that is too high by a tenth."""
+
+    def open(self, kit: Kit) -> LosslessSession:
+        return BelievingSession(kit)
+
+
+class BelievingSession(LosslessSession):
+    def loosely(self, context: Context, scored: Scored) -> Tensor | None:
+        chances = [self.kit.rng.random() < 0.1 for _ in scored.draft.tokens]
+        return torch.tensor(chances)

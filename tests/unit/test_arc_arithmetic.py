@@ -1,0 +1,107 @@
+"""ARC-Decode's arithmetic against the paper's equations, written out slowly; and what is no number."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semspec.rules._arc import (
+    CLAMP,
+    LARGEST_JS,
+    Constants,
+    Moments,
+    bounds,
+    distance,
+    inverse_deviation,
+    lts,
+    margin,
+    next_step_js,
+    normalised_entropy,
+)
+from tests.support.arc import slow_js, slow_u
+
+BY = Constants(0.03, 0.7, 0.4)
+
+
+def rows(seed: int, count: int, vocabulary: int, sharpness: float = 2.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (sharpness * torch.randn(count, vocabulary, generator=generator)).softmax(-1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), top=st.integers(1, 14), sharpness=st.sampled_from([0.1, 2.0, 9])
+)
+def test_divergence_is_the_slow_one(seed: int, top: int, sharpness: float) -> None:
+    q, r = rows(seed, 3, 12, sharpness), rows(seed + 1, 3, 12, sharpness)
+    found = next_step_js(q, r, top, 1e-3)
+    for i in range(3):
+        wanted = slow_js(q[i].tolist(), r[i].tolist(), top, 1e-3)
+        assert float(found[i]) == pytest.approx(wanted, abs=1e-6)
+    assert bool(((found >= 0) & (found <= LARGEST_JS)).all())
+    assert next_step_js(q, q, top, 1e-3).abs().max() == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_bound_is_the_slow_one(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randn(9, 4, generator=generator) * torch.tensor([3.0, 1.0, 0.1, 0.0])
+    moments = Moments()
+    for part in (table[:2], table[2:2], table[2:7], table[7:]):
+        moments.add(part)
+    sigma = moments.deviation()
+    assert torch.allclose(sigma, table.std(0, correction=0), atol=1e-6)
+    whitened = table * inverse_deviation(sigma)
+    p = rows(seed, 9, 9)[:, 0]
+    best = p.clamp_min(0.3)
+    drafted, likeliest = torch.arange(9), torch.arange(9).flip(0)
+    u = bounds(distance(whitened[drafted], whitened[likeliest]), margin(best, p), BY)
+    score = lts(u, BY.tau)
+    for i in range(9):
+        wanted = slow_u(
+            table[drafted[i]].tolist(),
+            table[likeliest[i]].tolist(),
+            sigma.tolist(),
+            float(p[i]),
+            float(best[i]),
+            BY,
+        )
+        assert float(u[i]) == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+        assert float(score[i]) == pytest.approx(1 - wanted / 0.4, rel=1e-4, abs=1e-5)
+    assert score[4] == 1 or u[4] > 0  # the same token: only its margin counts
+
+
+def test_what_is_no_probability() -> None:
+    nan, inf = math.nan, math.inf
+    p_drafted = torch.tensor([0.0, nan, 0.5, 0.5, -inf, 0.2])
+    p_best = torch.tensor([0.5, 0.5, nan, 0.0, 0.5, 0.2])
+    margins = margin(p_best, p_drafted)
+    clamped = math.log(0.5) - math.log(CLAMP)
+    assert margins[:2].tolist() == pytest.approx([clamped, clamped])
+    u = bounds(torch.full((6,), 1e6), margins, BY)
+    assert u[0] == pytest.approx(0.7 * clamped**2, rel=1e-5)
+    assert u[2] == inf and u[3] == inf, "without a likeliest token there is nothing to compare with"
+    assert u[4] == pytest.approx(0.7 * clamped**2, rel=1e-5)
+    assert u[5] == 0
+    distances = torch.tensor([nan, inf, 1.0])
+    u = bounds(distances, torch.tensor([0.0, 1.0, inf]), BY)
+    assert u[0] == inf and u[1] == pytest.approx(0.7) and u[2] == pytest.approx(0.03)
+
+
+def test_scores_at_the_edges() -> None:
+    u = torch.tensor([0.0, 0.4, math.inf])
+    assert lts(u, 0.4).tolist() == [1.0, 0.0, -math.inf]
+    assert lts(u, 0.0).tolist() == [1.0, -math.inf, -math.inf]
+    assert lts(u, torch.tensor([0.4, 0.8, 0.1])).tolist() == [1.0, 0.5, -math.inf]
+    assert bool((lts(u, 0.4) >= -math.inf).all()), "theta = -inf accepts all"
+
+
+def test_entropy_is_normalised() -> None:
+    p = torch.tensor([[0.25] * 4, [1.0, 0, 0, 0], [0.5, 0.5, 0, 0]])
+    assert normalised_entropy(p).tolist() == pytest.approx([1.0, 0.0, 0.5])
+    assert normalised_entropy(torch.ones(2, 1)).tolist() == [0, 0]

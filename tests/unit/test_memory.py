@@ -1,0 +1,120 @@
+"""The memory keeps one row a position, whatever order and pieces the rows come in."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semspec.drafters._anchors import Anchors
+from semspec.drafters._memory import FIRST_ROWS, Memory, Sketch
+from semspec.errors import UserError
+from semspec.types import Answer, Context, Seen
+from tests.support.drafting import kit_for
+
+WIDTH = 6
+
+
+def rows(start: int, count: int, memory: Memory) -> Seen:
+    """Rows that tell their position."""
+    at = torch.arange(start, start + count, dtype=torch.float32)
+    hidden = torch.stack([torch.cos(at), torch.sin(at), *[torch.zeros(count)] * (WIDTH - 2)], 1)
+    ids = (at.long()[:, None] + torch.arange(3)) % 1000
+    assert memory.hidden is not None and memory.top is not None
+    return Seen(start, count, {memory.hidden: hidden[:, None], memory.top: (ids, ids.float())})
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), max_size=30))
+def test_rows_stand_at_their_positions(segments: list[tuple[int, int]]) -> None:
+    memory = Memory(layer=1, top_k=3)
+    known = 0
+    for start, count in segments:
+        memory.see(rows(start, count, memory))
+        known = max(known, start + count) if start <= known else known
+    assert memory.known == known
+    at = np.arange(known)
+    if known:
+        np.testing.assert_allclose(memory.states[:known, 0], np.cos(at), atol=1e-6)
+        assert (memory.tops[:known] == at[:, None] + np.arange(3)).all()
+
+
+def test_what_lies_behind_a_gap_is_asked_for() -> None:
+    """Nothing is asked twice, and the last token's own row comes with its next pass."""
+    memory, context = Memory(layer=1, top_k=3), Context(1, list(range(9)))
+    plan = memory.catch_up(context, kit_for())
+    query = next(plan)
+    assert (query.model, query.rows_from, query.tokens) == ("target", 0, ())
+    assert query.reads == memory.reads
+    with pytest.raises(StopIteration):
+        plan.send(Answer(values=rows(0, 9, memory).values))
+    assert memory.known == 8
+    memory.see(rows(8, 1, memory))
+    context.extend([0])
+    assert not list(memory.catch_up(context, kit_for()))  # position 9 is the last token
+    context.extend([0, 0, 0])
+    memory.see(rows(11, 1, memory))  # 9 and 10 were never part of a pass
+    assert next(memory.catch_up(context, kit_for())).rows_from == 9
+
+
+def test_buffers_grow_by_doubling() -> None:
+    memory = Memory(layer=1, top_k=3)
+    sizes = set()
+    for start in range(0, 9 * FIRST_ROWS, 512):
+        memory.see(rows(start, 512, memory))
+        sizes.add(len(memory.states))
+    assert sizes == {FIRST_ROWS * 2**i for i in range(5)}
+
+
+@pytest.mark.parametrize("width", [128, 100])
+def test_a_sketch_keeps_cosines(width: int) -> None:
+    """Within the deviation that _memory.py states, (1 - cos^2) / sqrt(width); also with a remainder."""
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((400, 640)).astype(np.float32)
+    near = base + rng.uniform(0, 2, (400, 1)).astype(np.float32) * rng.standard_normal(base.shape)
+    base[:, 3] += 20  # as real states have: one coordinate much larger than all others
+    near[:, 3] += 20
+    sketch = Sketch(width)
+    exact = (Sketch(0)(base) * Sketch(0)(near.astype(np.float32))).sum(1)
+    sketched = (sketch(base) * sketch(near.astype(np.float32))).sum(1)
+    deviation = (sketched - exact) * np.sqrt(width) / (1 - exact**2)
+    assert abs(deviation.mean()) < 0.3
+    assert 0.7 < deviation.std() < 1.3
+    np.testing.assert_allclose(np.linalg.norm(sketch(base), axis=1), 1, rtol=1e-5)
+
+
+def test_the_place_before_which_the_state_is_most_alike() -> None:
+    """Position 30 is nearly five turns of the circle from where it began; of equals the newest."""
+    memory = Memory(layer=1, top_k=3)
+    memory.see(rows(0, 40, memory))
+    best = memory.closest(30, [np.array([10, 20, 25]), np.array([6, 3])])
+    assert [b.place for b in best] == [25, 6]  # cos(24 - 30) = .96; cos(5 - 30) = .99
+    assert best[0].likeness == pytest.approx(np.cos(6), abs=1e-6)
+    memory.states[:] = memory.states[0]
+    assert memory.closest(30, [np.array([10, 20, 25])])[0].place == 25
+
+
+def test_half_precision_is_a_choice_and_others_are_refused() -> None:
+    memory = Memory(layer=1, top_k=3, precision="float16")
+    memory.see(rows(0, 40, memory))
+    assert memory.states.dtype == np.float16
+    assert memory.closest(30, [np.array([10, 20, 25])])[0].place == 25
+    with pytest.raises(UserError, match="float32 or float16"):
+        Memory(precision="int8")
+
+
+def test_anchors_have_a_token_before_and_one_after() -> None:
+    rng = random.Random(0)
+    tokens = rng.choices(range(5), k=80)
+    anchors = Anchors()
+    for end in (1, 2, 30, 30, 80):
+        anchors.learn(tokens[:end])
+        for token in range(6):
+            places = [i for i in range(1, end - 1) if tokens[i] == token]
+            assert anchors.of([token], 1000).tolist() == places
+            assert anchors.of([token], 2).tolist() == places[-2:]
+    assert sorted(anchors.of([0, 1, 9], 1000)) == [i for i in range(1, 79) if tokens[i] in (0, 1)]

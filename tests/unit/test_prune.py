@@ -1,0 +1,135 @@
+"""Pruning draft trees: the invariants of ARC-Decode's section 3.2, on any tree."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from semspec.rules._prune import (
+    confidence,
+    covering,
+    entropy_guided,
+    path_logprob,
+    ranked,
+    rival_score,
+)
+from semspec.trim import depths
+
+
+@st.composite
+def trees(draw: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Parents, depths (0 below the root) and log-probabilities, a few of them impossible."""
+    count = draw(st.integers(1, 40))
+    parents = [draw(st.integers(-1, i - 1)) for i in range(count)]
+    chance = st.one_of(st.floats(0.001, 1.0), st.sampled_from([0.5, 0.0, math.nan]))
+    chances = [draw(chance) for _ in range(count)]
+    own = torch.tensor(chances).log()
+    return torch.tensor(parents), torch.tensor(depths(parents)) - 1, own
+
+
+def slow_kept(
+    score: list[float], parents: list[int], depth: list[int], eps: float, leaf: float
+) -> list[bool]:
+    """Section 3.2, one node after the other."""
+    count = len(score)
+    kept = [False] * count
+    for level in range(max(depth) + 1):
+        nodes = [c for c in range(count) if depth[c] == level]
+        mass = sum(score[c] for c in nodes)
+        covered, threshold = 0.0, math.inf
+        for c in sorted(nodes, key=lambda c: -score[c]):  # the largest threshold that covers enough
+            if covered >= (1 - eps) * mass:
+                break
+            covered += score[c]
+            threshold = score[c]
+        for c in nodes:
+            is_leaf = c not in parents
+            safe = not is_leaf or score[c] >= leaf
+            above = parents[c] < 0 or kept[parents[c]]
+            kept[c] = score[c] >= threshold and score[c] > 0 and safe and above
+        for parent in {parents[c] for c in nodes}:
+            family = [c for c in nodes if parents[c] == parent]
+            if (parent < 0 or kept[parent]) and not any(kept[c] for c in family):
+                kept[max(family, key=lambda c: (score[c], -c))] = True
+    return kept
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    tree=trees(),
+    eps=st.sampled_from([0.0, 0.05, 0.3, 0.9]),
+    weight=st.sampled_from([0.0, 1.0, 4.0]),
+    entropy=st.floats(0, 1),
+    leaf=st.sampled_from([0.0, 1e-3, 0.2]),
+)
+def test_pruned_tree(tree: Any, eps: float, weight: float, entropy: float, leaf: float) -> None:
+    parents, depth, own = tree
+    path = path_logprob(own, parents, depth)
+    score = confidence(path, depth, entropy, weight)
+    kept = entropy_guided(score, parents, depth, eps, leaf)
+
+    # the same as the slow way (up to rounding at a threshold, which random numbers do not meet)
+    assert kept.tolist() == slow_kept(score.tolist(), parents.tolist(), depth.tolist(), eps, leaf)
+
+    # prefix closure: every kept node's parent is kept
+    assert all(p < 0 or kept[p] for p, k in zip(parents.tolist(), kept.tolist(), strict=True) if k)
+
+    # no kept node that had children is a leaf now, and the root has a child
+    for node in [-1, *range(len(kept))]:
+        family = parents == node
+        if bool(family.any()) and (node < 0 or kept[node]):
+            assert bool(kept[family].any())
+
+    # leaf safety: a leaf below its threshold is there only as a kept node's last child
+    leaves = torch.ones(len(kept), dtype=torch.bool)
+    leaves[parents[parents >= 0]] = False
+    for node in (leaves & kept & (score < leaf)).nonzero()[:, 0].tolist():
+        assert int(kept[parents == parents[node]].sum()) == 1
+
+    # mass coverage of every depth, before closure: the smallest set that has enough
+    inside = covering(score, depth, eps)
+    for level in range(int(depth.max()) + 1):
+        at = depth == level
+        mass = float(score[at].sum())
+        assert float(score[at & inside].sum()) >= (1 - eps) * mass - 1e-12
+        if bool((at & inside).any()):
+            least = score[at & inside].min()
+            assert float(score[at & inside & (score > least)].sum()) < (1 - eps) * mass
+
+
+@settings(max_examples=50, deadline=None)
+@given(tree=trees(), rule=st.sampled_from(["depth", "depth_exp", "accum_prob"]))
+def test_rivals_keep_what_hangs_together(tree: Any, rule: str) -> None:
+    parents, depth, own = tree
+    path = path_logprob(own, parents, depth)
+    kept = ranked(rival_score(rule, path, depth, 0.2), parents, depth, 0.6)
+    assert all(p < 0 or kept[p] for p, k in zip(parents.tolist(), kept.tolist(), strict=True) if k)
+    assert int(kept.sum()) <= max(1, round(0.6 * len(kept)))
+
+
+def test_equations() -> None:
+    parents, depth = torch.tensor([-1, -1, 0, 2]), torch.tensor([0, 0, 1, 2])
+    own = torch.tensor([0.6, 0.3, 0.5, 0.4]).log()
+    path = path_logprob(own, parents, depth)
+    assert path.exp().tolist() == pytest.approx([0.6, 0.3, 0.3, 0.12])
+    score = confidence(path, depth, 0.5, 2.0)  # exp(-lambda d H) = exp(-d)
+    assert score.tolist() == pytest.approx([0.6, 0.3, 0.3 * math.exp(-1), 0.12 * math.exp(-2)])
+    assert covering(score, depth, 0.4).tolist() == [True, False, True, True]
+    assert rival_score("depth", path, depth, 0.1).tolist() == pytest.approx([0.6, 0.3, 0.4, 0.32])
+
+
+@settings(max_examples=50, deadline=None)
+@given(tree=trees(), weight=st.sampled_from([0.5, 4.0]))
+def test_depth_and_entropy_matter_through_leaf_thresholds_alone(tree: Any, weight: float) -> None:
+    """exp(-lambda d H) is the same for all nodes of a depth, and eq. 3 goes by shares of a depth."""
+    parents, depth, own = tree
+    path = path_logprob(own, parents, depth)
+    flat = entropy_guided(confidence(path, depth, 0.7, 0.0), parents, depth, 0.05)
+    bent = entropy_guided(confidence(path, depth, 0.7, weight), parents, depth, 0.05)
+    close = (flat != bent).nonzero()
+    assert not len(close), "with tau_d = theta_d, lambda changes nothing"

@@ -1,0 +1,316 @@
+"""accept=arc and accept=arc_certified: what they keep, and what they refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from semspec.config import expand_shorthands
+from semspec.drafters.lm import LanguageModel
+from semspec.driver import Driver
+from semspec.engines.toy import Toy
+from semspec.errors import UserError
+from semspec.loop import speculate
+from semspec.models import ModelFacts
+from semspec.pace import Steady
+from semspec.protocols import Plan
+from semspec.rules._arc import Constants
+from semspec.rules.arc import Arc
+from semspec.rules.arc_certified import ArcCertified
+from semspec.rules.lossless import Lossless
+from semspec.types import Context, Draft, Query, Read, Sampling, Seen, Verdict, What
+from tests.support.arc import slow_u, some_calibration
+from tests.support.law import PROMPT, own_rng, toy_kit
+from tests.support.pair import configuration
+
+TOY = Toy(vocabulary=9, stop=True, seed=5)
+TOY_FACTS = ModelFacts("toy", None, "", 2, 4, "f" * 64)
+FACTS: Any = {"target": TOY_FACTS, "draft": TOY_FACTS}
+BY = Constants(0.02, 0.3, 0.5)
+TREES = {
+    "chain": LanguageModel(),
+    "dynamic": LanguageModel(tree="dynamic", tree_depth=3, tree_top_k=3, tree_nodes=8),
+    "sampled": LanguageModel(tree="sampled", tree_depth=3, tree_top_k=3, tree_nodes=8),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    some_calibration(TOY_FACTS, BY, prompts=["4f3a" * 4]).save(tmp_path / "arc")
+    return str(tmp_path / "arc")
+
+
+def outputs(drafter: LanguageModel, rule: Any, temperature: float, count: int = 40) -> list[Any]:
+    """What comes out, and every verdict's share of the draft."""
+    models = TOY.models()
+    found = []
+    for seed in range(count):
+        kit = toy_kit(rule, models["target"], Sampling(temperature), seed)
+        context = Context(seed, PROMPT)
+        drafting = drafter.open(own_rng(kit, "draft"))
+        plan = speculate(context, kit, drafting, rule.open(kit), 24, Steady(4, 1))
+        (done,) = Driver(dict(models)).run([(context, plan)])  # type: ignore[arg-type]
+        found.append(done.value)
+    return found
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_above_one_it_is_the_lossless_rule(folder: str, tree: str, temperature: float) -> None:
+    rule = Arc(calibration=folder, theta=1.01, allow_mismatch=True).prepare(FACTS, "token", 1.0)
+    ours = outputs(TREES[tree], rule, temperature)
+    theirs = outputs(TREES[tree], Lossless(), temperature)
+    assert [o.tokens for o in ours] == [o.tokens for o in theirs]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_at_one_the_likeliest_token_is_kept(folder: str, tree: str) -> None:
+    """theta = 1 is not lossless: U of the likeliest token is 0 whatever the coin says."""
+    rule = Arc(calibration=folder, theta=1.0).prepare(FACTS, "token", 1.0)
+    lossless = outputs(TREES[tree], Lossless(), 1.0)
+    ours = outputs(TREES[tree], rule, 1.0)
+    assert [o.tokens for o in ours] != [o.tokens for o in lossless]
+    target = TOY.models()["target"]
+    table = target._rows(Sampling(1.0))
+    for outcome in ours:
+        text = list(PROMPT)
+        for done in outcome.rounds:
+            if done.drafted and done.parents is None:
+                first = int(table[text[-2], text[-1]].argmax())
+                assert done.drafted[0] != first or done.kept[:1] == [first]
+            text += [*done.kept, *done.written, *done.handed]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_without_a_threshold_everything_is_kept(folder: str, tree: str) -> None:
+    rule = Arc(calibration=folder, theta=-math.inf).prepare(FACTS, "token", 1.0)
+    for outcome in outputs(TREES[tree], rule, 1.0):
+        for done in outcome.rounds:
+            if done.parents is None:
+                assert done.kept == done.drafted
+            elif done.drafted:  # the first of every family, down to a leaf
+                path, node = [], -1
+                while node in done.parents:
+                    node = done.parents.index(node)
+                    path.append(done.drafted[node])
+                assert done.kept == path
+
+
+def ask(plan: Plan[Verdict], target: Any, seen: list[Query]) -> Verdict:
+    try:
+        query = next(plan)
+        while True:
+            seen.append(query)
+            query = plan.send(target.answer([query])[0])
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def test_keeps_what_the_equations_allow(folder: str) -> None:
+    """One node after the other by the slow equations; where U is too large, the lossless rule."""
+    target = TOY.models()["target"]
+    sampling = Sampling(1.0)
+    rule = Arc(calibration=folder, theta=0.4, resume=True).prepare(FACTS, "token", 1.0)
+    rng = random.Random(3)
+    kept_loosely = 0
+    for seed in range(200):
+        tokens = [rng.randrange(8) for _ in range(4)]
+        context = Context(1, [0, rng.randrange(8)])
+        kit = toy_kit(rule, target, sampling, seed)
+        verdict = ask(rule.open(kit).judge(context, Draft(tokens, [1, 2, 3, 4])), target, [])
+        coins = random.Random(seed)
+        chances = [coins.random() for _ in tokens]
+        text = list(context.tokens)
+        keep = 0
+        for token, chance in zip(tokens, chances, strict=True):
+            p = target._rows(sampling)[text[-2], text[-1]]
+            best = int(p.argmax())
+            u = slow_u(
+                target.features[0, token, 0].tolist(),
+                target.features[0, best, 0].tolist(),
+                [1.0] * 4,
+                float(p[token]),
+                float(p[best]),
+                BY,
+            )
+            ends = token != best and bool({token, best} & target.stop_ids)
+            loose = not ends and 1 - u / 0.5 >= 0.4
+            kept_loosely += loose and not chance < p[token]
+            if not loose and not chance < p[token]:
+                break
+            keep += 1
+            text.append(token)
+        assert verdict.keep == keep
+    assert kept_loosely > 20, "the test would not see a rule that is lossless"
+
+
+def test_asks_for_each_embedding_once_and_for_no_pass_more(folder: str) -> None:
+    target = TOY.models()["target"]
+    rule = Arc(calibration=folder).prepare(FACTS, "token", 1.0)
+    kit = toy_kit(rule, target, Sampling(1.0), 0)
+    seen: list[Query] = []
+    for _ in range(3):
+        session = rule.open(kit)  # another problem's session knows what the first one asked
+        ask(session.judge(Context(1, PROMPT), Draft([3, 4], [1, 2])), target, seen)
+    assert [query.passes for query in seen] == [True, False, True, True]
+
+
+def test_nothing_loose_at_an_end_of_text(folder: str) -> None:
+    target = TOY.models()["target"]
+    (stop,) = target.stop_ids
+    rule = Arc(calibration=folder, theta=0.0).prepare(FACTS, "token", 1.0)
+    huge = dataclasses.replace(rule.known.setting, constants=Constants(0.0, 0.0, 1.0))
+    rule = dataclasses.replace(rule, known=dataclasses.replace(rule.known, setting=huge))
+    kept = 0
+    for seed in range(50):
+        kit = toy_kit(rule, target, Sampling(1.0), seed)
+        kept += ask(rule.open(kit).judge(Context(1, PROMPT), Draft([stop], [1])), target, []).keep
+        other = ask(rule.open(kit).judge(Context(1, PROMPT), Draft([3], [1])), target, [])
+        assert other.keep == 1, "U is 0 for every token here"
+    assert kept < 25
+
+
+def test_resume_or_not(folder: str) -> None:
+    """Without it the bound is not asked again after a token that only the lossless rule kept."""
+    made = {r: Arc(calibration=folder, theta=0.3, resume=r).prepare(FACTS, "token", 1.0) for r in (True, False)}  # fmt: skip
+    kept = {r: sum(len(d.kept) for o in outputs(TREES["chain"], rule, 1.0) for d in o.rounds) for r, rule in made.items()}  # fmt: skip
+    assert kept[True] > kept[False]
+
+
+def test_pruned_trees(folder: str) -> None:
+    options = {"calibration": folder, "theta": 2.0}
+    drafter = TREES["dynamic"]
+    whole = outputs(drafter, Arc(**options).prepare(FACTS, "token", 1.0), 1.0)
+    for prune in ("entropy", "depth", "depth_exp", "accum_prob"):
+        rule = Arc(**options, prune=prune, eps=0.2, prune_share=0.5).prepare(FACTS, "token", 1.0)
+        pruned = outputs(drafter, rule, 1.0)
+        sizes = [[len(d.drafted) for o in found for d in o.rounds] for found in (whole, pruned)]
+        assert sum(sizes[1]) / len(sizes[1]) < 0.9 * sum(sizes[0]) / len(sizes[0])
+
+
+class Watching:
+    """A drafter's session that watches the target's rows."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.watches, self.rows = inner, (Read(What.PROBS),), 0
+
+    def draft(self, context: Context, room: Any) -> Plan[Draft]:
+        return self.inner.draft(context, room)  # type: ignore[no-any-return]
+
+    def see(self, seen: Seen) -> None:
+        self.rows += seen.count
+
+    def observe(self, context: Context, done: Any) -> None: ...
+
+
+def test_watchers_see_pruned_trees(folder: str) -> None:
+    models = TOY.models()
+    rule = Arc(calibration=folder, prune="entropy", eps=0.3).prepare(FACTS, "token", 1.0)
+    kit = toy_kit(rule, models["target"], Sampling(1.0), 1)
+    watching = Watching(TREES["dynamic"].open(own_rng(kit, "draft")))
+    context = Context(1, PROMPT)
+    plan = speculate(context, kit, watching, rule.open(kit), 24, Steady(4, 1))
+    (done,) = Driver(dict(models)).run([(context, plan)])  # type: ignore[arg-type]
+    assert watching.rows >= len(done.value.rounds)
+
+
+def test_prune_refuses_what_it_cannot_prune(folder: str) -> None:
+    rule = Arc(calibration=folder, prune="entropy", allow_mismatch=True).prepare(FACTS, "token", 1.0)  # fmt: skip
+    with pytest.raises(UserError, match="tree=dynamic"):
+        outputs(TREES["sampled"], rule, 1.0, 1)
+    with pytest.raises(UserError, match="prune=none"):
+        outputs(TREES["dynamic"], rule, 0.0, 1)
+
+
+def test_buckets_are_taken(folder: str, tmp_path: Path) -> None:
+    never, always = Constants(1.0, 1.0, 0.0), Constants(0.0, 0.0, 1.0)
+    told = some_calibration(TOY_FACTS, never)
+    told.config["settings"][0]["buckets"] = {
+        "depths": [1],
+        "entropies": [],
+        "constants": [[dataclasses.asdict(always)], [dataclasses.asdict(never)]],
+    }
+    told.save(tmp_path / "bucketed")
+    rule = Arc(calibration=str(tmp_path / "bucketed"), bucketed=True).prepare(FACTS, "token", 1.0)
+    target = TOY.models()["target"]
+    keeps = []
+    p = target._rows(Sampling(1.0))[PROMPT[-1], 1]
+    second = int(p.topk(2).indices[1])  # not the likeliest one, whose U is 0
+    for seed in range(40):
+        kit = toy_kit(rule, target, Sampling(1.0), seed)
+        draft = Draft([1, second], [1, 2])
+        verdict = ask(rule.open(kit).judge(Context(1, PROMPT), draft), target, [])
+        keeps.append(verdict.keep)
+    assert min(keeps) == 1 and set(keeps) == {1, 2}, (
+        "the first is always kept, the second by chance"
+    )
+
+
+def test_certified_threshold(folder: str, tmp_path: Path) -> None:
+    told = some_calibration(TOY_FACTS, BY)
+    evidence = told.tensors["evidence"]  # the divergence grows with the bound
+    evidence[:, 6] = torch.linspace(0.0, 0.6, len(evidence))
+    told.save(tmp_path / "measured")
+    strict, loose = (
+        ArcCertified(calibration=str(tmp_path / "measured"), js=js).prepare(FACTS, "token", 1.0)
+        for js in (0.3, 0.5)
+    )
+    assert 0 < strict.known.setting.constants.tau < loose.known.setting.constants.tau
+    with pytest.raises(UserError, match=r"js=0\.001.*cannot be certified"):
+        ArcCertified(calibration=str(tmp_path / "measured"), js=0.001).prepare(FACTS, "token", 1.0)
+
+
+def test_presets_and_refusals(folder: str, tmp_path: Path) -> None:
+    llama = ModelFacts("meta-llama/Llama-3.1-8B-Instruct", "c0ffee", "", 32, 4096, "f" * 64)
+    rule = Arc().prepare({"target": llama}, "token", 0.7)
+    assert rule.known.setting.constants == Constants(4.32e-4, 22.75, 3.123)
+    assert rule.known.embeddings.scale is None, "sigma comes from the model's own embeddings"
+    with pytest.raises(UserError, match="paper-qwen3-8b is for Qwen/Qwen3-8B"):
+        Arc(calibration="paper-qwen3-8b").prepare({"target": llama}, "token", 0.7)
+    with pytest.raises(UserError, match="has no calibration"):
+        Arc().prepare(FACTS, "token", 1.0)
+    with pytest.raises(UserError, match="published constants have none"):
+        ArcCertified().prepare({"target": llama}, "token", 0.7)
+    with pytest.raises(UserError, match=r"not at 0\.6"):
+        Arc(calibration=folder).prepare(FACTS, "token", 0.6)
+    with pytest.raises(UserError, match="width=4"):
+        Arc(calibration=folder).prepare({"target": llama}, "token", 1.0)
+    with pytest.raises(UserError, match="without buckets"):
+        Arc(bucketed=True).prepare({"target": llama}, "token", 1.0)
+    with pytest.raises(UserError, match="unknown prune"):
+        Arc(prune="entrophy")
+
+
+def test_published_sigma_is_measured_on_the_model() -> None:
+    target = TOY.models()["target"]
+    rule = Arc(calibration="paper-qwen3-8b", allow_mismatch=True).prepare(FACTS, "token", 1.0)
+    kit = toy_kit(rule, target, Sampling(1.0), 0)
+    ask(rule.open(kit).judge(Context(1, PROMPT), Draft([3, 4], [1, 2])), target, [])
+    sigma = target.features[0, :, 0].std(0, correction=0)
+    assert rule.known.embeddings.scale is not None
+    assert torch.allclose(rule.known.embeddings.scale, 1 / sigma, rtol=1e-4)
+
+
+def test_prompts_that_were_calibrated_on_are_refused(tmp_path: Path) -> None:
+    from semspec.calibration.arc import hashed
+
+    some_calibration(TOY_FACTS, BY, prompts=[hashed("known")]).save(tmp_path / "arc")
+    target = TOY.models()["target"]
+    rule = Arc(calibration=str(tmp_path / "arc")).prepare(FACTS, "token", 1.0)
+    kit = toy_kit(rule, target, Sampling(1.0), 0)
+    rule.open(dataclasses.replace(kit, prompt="another"))
+    with pytest.raises(UserError, match="calibrated on"):
+        rule.open(dataclasses.replace(kit, prompt="known"))
+
+
+def test_lambda_is_written_as_it_is_called() -> None:
+    given = ["accept=arc", "theta=0.5", "prune=entropy", "lambda=2", "eps=0.1"]
+    rule = configuration(*expand_shorthands([*given, "split=token"])).accept
+    assert (rule.theta, rule.prune, rule.lambda_, rule.eps) == (0.5, "entropy", 2.0, 0.1)
+    assert expand_shorthands(["accept=arc", "accept.lambda=3"])[1] == "accept.lambda_=3"
