@@ -131,7 +131,7 @@ def held_out(parameters: dict[str, Tensor], loss_of: Loss, batches: Sequence[Bat
 CARD = """\
 ---
 license: apache-2.0
-library_name: transformers
+library_name: semspec
 tags: [semspec, speculative-decoding, tiny]
 ---
 # {name}
