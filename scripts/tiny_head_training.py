@@ -131,14 +131,14 @@ def held_out(parameters: dict[str, Tensor], loss_of: Loss, batches: Sequence[Bat
 CARD = """\
 ---
 license: apache-2.0
-library_name: transformers
+library_name: semspec
 tags: [semspec, speculative-decoding, tiny]
 ---
 # {name}
 
 {what} of semspec's embedded target (`{target}`), in the format of the published ones, bfloat16,
 {parameters:.2f} M parameters. Trained by `{script}` on {solutions} solutions of the embedded
-world in {minutes:.0f} CPU minutes, against the target's own distribution.
+world in {seconds:.0f} CPU seconds, against the target's own distribution.
 
 How often its favourite token is the target's, over solutions that it was not trained on and given
 that the tokens before are right, for the first, second, ... token of a draft:
@@ -168,7 +168,7 @@ def write_head(
         parameters=sum(t.numel() for t in tensors.values() if t.is_floating_point()) / 1e6,
         script=training["script"],
         solutions=training["solutions"],
-        minutes=training["seconds"] / 60,
+        seconds=training["seconds"],
         right=", ".join(f"{r:.3f}" for r in training["agreement"]) + ".",
     )
     (folder / CARD_NAME).write_text(card, encoding="utf-8")
