@@ -221,7 +221,7 @@ def _hours(
 
 def slug(text: str) -> str:
     """A name for a folder or file."""
-    kept = "".join(c if c.isalnum() or c in "-._" else "-" for c in text)
+    kept = "".join(c if c.isalnum() or c in "-._" else "-" for c in text.replace("+", "-plus"))
     return kept.strip("-.") or "x"
 
 

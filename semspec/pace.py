@@ -58,7 +58,8 @@ class Adaptive:
         E(n) = a + a^2 + ... + a^n + (1 - a^n)
     units (a rejection hands over for one) in time
         T(n) = n * d + v0 + v1 * n + (1 - a^n) * w,
-    and n = 0 advances by 1 in w. The best E/T is taken, and every ``explore``-th round after n = 0
+    and n = 0 advances by 1 in w. A rule for tokens writes one itself after whatever it keeps, so that
+    there E(n) = a + ... + a^n + 1, T(n) = n * d + v0 + v1 * n, and n = 0 advances by 1 in v0. The best E/T is taken, and every ``explore``-th round after n = 0
     drafts all the same, so that what was learned stays true. Costs are wall time: two runs need not
     choose alike.
     """
@@ -73,6 +74,7 @@ class Adaptive:
     write: Average = field(default_factory=Average)  # seconds a unit that the target wrote
     lengths: list[int] = field(default_factory=list)  # tokens of accepted units
     idle: int = 0  # rounds without a draft, in a row
+    writes: bool = False  # the rule writes by itself what follows, as those for tokens do
 
     def units(self) -> int:
         best = self._best()
@@ -82,15 +84,17 @@ class Adaptive:
 
     def _best(self) -> int:
         d, v, w = self.draft.value, self.verify.value, self.write.value
-        if d is None or v is None or w is None:
+        if d is None or v is None or (w is None and not self.writes):
             return 1
         a = self.accepted / self.judged
-        best, best_rate = 0, 1 / w
+        alone, afterwards = (v, 0.0) if self.writes or w is None else (w, w)
+        best, best_rate = 0, 1 / alone
         for n in range(1, self.longest + 1):
             kept = sum(a**i for i in range(1, n + 1))
             missed = 1 - a**n
             # reading more units in the same pass costs about a tenth of the pass each
-            rate = (kept + missed) / (n * d + v * (1 + 0.1 * (n - 1)) + missed * w)
+            gained = kept + (1 if self.writes else missed)
+            rate = gained / (n * d + v * (1 + 0.1 * (n - 1)) + missed * afterwards)
             if rate > best_rate:
                 best, best_rate = n, rate
         return best
@@ -106,6 +110,7 @@ class Adaptive:
         # a tree is as long as it is deep: what it costs to be wide is part of what a level costs
         units = len(done.ends) if done.parents is None else max(depths(done.parents), default=0)
         self.idle = 0 if units else self.idle + 1
+        self.writes |= bool(done.written) and not done.handed
         if units:
             judged = min(units, done.units_kept + 1)
             self.accepted = 0.95 * self.accepted + done.units_kept

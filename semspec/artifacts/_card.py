@@ -41,7 +41,7 @@ def default(artifact: Artifact, name: str) -> str:
     models = [part for key in ("model", "draft") if isinstance(part := config.get(key), dict)]
     bases = [base_model(str(model["id"])) for model in models]
     front: dict[str, Any] = {
-        "library_name": artifact.library,
+        "library_name": artifact.library(),
         "license": config.get("license", LICENSE),
         "base_model": bases[0] if len(bases) == 1 else bases,
         "tags": ["semspec", "speculative-decoding", artifact.kind, *artifact.tags],
@@ -71,7 +71,7 @@ def default(artifact: Artifact, name: str) -> str:
         front=yaml.safe_dump(front, sort_keys=False),
         name=name,
         summary=artifact.summary(),
-        made_by=artifact.made_by,
+        made_by=artifact.maker(),
         rows="\n".join(rows),
     )
 

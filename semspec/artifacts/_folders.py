@@ -36,8 +36,12 @@ def kind_of(folder: Path) -> type[base.Artifact]:
 
 
 def seal(folder: Path) -> type[base.Artifact]:
-    """Writes the manifest of a folder whose content is in order."""
+    """Writes the manifest of a folder whose content is in order, and a card where there is none."""
     cls = kind_of(folder)
+    if not (folder / base.CARD).exists():
+        (folder / base.MANIFEST).unlink(missing_ok=True)
+        text = _card.default(cls.read(folder), folder.name)
+        (folder / base.CARD).write_text(text, encoding="utf-8")
     old = folder / base.MANIFEST
     was = old.read_bytes() if old.exists() else None
     _manifest.seal(folder, cls.kind, cls.version)
@@ -70,7 +74,7 @@ def check(folder: Path) -> base.Artifact:
     card = folder / base.CARD
     if not card.is_file():
         raise UserError(f"{folder} has no {base.CARD}: an artifact has a card")
-    _card.check(artifact.texts[base.CARD], cls.library)
+    _card.check(artifact.texts[base.CARD], artifact.library())
     return artifact
 
 

@@ -127,7 +127,7 @@ class ArcCalibration(base.Artifact):
         return cls(config, {"sigma": torch.ones(4), "evidence": evidence})
 
     def figures(self) -> Mapping[str, float]:
-        told = {}
+        told: dict[str, float] = {}
         for setting in self.settings:
             by = setting.constants
             for name, value in (("c_s", by.c_s), ("alpha_kappa", by.alpha_kappa), ("tau", by.tau)):

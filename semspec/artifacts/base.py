@@ -88,7 +88,6 @@ class Artifact(ABC):
     schema: ClassVar[_schema.Schema]
     made_by: ClassVar[str]  # the command that makes one, for errors and cards
     tags: ClassVar[tuple[str, ...]] = ()  # of the card, beside semspec and the kind
-    library: ClassVar[str] = "semspec"  # of the card: what loads it
     text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt"})
 
     @classmethod
@@ -107,6 +106,14 @@ class Artifact(ABC):
     def summary(self) -> str:
         """A paragraph for the card."""
         return (type(self).__doc__ or "").strip().splitlines()[0]
+
+    def maker(self) -> str:
+        """What made this one, for the card."""
+        return self.made_by
+
+    def library(self) -> str:
+        """What loads it, for the card."""
+        return "semspec"
 
     def figures(self) -> Mapping[str, float]:
         """What the card lists as metrics."""

@@ -6,6 +6,7 @@ by the manifest alone.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -37,7 +38,6 @@ class Model(base.Artifact):
         },
     }
     made_by: ClassVar[str] = "scripts/train_tiny_pair.py"
-    library: ClassVar[str] = "transformers"
 
     text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt", ".json", ".jinja"})
 
@@ -59,6 +59,22 @@ class Model(base.Artifact):
             raise UserError(f"{path} is damaged: {first_line(error)}") from error
         base.check_finite(path, found)
         return found
+
+    def maker(self) -> str:
+        try:
+            told = json.loads(self.texts.get("training.json", "{}"))
+        except ValueError:
+            told = None
+        return str(told.get("script", self.made_by)) if isinstance(told, dict) else self.made_by
+
+    def library(self) -> str:
+        """A draft head has no tokenizer of its own, and transformers does not know it."""
+        return "transformers" if "tokenizer.json" in self.texts else "semspec"
+
+    def summary(self) -> str:
+        told = self.config
+        size = f"{told.get('num_hidden_layers', '?')} layers, width {told.get('hidden_size', '?')}"
+        return f"{', '.join(told['architectures'])}, {size}, for semspec's embedded pair."
 
     def check_content(self) -> None:
         if not self.tensors:

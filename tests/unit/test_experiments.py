@@ -101,6 +101,12 @@ def test_options_of_the_command_line_win(tmp_path: Path) -> None:
     assert (made.temperature, made.problems) == (0.0, 2)
 
 
+def test_names_that_differ_by_a_sign_have_folders_of_their_own() -> None:
+    assert [experiments.slug(n) for n in ("PLD", "PLD+", "a / b", "..")] == [
+        "PLD", "PLD-plus", "a---b", "x"
+    ]  # fmt: skip
+
+
 def test_an_experiment_like_another_says_what_differs() -> None:
     base, other = load("semanticspec/table4"), load("semanticspec/table1")
     assert list(other.real.columns) == list(base.real.columns)

@@ -54,6 +54,29 @@ def test_it_settles_on_the_best_length(
     assert pace.units() == best
 
 
+@pytest.mark.parametrize(
+    ("kept", "draft", "verify"), [(4, 0.1, 1.0), (1, 0.1, 1.0), (1, 0.4, 1.0), (0, 0.5, 1.0)]
+)
+def test_a_rule_that_writes_by_itself_hands_nothing_over(
+    kept: int, draft: float, verify: float
+) -> None:
+    """As rules for tokens do: a rejection costs no pass of its own, and a whole draft gains one more."""
+    pace = Adaptive(longest=6, cap=1)
+    for _ in range(300):
+        done = round_of(4, kept, 4 * draft, 1.3 * verify)
+        pace.observe(replace(done, written=[0]))
+    a = pace.accepted / pace.judged
+
+    def rate(n: int) -> float:
+        gained = 1.0  # over all ways a draft can end, and the token that follows
+        for end in range(n + 1):
+            gained += end * a**end * (1 - a if end < n else 1)
+        return gained / (n * draft + (verify * (1 + 0.1 * (n - 1)) if n else verify))
+
+    pace.idle = 0
+    assert pace.units() == max(range(7), key=rate)
+
+
 def test_a_tree_is_as_long_as_it_is_deep() -> None:
     """Nodes beside the path cost no acceptance: they are part of what a level costs."""
     tree, chain = Adaptive(longest=6, cap=1), Adaptive(longest=6, cap=1)

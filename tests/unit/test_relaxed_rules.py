@@ -292,7 +292,8 @@ def test_the_shipped_judge_tells_wrong_tokens_from_right_ones(
         assert solver.rule._head.config == head.config
         engine, text = solver.engines["target"], solver.text
         found = measured(head, *states(engine, text, random.Random(1), 24, 0))
-    assert found["auroc"] > 0.9 and found["right_tokens_kept"] > 0.9
+    assert found["auroc"] > 0.9
+    assert found["right_tokens_kept"] > 0.8 and found["wrong_tokens_kept"] < 0.2
     other = ModelFacts("owner/other", None, "", 24, 128, "f" * 64)
     with pytest.raises(UserError, match="does not fit: it was trained for embedded/tiny-target"):
         made.accept.prepare({"target": other}, "token", 1.0)
