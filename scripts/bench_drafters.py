@@ -131,6 +131,7 @@ def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[st
         "cpu_ms_p90": cpu[int(0.9 * (len(cpu) - 1))],
         "wall_ms": 1e3 * median(least[1]),
         "drafted": sum(runs[0]["drafted"]) / rounds,
+        "repeats": repeats,
         "opening_us_per_token": 1e6 * min(run["opening"] for run in runs) / length,
     }
 
@@ -185,7 +186,7 @@ def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         result = execute(config, {"bench": name}, Path(folder), Console(quiet=True))
     told = ("accept_length", "pass_at_1", "target_passes", "tokens", "acceptance_rate_tokens")
-    return {key: result[key] for key in told} | {"reuse": result["reuse"]}
+    return {key: result[key] for key in told} | {"reuse": result["reuse"], "problems": problems}
 
 
 def tables(result: dict[str, Any]) -> str:
@@ -193,10 +194,12 @@ def tables(result: dict[str, Any]) -> str:
     lines: list[str] = []
     alone = result.get("alone", {})
     if alone:
+        repeats = min(row.get("repeats", 1) for rows in alone.values() for row in rows.values())
         lengths = sorted({int(length) for rows in alone.values() for length in rows})
         lines += [
             "Milliseconds a round for drafting alone, without a model (width 5,120, vocabulary 151,936, one"
-            " thread): CPU time of the process, median / mean over rounds, of each round the least of five runs.",
+            " thread): CPU time of the process, median / mean over rounds; of each round the least of"
+            f" {repeats} run{'s' * (repeats > 1)}.",
             "",
             "| | "
             + " | ".join(f"{n:,} tokens" for n in lengths)
@@ -213,8 +216,8 @@ def tables(result: dict[str, Any]) -> str:
     pair = result.get("pair", {})
     if pair:
         lines += [
-            "tau (tokens gained a verification) on the embedded pair, ordinary problems, with what kind of"
-            " token the accepted path ended:",
+            "tau (tokens gained a verification) on the embedded pair's ordinary problems, how places were"
+            " found, and what the accepted path ended with:",
             "",
             "| | T = 0 | T = 1 | found lexically / by meaning / not, T = 1 |"
             " main / branch / successor / mismatch, T = 1 |",
@@ -250,8 +253,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     result = read_json(given.out) if given.out.exists() else {}
-    result["provenance"] = provenance.collect()
-    part = result.setdefault("pair" if given.pair else "alone", {})
+    kind = "pair" if given.pair else "alone"
+    result.setdefault("provenance", {})[kind] = provenance.collect()
+    part = result.setdefault(kind, {})
     for name in given.drafters.split(","):
         if given.pair:
             todo = {
