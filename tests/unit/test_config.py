@@ -42,7 +42,9 @@ def test_every_choice_of_every_group_composes(group: str) -> None:
     for name in config.options(group):
         if (group, name) == ("benchmark", "prompt"):
             continue  # needs its text
-        split = ["split=token", "accept=lossless"] if group == "draft" else []  # trees have no steps
+        split = (
+            ["split=token", "accept=lossless"] if group == "draft" else []
+        )  # trees have no steps
         made = run.build(run.compose([f"{group}={name}", "temperature=0", *split]))
         assert made.model.path
 
