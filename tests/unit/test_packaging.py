@@ -83,8 +83,8 @@ def test_every_dependency_is_pinned_and_both_environments_agree() -> None:
     assert {name for name in cpu if sglang.get(name, cpu[name]) != cpu[name]} == set()
 
 
-# joblib and numpy's object arrays are pickle under other names
-PICKLE = r"\b(c?pickle|dill|cloudpickle|joblib|shelve|marshal)\b|torch\.(load|save)\(|allow_pickle"
+# joblib and numpy's object arrays are pickle under other names; ".pickle" is a suffix that is refused
+PICKLE = r"(?<!\.)\b(c?pickle|dill|cloudpickle|joblib|shelve|marshal)\b|torch\.(load|save)\(|allow_pickle"
 
 
 def test_nothing_reads_or_writes_pickle() -> None:
