@@ -77,7 +77,7 @@ class SemanticSession(StepSession):
         return Judgement(lambda unit: rng.random() < ratios[unit], ratios)
 
     def _of_draft(self, evidence: Mapping[Read, Any], spans: Sequence[Span]) -> list[float]:
-        if self.draft is None or not evidence:
-            return [1.0] * len(spans)
-        reads = self.draft.draft_reads()
+        reads = self.draft.draft_reads() if self.draft is not None else ()
+        if self.draft is None or any(read not in evidence for read in reads):
+            return [1.0] * len(spans)  # what was copied, or drafted by a head, is as sure as can be
         return [float(x) for x in self.draft.score(evidence, reads, spans)]

@@ -180,7 +180,7 @@ def test_a_prompt_of_the_users_own(tmp_path: Path) -> None:
 
 def test_help_lists_everything() -> None:
     text = run("--help").stdout
-    for kind in registry.PACKAGES:
+    for kind in set(registry.PACKAGES) - {"artifact"}:  # which no option of a run chooses
         for name in registry.plugins(kind):
             assert f"  {name} " in text, f"{kind} {name} is not in the help"
     for option in HELP:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from semspec import registry
+from semspec.drafters._base import DrafterBase
 from semspec.engines.toy import Toy
 from semspec.protocols import Kit
 from semspec.rules._tokens import LosslessSession, Scored
@@ -25,7 +26,9 @@ REPEATING = (0, 1, 3, 0, 1, 2, 0, 1)
 CONTEXT_DRAFTERS = [
     name
     for name, plugin in registry.plugins("drafter").items()
-    if not plugin.cls.uses and not plugin.cls.plain
+    if not plugin.cls.uses
+    and not plugin.cls.plain
+    and plugin.cls.prepare is DrafterBase.prepare  # heads are trained for a target
 ]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._trees import Growth
-from semspec.drafters.lm import LanguageModel, TreeSession
+from semspec.drafters.lm import LanguageModel
 from semspec.engines.toy import Toy
 from semspec.protocols import Kit, Plan
 from semspec.rules._tokens import PROBS, LosslessSession, Scored
@@ -88,11 +88,12 @@ def test_trees_inside_a_step_are_lossless(tree: str) -> None:
     assert p_value(STOPPING, plan, rule, Sampling(1.0), **options) > SURE  # type: ignore[arg-type]
 
 
-class Claiming(TreeSession):
+@dataclass(frozen=True, kw_only=True)
+class Claims(LanguageModel):
     """Says, wrongly, that its most probable tokens were drawn from the rows they stand in."""
 
-    def _seed(self, depth: int) -> Growth:
-        tree = super()._seed(depth)
+    def seed(self, kit: Kit, depth: int) -> Growth:
+        tree = super().seed(kit, depth)
         honest = tree.draft
 
         def draft(sampled: bool = False, told: bool = True) -> Draft:
@@ -100,12 +101,6 @@ class Claiming(TreeSession):
 
         tree.draft = draft  # type: ignore[method-assign]
         return tree
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claims(LanguageModel):
-    def open(self, kit: Kit) -> Claiming:
-        return Claiming(kit, self)
 
 
 def test_quotients_on_trees_that_were_not_sampled_are_found_out() -> None:

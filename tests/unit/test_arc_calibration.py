@@ -154,7 +154,7 @@ def test_places(count: int, positions: int, seed: int) -> None:
     found = places(count, Spots(positions=positions, levels=4), random.Random(seed))
     assert len(found) <= positions and len({p.at for p in found}) == len(found)
     assert all(0 <= p.root <= p.at < count and p.depth < 4 for p in found)
-    assert found or not count
+    assert found or count < 4  # of a very short text all draws may lie behind the end
 
 
 def slow_pairs(

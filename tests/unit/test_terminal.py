@@ -29,7 +29,14 @@ Line = dict[str, Any]
 
 def a_solve(**changed: Any) -> Solve:
     values: dict[str, Any] = dict.fromkeys(Solve.__dataclass_fields__, 0)
-    values |= {"text": "", "finish": "eos", "answer": None, "correct": True, "details": {}}
+    values |= {
+        "text": "",
+        "finish": "eos",
+        "answer": None,
+        "correct": True,
+        "details": {},
+        "reuse": {},
+    }
     values |= {"seconds": 2.0, "tokens": 100, "drafts": 4, "drafted_units": 8, "kept_units": 6}
     values |= changed
     return Solve(**{**values, "wall": values["seconds"]})
