@@ -10,10 +10,9 @@ tokens, and of those that were not the target's likeliest.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from survey import QUALITY_AND_SPEED, Line, Survey, with_interval
+from survey import LENGTHS, QUALITY_AND_SPEED, Line, Survey, told, with_interval
 
 SEED = 20261209  # of the problems
 CHAIN = ("draft_length=5",)
@@ -48,11 +47,6 @@ FEW = {
 }
 
 
-def told(name: str, form: str) -> Callable[[Line], str]:
-    """A figure, where there is one."""
-    return lambda row: "" if row[name] is None else format(row[name], form)
-
-
 def covered(row: Line) -> str:
     return "" if row["coverage"] is None else with_interval("coverage", ".2f")(row)
 
@@ -62,8 +56,7 @@ ARC = Survey(
     few=FEW,
     columns=(
         *QUALITY_AND_SPEED,
-        ("tau", told("accept_length", ".2f")),
-        ("tokens a target pass", told("tokens_per_target_pass", ".2f")),
+        *LENGTHS,
         ("cost model", told("cost_model", ".2f")),
         ("not likeliest", told("other_share", ".3f")),
         ("mean JS", told("js_mean", ".4f")),

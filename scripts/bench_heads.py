@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from survey import QUALITY_AND_SPEED, Survey
+from survey import LENGTHS, QUALITY_AND_SPEED, Survey
 
 SEED = 20261213  # of the problems: no training has seen them
 CHAIN = ("tree=chain", "draft_length=5")
@@ -36,8 +36,7 @@ HEADS = Survey(
     few=FEW,
     columns=(
         *QUALITY_AND_SPEED,
-        ("tau", lambda r: f"{r['accept_length']:.2f}" if r["accept_length"] else ""),
-        ("tokens a target pass", lambda r: f"{r['tokens_per_target_pass']:.2f}"),
+        *LENGTHS,
         ("kept", lambda r: f"{100 * r['acceptance']:.0f} %"),
     ),
     seed=SEED,

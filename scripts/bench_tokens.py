@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from survey import QUALITY_AND_SPEED, Survey
+from survey import LENGTHS, QUALITY_AND_SPEED, Survey
 
 SEED = 20261208  # of the problems
 CHAIN = ("draft_length=5",)
@@ -49,8 +49,7 @@ TOKENS = Survey(
     few=FEW,
     columns=(
         *QUALITY_AND_SPEED,
-        ("tau", lambda r: f"{r['accept_length']:.2f}" if r["accept_length"] else ""),
-        ("tokens a target pass", lambda r: f"{r['tokens_per_target_pass']:.2f}"),
+        *LENGTHS,
         ("cost model", lambda r: f"{r['cost_model']:.2f}x"),
         ("outside passes", lambda r: f"{100 * r['overhead']:.1f} %"),
     ),

@@ -49,11 +49,21 @@ def with_interval(name: str, form: str, scale: float = 1.0) -> Callable[[Line], 
     return told
 
 
+def told(name: str, form: str) -> Callable[[Line], str]:
+    """A figure, where there is one."""
+    return lambda row: "" if row[name] is None else format(row[name], form)
+
+
 QUALITY_AND_SPEED: tuple[Column, ...] = (
     ("problems", lambda row: str(row["problems"])),
     ("pass@1 [95 %]", with_interval("pass_at_1", ".3f")),
     ("change, points", with_interval("gain", "+.1f", 100)),
     ("speed-up [95 %]", with_interval("speedup", ".2f")),
+)
+
+LENGTHS: tuple[Column, ...] = (
+    ("tau", told("accept_length", ".2f")),
+    ("tokens a target pass", told("tokens_per_target_pass", ".2f")),
 )
 
 

@@ -6,8 +6,6 @@ of the next step, and how often the rule's bound covered it (ARC-Decode, table A
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -21,7 +19,7 @@ from semspec import config as shared
 from semspec.calibration.arc import vacuous
 from semspec.calibration.audit import Accepted, audited, summary
 from semspec.calibration.next_step import Measure
-from semspec.command import ends_in_one_line
+from semspec.command import run_command
 from semspec.errors import UserError
 from semspec.files import write_json
 from semspec.probes.progress import Steps
@@ -111,12 +109,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if {"-h", "--help"} & set(given):
-        print(HELP, end="")
-        return
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    ends_in_one_line(lambda: run(given))
+    run_command(run, HELP, arguments)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ where a kill left off.
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -25,7 +23,7 @@ from semspec.calibration.arc import Quantiles, Setting, hashed, settle, vacuous
 from semspec.calibration.arc_card import card, plots
 from semspec.calibration.next_step import Measure
 from semspec.calibration.pairs import Spots, as_columns, measure_chains
-from semspec.command import ends_in_one_line
+from semspec.command import run_command
 from semspec.digest import difference
 from semspec.errors import UserError
 from semspec.files import read_json, told_in_one_line, write_json
@@ -265,12 +263,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if {"-h", "--help"} & set(given):
-        print(HELP, end="")
-        return
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    ends_in_one_line(lambda: run(given))
+    run_command(run, HELP, arguments)
 
 
 if __name__ == "__main__":

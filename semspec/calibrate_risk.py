@@ -9,8 +9,6 @@ probability. Scores and probabilities go into the probe's folder (``out=`` write
 from __future__ import annotations
 
 import dataclasses
-import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from rich.table import Table
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
 from semspec.calibration.risk import certify
-from semspec.command import ends_in_one_line
+from semspec.command import run_command
 from semspec.errors import UserError
 from semspec.metrics import wilson
 from semspec.models import EMBEDDED
@@ -192,12 +190,7 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if {"-h", "--help"} & set(given):
-        print(HELP, end="")
-        return
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    ends_in_one_line(lambda: run(given))
+    run_command(run, HELP, arguments)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""How every command ends: one line for a user's mistake (2) or an interruption (130)."""
+"""How commands begin, and how every one ends: a user's mistake (2) or an interruption (130) in one line."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,18 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
         print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)
         sys.stderr.flush()
         os._exit(130)  # nothing that still runs may turn it into another exit status
+
+
+def run_command(
+    run: Callable[[Sequence[str]], object], help_text: str, arguments: Sequence[str] | None
+) -> None:
+    """A command that loads models: its help, or its work without transformers' chatter."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if {"-h", "--help"} & set(given):
+        print(help_text, end="")
+        return
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    ends_in_one_line(lambda: run(given))
 
 
 def options(arguments: Sequence[str], known: Sequence[str], command: str) -> dict[str, str]:

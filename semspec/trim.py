@@ -21,6 +21,20 @@ def depths(parents: Sequence[int]) -> list[int]:
     return found
 
 
+def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> list[int]:
+    """The nodes of a tree that stand along ``way``, from the root on; of duplicates the first."""
+    children: dict[tuple[int, int], int] = {}
+    for node, parent in enumerate(parents):
+        children.setdefault((parent, tokens[node]), node)
+    path: list[int] = []
+    for token in way:
+        child = children.get((path[-1] if path else -1, token))
+        if child is None:
+            break
+        path.append(child)
+    return path
+
+
 def trim(
     draft: Draft, left: int, stop_ids: Collection[int], thinking: Thinking | None = None
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from semspec.protocols import DraftSession, Plan
+from semspec.trim import along
 from semspec.types import Answer, Context, Draft, Query, Read, Seen
 
 T = TypeVar("T")
@@ -85,21 +86,13 @@ def _scores(query: Query, context: Context, draft: Draft) -> bool:
 
 def followed(draft: Draft, tokens: Sequence[int]) -> list[int]:
     """The drafted nodes that the context went along, whoever wrote its tokens."""
+    if draft.parents is not None:
+        return along(draft.tokens, draft.parents, tokens)
     path: list[int] = []
-    if draft.parents is None:
-        for i, (drafted, token) in enumerate(zip(draft.tokens, tokens, strict=False)):
-            if drafted != token:
-                break
-            path.append(i)
-        return path
-    children: dict[tuple[int, int], int] = {}
-    for node, parent in enumerate(draft.parents):
-        children.setdefault((parent, draft.tokens[node]), node)
-    for token in tokens:
-        child = children.get((path[-1] if path else -1, token))
-        if child is None:
+    for i, (drafted, token) in enumerate(zip(draft.tokens, tokens, strict=False)):
+        if drafted != token:
             break
-        path.append(child)
+        path.append(i)
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semspec.engines._lean.cache import Cache
+from semspec.trim import along
 from semspec.types import Context
 
 
@@ -39,7 +40,7 @@ class Session:
         if self.parents is None or start + same < self.root:
             self.verified = min(len(context), start + same)
             return start + same
-        path = self._walk(new[same:])
+        path = along(self.tokens[self.root :], self.parents, new[same:])
         rows = [self.root + node for node in path]
         if rows and rows[-1] != self.root + len(rows) - 1:  # else they are in place
             cache.gather(self, self.root, rows)
@@ -62,20 +63,6 @@ class Session:
                 break
             same += 1
         return self.root + same
-
-    def _walk(self, tokens: Sequence[int]) -> list[int]:
-        """The nodes of the cached tree along these tokens."""
-        assert self.parents is not None
-        children: dict[tuple[int, int], int] = {}
-        for node, parent in enumerate(self.parents):
-            children.setdefault((parent, self.tokens[self.root + node]), node)
-        path: list[int] = []
-        for token in tokens:
-            child = children.get((path[-1] if path else -1, token))
-            if child is None:
-                break
-            path.append(child)
-        return path
 
     def crop(self, length: int) -> None:
         """Forgets what is cached from index ``length`` on."""
