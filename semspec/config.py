@@ -337,6 +337,11 @@ def _told(reads: Iterable[What]) -> str:
     return ", ".join(sorted(what.value for what in reads))
 
 
+def plugin_names(config: RunConfig) -> dict[str, str]:
+    """What was chosen in each group: options alone do not tell one rule without any from another."""
+    return {group: _name(group, getattr(config, group)) for group in GROUPS}
+
+
 def _name(group: str, plugin: object) -> str:
     for name, known in registry.plugins(GROUPS[group]).items():  # type: ignore[arg-type]
         if known.cls is type(plugin):

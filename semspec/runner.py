@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from semspec import metrics, provenance, terminal
-from semspec.config import RunConfig
+from semspec.config import RunConfig, plugin_names
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
@@ -29,6 +29,7 @@ def execute(
     console = console or terminal.open_console()
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
+    resolved = {**resolved, "plugins": plugin_names(config)}
     with RunFolder.open(
         folder, resolved, total=len(problems), free=SHOWN_ONLY, provenance=started
     ) as run:
@@ -110,6 +111,7 @@ def _solve_group(
             solved[problem.id, "speculative"],
             solved.get((problem.id, "plain")),
             problem.answer,
+            problem.question,
         )
 
 
@@ -157,8 +159,5 @@ def _show_transcript(
     console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
     rounds = run.round_lines(shown.id, "speculative")
 
-    def decode(tokens: Sequence[int]) -> str:
-        return text.decode([t for t in tokens if t not in text.stop_ids])
-
-    parts = pieces(rounds, decode, "tokens" if config.split == "token" else "steps")
+    parts = pieces(rounds, text.readable, "tokens" if config.split == "token" else "steps")
     console.print(terminal.transcript(parts))
