@@ -111,7 +111,7 @@ HELP = {
     "seed": "of the sampling",
     "prompt": 'one question of your own: prompt="..."',
     "transcript": "show one solution, coloured by who wrote what",
-    "quiet": "print the result only",
+    "quiet": "print nothing; the run's folder holds everything",
 }
 
 

@@ -19,7 +19,7 @@ from semspec import reuse
 Interval = tuple[float, float]
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
-_SUMMED = (
+SUMMED = (
     "seconds",
     "wall",
     "tokens",
@@ -104,7 +104,7 @@ def mcnemar(lost: int, won: int) -> float:
     """
     n = lost + won
     tail = sum(math.comb(n, k) for k in range(min(lost, won) + 1))
-    return min(1.0, 2 * tail / 2**n)
+    return min(1.0, float(2 * tail / 2**n))
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class _Tally:
     reuse: Counter[str] = field(default_factory=Counter)
 
     def add(self, solve: Mapping[str, Any]) -> None:
-        for name in _SUMMED:
+        for name in SUMMED:
             self.sums[name] += solve[name]
         self.latencies.append(solve["seconds"])
         self.cut_off += solve["finish"] == "budget"

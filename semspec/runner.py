@@ -15,6 +15,7 @@ from semspec.config import RunConfig, plugin_names
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
+from semspec.report.write import REPORT, write_run
 from semspec.solver import Solution, Solver
 from semspec.transcript import pieces
 
@@ -26,7 +27,7 @@ def execute(
     config: RunConfig, resolved: Mapping[str, Any], folder: Path, console: Console | None = None
 ) -> dict[str, Any]:
     """Runs (or continues) a run in ``folder``; returns what result.json holds."""
-    console = console or terminal.open_console()
+    console = Console(quiet=True) if config.quiet else console or terminal.open_console()
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
     resolved = {**resolved, "plugins": plugin_names(config)}
@@ -34,7 +35,7 @@ def execute(
         folder, resolved, total=len(problems), free=SHOWN_ONLY, provenance=started
     ) as run:
         if run.result is not None:
-            console.print(f"[dim]{folder}: finished before; this is its result[/]")
+            console.print(f"[dim]{folder}: finished before; this is its result[/]", soft_wrap=True)
             result = run.result
         else:
             try:
@@ -46,6 +47,8 @@ def execute(
             result["provenance"] = provenance.collect(config.seed) | {"started": started["started"]}
             result["concurrency"] = config.concurrency
             run.finish(result)
+        if not (folder / REPORT).exists():
+            _report(run, console)
         _show(config, run, result, problems, console)
     return result
 
@@ -128,6 +131,14 @@ def _warm_up(solver: Solver, problem: BenchmarkProblem, config: RunConfig) -> No
             pass
 
 
+def _report(run: RunFolder, console: Console) -> None:
+    """The page about the run; that it cannot be written makes no finished run fail."""
+    try:
+        write_run(run.path)
+    except UserError as error:
+        console.print(f"[dim]no report: {error}[/]", soft_wrap=True)
+
+
 def _show(
     config: RunConfig,
     run: RunFolder,
@@ -141,7 +152,7 @@ def _show(
         except UserError as error:  # a finished run outlives its models
             console.print(f"[dim]no transcript: {error}[/]")
     console.print(terminal.result_table(result))
-    console.print(f"[dim]results: {run.path}[/]", soft_wrap=True)
+    console.print(f"[dim]results: {run.path}, to be read: {run.path / REPORT}[/]", soft_wrap=True)
 
 
 def _show_transcript(

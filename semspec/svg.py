@@ -46,6 +46,7 @@ class _Series:
     tips: tuple[str, ...] = ()  # of points: told where one rests on them
     y_spread: tuple[Range, ...] = ()  # intervals of points
     x_spread: tuple[Range, ...] = ()
+    ink: int | None = None  # which colour; None: the next one
 
 
 class Plot:
@@ -86,6 +87,7 @@ class Plot:
         tips: Sequence[str] = (),
         y_spread: Sequence[Range] = (),
         x_spread: Sequence[Range] = (),
+        ink: int | None = None,
     ) -> None:
         """Points; names, tips and intervals, where given, are one for each."""
         self._add(
@@ -98,12 +100,18 @@ class Plot:
             tips=tuple(tips),
             y_spread=tuple(y_spread),
             x_spread=tuple(x_spread),
+            ink=ink,
         )
 
     def line(
-        self, xs: Sequence[float], ys: Sequence[float], label: str = "", dashed: bool = False
+        self,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        label: str = "",
+        dashed: bool = False,
+        ink: int | None = None,
     ) -> None:
-        self._add("line", xs, ys, label, dashed=dashed)
+        self._add("line", xs, ys, label, dashed=dashed, ink=ink)
 
     def bars(self, xs: Sequence[float], heights: Sequence[float], label: str = "") -> None:
         """Bars from 0, each as wide as the gap to its neighbour."""
@@ -135,7 +143,7 @@ class Plot:
             ys.append(0.0)
         given = None if self.x is None else (self._scale(self.x[0]), self._scale(self.x[1]))
         x, y = self._range(given, xs), self._range(self.y, ys)
-        left, right = 56, self.width - 14
+        left, right = 56, self.width - 18
         top, bottom = 30 if self.titled else 14, self.height - 44
 
         def px(value: float) -> float:
@@ -168,8 +176,9 @@ class Plot:
             out.append(f'<path class="axis" d="M{at:.1f} {bottom}v4" stroke="#64748b"/>')
             named = escape(self.x_format(value))
             out.append(f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{named}</text>')
-        for number, series in enumerate(self._series):
-            out += _draw(series, number % len(COLOURS), px, py)
+        inks = [i if s.ink is None else s.ink for i, s in enumerate(self._series)]
+        for series, ink in zip(self._series, inks, strict=True):
+            out += _draw(series, ink % len(COLOURS), px, py)
         out.append(
             f'<path class="axis" d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#64748b"/>'
             f'<text x="{(left + right) / 2:g}" y="{self.height - 10}" text-anchor="middle">'
@@ -177,7 +186,7 @@ class Plot:
             f'<text transform="translate(14 {(top + bottom) / 2:g}) rotate(-90)"'
             f' text-anchor="middle">{escape(self.y_label)}</text>'
         )
-        labelled = [(i, s.label) for i, s in enumerate(self._series) if s.label]
+        labelled = [(i, s.label) for i, s in zip(inks, self._series, strict=True) if s.label]
         for row, (number, label) in enumerate(labelled):
             at, colour = top + 12 + 15 * row, number % len(COLOURS)
             out.append(
