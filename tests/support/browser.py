@@ -154,6 +154,7 @@ class Page:
         self.browser, self.session, self.url = browser, session, url
         self.loaded = False
         self.requests: list[str] = []
+        self.blocked: list[str] = []  # why requests were not let out
         self.errors: list[str] = []
 
     def call(self, method: str, **params: Any) -> Any:
@@ -162,6 +163,8 @@ class Page:
     def heard(self, method: str, params: dict[str, Any]) -> None:
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
+        elif method == "Network.loadingFailed":
+            self.blocked.append(params.get("blockedReason", params["errorText"]))
         elif method == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(params["exceptionDetails"])[:500])
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
