@@ -46,6 +46,7 @@ class _Series:
     tips: tuple[str, ...] = ()  # of points: told where one rests on them
     y_spread: tuple[Range, ...] = ()  # intervals of points
     x_spread: tuple[Range, ...] = ()
+    below: bool = False  # names stand below the points
     ink: int | None = None  # which colour; None: the next one
 
 
@@ -87,6 +88,7 @@ class Plot:
         tips: Sequence[str] = (),
         y_spread: Sequence[Range] = (),
         x_spread: Sequence[Range] = (),
+        below: bool = False,
         ink: int | None = None,
     ) -> None:
         """Points; names, tips and intervals, where given, are one for each."""
@@ -100,6 +102,7 @@ class Plot:
             tips=tuple(tips),
             y_spread=tuple(y_spread),
             x_spread=tuple(x_spread),
+            below=below,
             ink=ink,
         )
 
@@ -263,8 +266,9 @@ def _points(
     out.append(
         f'<g class="fill{colour}" fill="{ink}" fill-opacity="{opacity:g}">{"".join(circles)}</g>'
     )
+    down = series.radius + 12 if series.below else -series.radius
     out += [
-        f'<text class="name" x="{a + series.radius + 3:.1f}" y="{b - series.radius:.1f}">'
+        f'<text class="name" x="{a + series.radius + 3:.1f}" y="{b + down:.1f}">'
         f"{escape(name)}</text>"
         for (a, b), name in zip(placed, series.names, strict=False)
     ]

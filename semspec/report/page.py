@@ -10,6 +10,7 @@ from semspec.errors import UserError
 from semspec.metrics import Interval
 from semspec.models import ModelConfig
 from semspec.provenance import without_folders
+from semspec.records import Line
 from semspec.report import charts, words
 from semspec.report.html import clipped, esc, notes, page, section, table
 from semspec.report.rounds import Decode, read_rounds
@@ -206,31 +207,27 @@ def _transcripts(
     limits: Limits,
 ) -> list[str]:
     why = dict(chosen)
-    made: dict[str, str] = {}
-    any_open = False
-    for line in run.problem_lines():
-        name = line["id"]
-        if name in why and name not in made:
-            both = bool(why[name]) or 0 < line["kept_units"] < line["drafted_units"]
-            opened = (
-                both and not any_open
-            )  # one in which both wrote, so that there is something to see
-            any_open = any_open or opened
-            made[name] = problem(
-                line,
-                rounds.get(name, ()),
-                decode,
-                run.split != "token",
-                why=why[name],
-                opened=opened,
-                limits=limits,
-            )
+    found = {line["id"]: line for line in run.problem_lines() if line["id"] in why}
+
+    def both_wrote(line: Line) -> bool:
+        return bool(0 < line["kept_units"] < line["drafted_units"])
+
+    opened = next((n for n in why if n in found and (why[n] or both_wrote(found[n]))), None)
     kept: list[str] = []
     size = 0
-    for name in why:
-        size += len(made.get(name, ""))
-        if name in made and (size <= limits.size or not kept):
-            kept.append(made[name])
+    for name in filter(found.__contains__, why):
+        made = problem(
+            found[name],
+            rounds.get(name, ()),
+            decode,
+            run.split != "token",
+            why=why[name],
+            opened=name == opened,
+            limits=limits,
+        )
+        size += len(made)
+        if size <= limits.size or not kept:
+            kept.append(made)
     return kept
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from semspec import terminal
 from semspec.provenance import without_folders
 from semspec.report import words
-from semspec.report.html import esc, figure, notes, page, section, table
+from semspec.report.html import clipped, esc, figure, notes, page, section, table
 from semspec.report.page import REPORT, origin
 from semspec.report.runs import SAME_PROBLEMS, SAME_TARGET, Run, sweep_state
 from semspec.svg import Plot
@@ -107,7 +107,7 @@ def _plane(group: Group) -> str:
         return ""
     front = pareto(group)
     alone = _alone(group)
-    told = f"{len(placed)} jobs, numbered as in the table; bars are 95 % intervals. "
+    told = f"{_jobs_told(len(placed))}, numbered as in the table; bars are 95 % intervals. "
     names = ", ".join(
         f"{number} ({run.result['speedup']:.2f}×, {run.result['pass_at_1']:.3f})"
         for number, run in front
@@ -147,77 +147,72 @@ def _drawn(
         height=height,
         titled=False,
         told=told,
-        x_format=lambda v: f"{v:g}×",
+        x_format="{:g}×".format,
+        y_format="{:.2f}".format,
     )
     best = {number for number, _ in front}
-    inside = [p for p in placed if p[0] not in best]
-    outside = [p for p in placed if p[0] in best]
-    for jobs, label in ((outside, "on the front"), (None, "the target alone"), (inside, "others")):
-        if jobs is None:
-            known = [] if alone is None else [alone]
-            plot.points([1.0] * len(known), known, label if known else "", radius=5)
-            continue
+    for ink, radius, jobs in (
+        (5, 4, [p for p in placed if p[0] not in best]),
+        (0, 5, [p for p in placed if p[0] in best]),
+    ):
         plot.points(
             [p[2] for p in jobs],
             [p[3] for p in jobs],
-            label if jobs else "",
-            radius=5 if jobs is outside else 4,
+            radius=radius,
             names=[str(p[0]) for p in jobs],
             tips=[f"{p[0]}: {p[1].name}, {p[2]:.2f}×, pass@1 {p[3]:.3f}" for p in jobs],
             y_spread=[p[1].result["pass_at_1_interval"] for p in jobs],
             x_spread=[p[1].result["speedup_interval"] or (p[2], p[2]) for p in jobs],
+            ink=ink,
         )
+    if alone is not None:
+        plot.points([1.0], [alone], radius=5, names=["target alone"], below=True, ink=1)
     corners = [(run.result["speedup"], run.result["pass_at_1"]) for _, run in front]
     if corners:
         xs, ys = [corners[0][0]], [corners[0][1]]
         for x, y in corners[1:]:  # down where the next better speed begins
             xs += [xs[-1], x]
             ys += [y, y]
-        plot.line(xs, ys, dashed=True)
+        plot.line(xs, ys, dashed=True, ink=0)
     return plot.svg().replace("<svg ", f'<svg class="{kind}" ', 1)
 
 
 def _jobs(group: Group, front: set[int], marks: Mapping[int, float | None]) -> str:
-    head = ("job", "state", "speed-up [95 %]", "pass@1 [95 %]", "lost / won", "accepted", "tau", "by the target", "tok/s", "problems")  # fmt: skip
+    head = ("job", "speed-up [95 %]", "pass@1 [95 %]", "lost / won", "accepted", "tau", "tokens/s", "problems")  # fmt: skip
     rows = []
     for number, run in group:
         r = run.result
-        link = run.folder / REPORT
-        name = f"{number}. {esc(run.name)}"
-        if link.is_file() and run.job:
-            name = f'{number}. <a href="{quote(run.job)}/{REPORT}">{esc(run.name)}</a>'
-        star = _star(marks[number])
-        state = esc(run.state) + (f"<br><small>{esc(run.error[:200])}</small>" if run.error else "")
-        sides = "-" if r["only_plain_correct"] is None else f"{r['only_plain_correct']} / {r['only_speculative_correct']}"  # fmt: skip
+        name = esc(run.name).replace(",", ",<wbr>")
+        if run.job and (run.folder / REPORT).is_file():
+            name = f'<a href="{quote(run.job)}/{REPORT}">{name}</a>'
+        name = f"{number}. {name}"
+        if not run.finished:
+            told = f"{run.state}: {run.error}" if run.error else run.state
+            name += f'<br><small class="state">{clipped(told, 300)}</small>'
+        lost, won = r["only_plain_correct"], r["only_speculative_correct"]
         cells = (
-            (
-                r["speedup"],
-                f"{terminal.number(r['speedup'], 2, '×')} {terminal.interval(r['speedup_interval'])}",
-            ),
-            (
-                r["pass_at_1"],
-                f"{terminal.number(r['pass_at_1'], 3)}{star} {terminal.interval(r['pass_at_1_interval'])}",
-            ),
-            (None, sides),
+            (r["speedup"], f"{terminal.number(r['speedup'], 2, '×')} {terminal.interval(r['speedup_interval'])}"),
+            (r["pass_at_1"], f"{terminal.number(r['pass_at_1'], 3)}{_star(marks[number])} {terminal.interval(r['pass_at_1_interval'])}"),
+            (None, "-" if lost is None else f"{lost} / {won}"),
             (r["acceptance_rate"], terminal.percent(r["acceptance_rate"])),
             (r["accept_length"], terminal.number(r["accept_length"])),
-            (r["target_share"], terminal.percent(r["target_share"])),
             (r["tokens_per_second"], terminal.number(r["tokens_per_second"], 1)),
             (run.done, f"{run.done:,}"),
-        )
+        )  # fmt: skip
         inside = "".join(
             f"<td{'' if value is None else f' data-value={chr(34)}{value:.6g}{chr(34)}'}>{text}</td>"
             for value, text in cells
         )
         on = ' class="front"' if number in front else ""
-        rows.append(
-            f'<tr{on}><th scope="row" data-value="{number}">{name}</th>'
-            f'<td class="words">{state}</td>{inside}</tr>'
-        )
+        rows.append(f'<tr{on}><th scope="row" data-value="{number}">{name}</th>{inside}</tr>')
     empty = table(head, [], "Jobs")
     return empty.replace("<table>", '<table class="jobs">').replace(
         "<tbody>\n", "<tbody>\n" + "\n".join(rows)
     )
+
+
+def _jobs_told(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
 
 
 def _star(p: float | None) -> str:
@@ -231,13 +226,13 @@ def _head(folder: Path, runs: Sequence[Run], groups: Mapping[str, Group]) -> str
     told = ", ".join(f"{count} {state}" for state, count in states.most_common())
     own = sweep_state(folder)
     total = own.get("total")
-    known = f" of {total}" if isinstance(total, int) and total > len(runs) else ""
+    known = f", of {total}" if isinstance(total, int) and total > len(runs) else ""
     remarks = []
     if any(not run.finished for run in runs):
         remarks.append(
             "not all jobs are finished: figures of the others are of the problems so far"
         )
-    if len({run.done for run in runs if run.finished}) > 1:
+    if any(len({run.done for _, run in group if run.finished}) > 1 for group in groups.values()):
         remarks.append("the jobs solved different numbers of problems: compare with care")
     if len(groups) > 1:
         remarks.append(
@@ -250,7 +245,7 @@ def _head(folder: Path, runs: Sequence[Run], groups: Mapping[str, Group]) -> str
         )
     return (
         f'<div class="head"><h1>{esc(folder.name)}</h1>'
-        f'<p class="target">{len(runs)}{known} jobs: {esc(told)}</p>{notes(remarks)}</div>'
+        f'<p class="target">{_jobs_told(len(runs))}{known}: {esc(told)}</p>{notes(remarks)}</div>'
     )
 
 

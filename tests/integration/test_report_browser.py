@@ -180,9 +180,9 @@ def test_the_keyboard_reaches_the_transcripts_and_opens_them(browser: Browser, a
 def test_jobs_are_sorted_by_their_headings(browser: Browser, a_sweep: Path) -> None:
     page = browser.open(a_sweep)
     speeds = """[...document.querySelector('table.jobs').tBodies[0].rows]
-        .map((r) => r.cells[2].textContent).map(parseFloat)"""
+        .map((r) => r.cells[1].textContent).map(parseFloat)"""
     before = page.evaluate(speeds)
-    heads = "document.querySelector('table.jobs').tHead.rows[0].cells[2]"
+    heads = "document.querySelector('table.jobs').tHead.rows[0].cells[1]"
     page.evaluate(f"{heads}.querySelector('button').focus()")
     page.press("Enter")
     assert page.evaluate(speeds) == sorted(before, reverse=True)
