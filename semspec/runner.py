@@ -15,7 +15,8 @@ from semspec.config import RunConfig, plugin_names
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
-from semspec.report.write import REPORT, write_run
+from semspec.report.page import REPORT
+from semspec.report.write import write_run
 from semspec.solver import Solution, Solver
 from semspec.transcript import pieces
 

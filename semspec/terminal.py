@@ -17,6 +17,7 @@ from rich.text import Text
 
 from semspec.metrics import Interval, ratio
 from semspec.records import Mode
+from semspec.significance import ALPHA
 from semspec.transcript import Piece, Transcript
 
 DASH = "-"
@@ -245,7 +246,7 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def significant(result: Mapping[str, Any], level: float = 0.05) -> bool:
+def significant(result: Mapping[str, Any], level: float = ALPHA) -> bool:
     """Whether pass@1 differs from the target's alone by more than chance."""
     p = result.get("pass_at_1_p")
     return p is not None and p < level

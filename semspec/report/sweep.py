@@ -13,6 +13,7 @@ from semspec.report import words
 from semspec.report.html import clipped, esc, figure, notes, page, section, table
 from semspec.report.page import REPORT, origin
 from semspec.report.runs import SAME_PROBLEMS, SAME_TARGET, Run, sweep_state
+from semspec.significance import ALPHA, holm
 from semspec.svg import Plot
 
 PARTS = (("plane", "Quality and speed"), ("table", "Jobs"), ("origin", "Origin"))
@@ -23,7 +24,7 @@ def sweep_page(folder: Path, runs: Sequence[Run]) -> str:
     """The page of a folder of runs."""
     numbered = list(enumerate(runs, 1))
     groups = comparable(numbered)
-    adjusted = words.holm([run.result["pass_at_1_p"] for run in runs])
+    adjusted = holm([run.result["pass_at_1_p"] for run in runs])
     planes, tables = [], []
     for told, group in groups.items():
         heading = f"<h3>{esc(told)}</h3>" if len(groups) > 1 else ""
@@ -216,7 +217,7 @@ def _jobs_told(count: int) -> str:
 
 
 def _star(p: float | None) -> str:
-    if p is None or p >= words.ALPHA:
+    if p is None or p >= ALPHA:
         return ""
     return f'<abbr title="differs from the target alone, {words.p_value(p)} after Holm">*</abbr>'
 

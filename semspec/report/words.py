@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from semspec.metrics import Interval
-from semspec.terminal import number
-
-ALPHA = 0.05
-
-
-def points(value: float) -> str:
-    """A difference of shares, in percentage points."""
-    return f"{100 * value:+.1f}"
+from semspec.significance import FEWEST
+from semspec.terminal import number, significant
 
 
 def p_value(p: float) -> str:
@@ -25,8 +19,13 @@ def speed(result: Mapping[str, Any]) -> str:
     faster, spread = result["speedup"], result["speedup_interval"]
     if result["plain"] is None or faster is None:
         return "The target alone was not run, so no speed-up can be told."
-    if spread is None:
-        return f"{number(faster)} times the speed of the target alone, on one problem: no interval can be told."
+    few = result["plain"]["problems"]
+    if spread is None or few < FEWEST:
+        problems = "one problem" if few == 1 else f"{few} problems"
+        return (
+            f"{number(faster)} times the speed of the target alone on {problems}, which are too few"
+            " to tell more."
+        )
     told = f"{number(faster)} times the speed of the target alone (95 %: {_range(spread)})"
     if spread[0] > 1:
         return f"Faster: {told}."
@@ -44,21 +43,10 @@ def quality(result: Mapping[str, Any]) -> str:
         return "The target alone was not graded beside it, so no change of pass@1 can be told."
     lost, won = result["only_plain_correct"], result["only_speculative_correct"]
     sides = f"{lost} lost and {won} won of {plain['graded']} problems, {p_value(p)}"
-    if p < ALPHA:
+    if significant(result):
         return f"pass@1 {'fell' if lost > won else 'rose'}: {sides}."
     return f"The data show no change of pass@1: {sides}."
 
 
 def _range(interval: Interval, digits: int = 2) -> str:
     return f"{interval[0]:.{digits}f} to {interval[1]:.{digits}f}"
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's (1979) correction: of many comparisons some look unlike by chance alone."""
-    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
-    adjusted: list[float | None] = [None] * len(p_values)
-    worst = 0.0
-    for rank, (p, i) in enumerate(known):
-        worst = max(worst, min(1.0, (len(known) - rank) * p))
-        adjusted[i] = worst
-    return adjusted

@@ -76,14 +76,15 @@ def rounds_of(steps: Sequence[str], false: str = FALSE) -> list[Round]:
     for number, step in enumerate(steps):
         own = encode(step)
         if number % 3 == 2:
-            wrong = encode(false)
-            written = [*wrong[:2], own[0]] if number % 2 else []  # salvaged, then the target's own
+            saved = 2 if number % 2 else 0  # salvaged, then a token of the target's own
+            wrong = [*own[:saved], *encode(false)]
+            written = own[: saved + 1] if saved else []
             rounds.append(
                 Round(
                     drafted=wrong,
                     ends=[len(wrong)],
                     written=written,
-                    handed=own,
+                    handed=own[len(written) :],
                     nested_kept=3,
                     scores=[0.1],
                     note="0.10 < 0.50",
