@@ -92,8 +92,8 @@ class Probes:
 
     def _reader(self, ask: Ask, piece: compat.Piece) -> Reader:
         begun = self.begun.get(piece.request)
-        if begun is not None and begun.upto == piece.start > ask.spans[0][0]:
-            return begun
+        if begun is not None and begun.ask == ask and begun.upto == piece.start:
+            return begun  # also where no state was read yet: a log-probability may have been
         assert self.model is not None
         probe = self.probes.get(ask.probe) if ask.want == SCORE else None
         if ask.want == SCORE and probe is None:

@@ -16,14 +16,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from semspec import world
 from semspec.artifacts.probe import Probe
 from semspec.engines.hf import Hf
 from semspec.errors import UserError
+from semspec.probes.inside import Inside, seated
 from semspec.sglang_plugin import settings
 from semspec.sglang_plugin.protocol import Ask, ask_for, reply, unpack, values
-from semspec.types import Context, Query, Read, Sampling, What
+from semspec.types import Context, Query, Sampling, What
 from tests.support import sglang_env, tiny_models
 
 CHUNK = 32
@@ -167,9 +169,8 @@ def test_what_is_generated_stays_the_same(served: Served) -> None:
     served.check(ids, ask, none)  # the value does not hang on a generated token
 
 
+@pytest.mark.parametrize("served", ["qwen2", "qwen3"], indirect=True)
 def test_retracted_requests_keep_their_value(served: Served) -> None:
-    if served.folder.name == "tiny-target":  # its engine does not retract
-        return
     prompts = [served.tokens(n, 50 + n) for n in (35, 42, 50, 64)]
     asks = [pooled(((len(ids) - 11, len(ids)),)) for ids in prompts]
     answers = served.engine.generate(
@@ -210,23 +211,64 @@ def probe(name: str) -> Probe:
     return Probe.load(PROBES[name])
 
 
-@pytest.fixture(scope="module")
-def chains() -> list[tuple[list[int], list[int], list[tuple[int, int]]]]:
-    """(context, drafted steps, their spans) from worked problems of the embedded world."""
-    from transformers import AutoTokenizer
-
-    from semspec import world
-
+@cache
+def chains() -> list[tuple[list[int], list[int], Spans]]:
+    """(context, steps of a solution and what is no step at all, their spans), of every domain."""
     tokenizer = AutoTokenizer.from_pretrained(ARTIFACTS / "tiny-target")
     rng, found = random.Random(4), []
     for domain in world.DOMAINS.values():
-        for _ in range(4):
-            problem = domain.draw(rng)
-            text = domain.solve(problem, rng) if hasattr(domain, "solve") else ""
-            ids = tokenizer(text)["input_ids"]
-            cut = len(ids) // 3
-            steps = ids[cut : cut + 40]
-            third = len(steps) // 3
-            spans = [(0, third), (third, 2 * third), (2 * third, len(steps))]
-            found.append((ids[:cut], steps, spans))
+        for _ in range(3):
+            problem = domain.make(rng)
+            question = tokenizer.apply_chat_template(
+                [{"role": "user", "content": problem.question}],
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+            text = world.render_solution(problem, domain.solve(rng, problem))
+            ids, solution = tokenizer(question)["input_ids"], tokenizer(text)["input_ids"]
+            wrong = rng.sample(range(3, 500), 9)
+            found.append(
+                (ids + solution[:7], solution[7:40] + wrong, ((0, 12), (12, 33), (33, 42)))
+            )
     return found
+
+
+@pytest.mark.parametrize("served", ["tiny-target"], indirect=True)
+@pytest.mark.parametrize("name", list(PROBES))
+def test_scores_are_those_of_the_hf_engine(served: Served, name: str) -> None:
+    """Several steps judged in one pass, in a batch, by a probe that reads log-probabilities, too."""
+    own = probe(name)
+    seat = seated(own, frozenset(What))
+    assert isinstance(seat, Inside)
+    engine = Hf().load(str(served.folder))
+    queries, requests = [], []
+    for context, tokens, spans in chains():
+        query = Query("target", Context(len(queries), context), Sampling(), random.Random(0))
+        query.tokens, query.reads = tokens, own.reads(spans)
+        queries.append(query)
+        ask = ask_for(seat.reads(spans), len(context))
+        assert ask is not None
+        requests.append((context + tokens, ask, len(context) - 1))
+    answers = served.engine.generate(
+        input_ids=[ids for ids, _, _ in requests],
+        sampling_params=[ONE | {"custom_params": ask.params()} for _, ask, _ in requests],
+        return_logprob=own.features.logprobs,
+        logprob_start_len=[start for _, _, start in requests] if own.features.logprobs else None,
+    )
+    for query, (_, _, spans), answer in zip(queries, chains(), answers, strict=True):
+        expected = own.score(engine.answer([query])[0].values, query.reads, spans)
+        reads = seat.reads(spans)
+        found = seat.score(values(reads, answer["meta_info"]), reads, spans)
+        assert (found - expected).abs().max() < 1e-4
+        assert (found >= 0.25).tolist() == (expected >= 0.25).tolist()
+
+
+@pytest.mark.parametrize("served", ["tiny-target"], indirect=True)
+def test_a_probe_that_reads_logprobs_says_how_to_ask(served: Served) -> None:
+    ask = Ask(spans=((10, 20),), probe=probe("plus").digest)
+    ids = served.tokens(20, 9)
+    params = ONE | {"custom_params": ask.params()}
+    for further in ({}, {"return_logprob": True, "logprob_start_len": 10}):
+        answer = served.engine.generate(input_ids=ids, sampling_params=params, **further)
+        with pytest.raises(UserError, match="return_logprob=true and logprob_start_len=9"):
+            reply(answer["meta_info"])
