@@ -185,6 +185,7 @@ WAYS: dict[str, list[dict[str, Any]]] = {
     "eagle3": [{"tree": tree, **SIZE} for tree in ("chain", "sampled")],
     "medusa": [{"tree": "chain"}],
     "suffix": [{"datastore": "toy", "threshold": 1, "bias": 0}],
+    "hybrid": [{"sources": "rest,dresd,suffix", "sparse": "toy", "dense": "toy"}],
 }
 TOY_HEADS = {"eagle3": toy_eagle3, "medusa": toy_medusa}
 
