@@ -62,6 +62,7 @@ class Solver:
         if self.draft_text is not None and drafting is not None:
             known["draft"] = (drafting.model, self.draft_text.fingerprint)
         facts = KnownModels(known)
+        self.drafter, self.nested = self.drafter.bind(facts), self.nested.bind(facts)
         self.rule = self.rule.prepare(facts, config.split, config.temperature)
         if not self.nested.plain:
             self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
