@@ -99,6 +99,15 @@ class Read:
     probe: str = ""  # SCORE: the probe's digest, see ``artifacts.probe.Probe.digest``
 
 
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """Where a server may stop so that a boundary can look: hints that save tokens, never the decision."""
+
+    texts: tuple[str, ...] = ()  # a unit may end where one of these completes
+    patterns: tuple[str, ...] = ()  # likewise, as regular expressions
+    cap: int | None = None  # tokens in a unit at most
+
+
 class Boundary(Protocol):
     """Finds the ends of units while tokens stream by; one object for one stream."""
 
@@ -108,6 +117,12 @@ class Boundary(Protocol):
         After -1 the token that revealed the end is the first of the next unit.
         """
         ...
+
+
+def stops_of(boundary: Boundary | None) -> Stops:
+    """The hints of a boundary that has a ``stops``; one without is listened to all the same."""
+    stops = getattr(boundary, "stops", None)
+    return stops if isinstance(stops, Stops) else Stops()
 
 
 @dataclass(frozen=True, slots=True)
