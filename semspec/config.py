@@ -294,9 +294,15 @@ def check(config: RunConfig) -> None:
         )
     missing = wanted - engine.offers
     if missing:
+        does = sorted(
+            name
+            for name, known in registry.plugins("accept").items()
+            if known.cls.needs <= engine.offers
+        )
         raise UserError(
             f"accept={_name('accept', rule)} reads {_told(missing)}, which"
-            f" engine={_name('engine', engine)} cannot give: use engine=hf, or another rule"
+            f" engine={_name('engine', engine)} cannot give: use engine=hf, or a rule that does without"
+            f" ({', '.join(does)})"
         )
 
 

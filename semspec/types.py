@@ -278,6 +278,8 @@ class Round:
     note: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
     passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
+    fed: dict[str, int] = field(default_factory=dict)  # tokens that went through them, by role
+    cached: dict[str, int] = field(default_factory=dict)  # tokens of prefixes that did not have to
     units_kept: int = 0
     origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
     found: str = ""  # as in ``Draft``

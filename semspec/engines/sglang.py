@@ -90,7 +90,9 @@ class Sglang(EngineBase):
                 f"engine.{role}_url is missing: name a server of {expected.name}, or start one with"
                 " python -m semspec.launch"
             )
-        places: list[Place] = [Server(url, self.timeout, self.patience) for url in urls]
+        # with other replicas at hand, a lost one is not waited for
+        patience = self.patience if len(urls) == 1 else min(self.patience, 1.0)
+        places: list[Place] = [Server(url, self.timeout, patience) for url in urls]
         if not places:
             places = [Local(folder, self.arguments(role), self.timeout)]
         return SglangEngine(places, expected, read_stop_ids(folder), role, self.check)
