@@ -328,7 +328,7 @@ class BridgedEngine:
 
     def _value(self, query: Query, read: Read, value: Any, cut: int, units: int) -> Any:
         """One value: without what belongs to tokens cut away, in the target's columns."""
-        if read.what is What.POOLED:
+        if read.what in (What.POOLED, What.SCORE):
             return value if read.spans or not cut else value[:units]
         if read.what is What.ATTENTION:
             return value[:, : value.shape[1] - cut]

@@ -86,7 +86,9 @@ def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
     local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
     if not local:  # a snapshot's folder has the commit's name
         return ModelFacts(model.path, folder.name, "", layers, width, tokenizer)
-    name = model.path if model.path.startswith(EMBEDDED) else folder.resolve().name
+    folder = folder.resolve()
+    shipped = folder.parent == beside_package("hub_artifacts").resolve()  # however it was named
+    name = f"{EMBEDDED}{folder.name}" if shipped else folder.name
     return ModelFacts(name, None, weights_fingerprint(folder), layers, width, tokenizer)
 
 

@@ -9,7 +9,7 @@ whose docstring's first line is its help; ``semspec.registry`` finds it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +148,10 @@ class Rule(Protocol):
 
     def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Rule:
         """Loads what it was trained with, and refuses what does not belong to these models."""
+        ...
+
+    def on(self, offers: Mapping[Role, Collection[What]]) -> Rule:
+        """The prepared rule, reading what these engines offer; before anything else is asked of it."""
         ...
 
     def evidence(self) -> tuple[Read, ...]:

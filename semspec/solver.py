@@ -78,6 +78,7 @@ class Solver:
         except BaseException:
             self.close()
             raise
+        self.rule = self.rule.on({role: engine.offers for role, engine in self.engines.items()})
         self.driver = Driver(self.engines)
         self._contexts = 0
 
