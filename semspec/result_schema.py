@@ -52,6 +52,7 @@ _MODE: Mapping[str, Schema] = {  # figures of one mode
     "time": _object(dict.fromkeys(("draft", "verify", "write", "overhead"), _SHARE), nullable=True),
     "details": {"type": "object", "additionalProperties": {"type": "number"}},
     "reuse": {"type": ["object", "null"]},
+    "prefix_reuse": {"type": "object", "additionalProperties": _SHARE},  # by the model's role
 }
 _PROVENANCE = _object(
     {

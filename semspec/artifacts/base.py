@@ -82,6 +82,7 @@ class Artifact(ABC):
     tensors: dict[str, Tensor] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)  # card and plots, to be saved along
     name: str = "artifact"
+    parts: dict[str, Path] = field(default_factory=dict)  # further files, of any size, not loaded
 
     kind: ClassVar[str]
     version: ClassVar[int] = 1
@@ -171,7 +172,7 @@ class Artifact(ABC):
         texts = dict(self.texts)
         if CARD not in texts:
             texts[CARD] = _card.default(self, folder.name)
-        write(folder, self.config, self.tensors, texts, self.kind, self.version)
+        write(folder, self.config, self.tensors, texts, self.kind, self.version, self.parts)
 
     @classmethod
     def from_pretrained(
@@ -375,6 +376,7 @@ def write(
     texts: Mapping[str, str],
     kind: str | None = None,
     version: int | None = None,
+    parts: Mapping[str, Path] | None = None,
 ) -> None:
     """Writes an artifact beside its place first, so that the folder is old or new, never half."""
     beside = folder.with_name(f".{folder.name}.tmp")
@@ -390,6 +392,8 @@ def write(
         for name, data in contents.items():
             with replacing(beside / name) as fd:
                 _write_all(fd, data)
+        for name, path in (parts or {}).items():
+            shutil.copyfile(path, beside / name)
         _manifest.seal(beside, kind or str(config["kind"]), version or int(config["version"]))
         if folder.exists():
             old = folder.with_name(f".{folder.name}.old")

@@ -9,7 +9,7 @@ from typing import Any
 from semspec.errors import UserError
 from semspec.metrics import Interval
 from semspec.models import ModelConfig
-from semspec.provenance import without_folders
+from semspec.provenance import masked, without_folders
 from semspec.records import Line
 from semspec.report import charts, words
 from semspec.report.html import clipped, esc, notes, page, section, table
@@ -265,7 +265,7 @@ def origin(run: Run) -> str:
         else ""
     )
     options = [
-        [f"<code>{esc(k)}</code>", f"<code>{clipped(without_folders(str(v)), 300)}</code>"]
+        [f"<code>{esc(k)}</code>", f"<code>{clipped(_public(k, v), 300)}</code>"]
         for k, v in run.options.items()
         if not k.startswith("plugins.")
     ]
@@ -275,6 +275,11 @@ def origin(run: Run) -> str:
         else ""
     )
     return f'<dl class="facts">{rows}</dl>{shown}{every}'
+
+
+def _public(name: str, value: Any) -> str:
+    """An option's value without paths of this machine, and without what looks like a credential."""
+    return without_folders(masked([f"{name}={value}"])[0].partition("=")[2])
 
 
 def quoted(word: str) -> str:
