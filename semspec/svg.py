@@ -266,10 +266,9 @@ def _points(
     out.append(
         f'<g class="fill{colour}" fill="{ink}" fill-opacity="{opacity:g}">{"".join(circles)}</g>'
     )
-    down = series.radius + 12 if series.below else -series.radius
+    down, anchor = (series.radius + 12, "start") if series.below else (-series.radius - 3, "middle")
     out += [
-        f'<text class="name" x="{a + series.radius + 3:.1f}" y="{b + down:.1f}">'
-        f"{escape(name)}</text>"
+        f'<text class="name" x="{a:.1f}" y="{b + down:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
         for (a, b), name in zip(placed, series.names, strict=False)
     ]
     return out

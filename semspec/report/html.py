@@ -38,6 +38,11 @@ def clipped(text: str, most: int) -> str:
     return f"{esc(text[:head])}{gone}{esc(text[-(most - head) :])}"
 
 
+def breakable(name: str) -> str:
+    """A name made of options, escaped, which may go on in the next line after each of them."""
+    return esc(name).replace(",", ",<wbr>")
+
+
 def section(name: str, title: str, body: Iterable[str], lead: str = "") -> str:
     """A part of the page with a heading that can be linked to; nothing, where there is no body."""
     inside = "\n".join(part for part in body if part)

@@ -12,7 +12,7 @@ from semspec.models import ModelConfig
 from semspec.provenance import masked, without_folders
 from semspec.records import Line
 from semspec.report import charts, words
-from semspec.report.html import clipped, esc, notes, page, section, table
+from semspec.report.html import breakable, clipped, esc, notes, page, section, table
 from semspec.report.rounds import Decode, read_rounds
 from semspec.report.runs import Run
 from semspec.report.transcripts import LEGEND, Limits, choose, problem
@@ -141,7 +141,7 @@ def _head(run: Run) -> str:
         ),
     ]  # fmt: skip
     return (
-        f'<div class="head"><h1>{esc(run.name)}{state}</h1>'
+        f'<div class="head"><h1>{breakable(run.name)}{state}</h1>'
         f'<p class="method"><code>{esc(run.method)}</code></p>'
         f'<p class="target">target {esc(run.target or "unknown")}'
         f" · {esc(run.plugins.get('benchmark', 'benchmark unknown'))}, {run.done:,} problems"

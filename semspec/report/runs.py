@@ -170,7 +170,8 @@ def read_sweep(folder: Path) -> list[Run]:
     return runs
 
 
-def sweep_state(folder: Path) -> Mapping[str, Any]:
-    """What the sweep says of itself, if it says anything."""
-    told = read_json(folder / "status.json")
-    return told if isinstance(told, dict) else {}
+def jobs_planned(folder: Path) -> int | None:
+    """How many jobs a sweep has, also those that have not begun; None where it does not say."""
+    told = read_json(folder / "sweep.json")
+    listed = told.get("jobs") if isinstance(told, dict) else None
+    return len(listed) if isinstance(listed, list) else None

@@ -10,9 +10,9 @@ from urllib.parse import quote
 from semspec import terminal
 from semspec.provenance import without_folders
 from semspec.report import words
-from semspec.report.html import clipped, esc, figure, notes, page, section, table
+from semspec.report.html import breakable, clipped, esc, figure, notes, page, section, table
 from semspec.report.page import REPORT, origin
-from semspec.report.runs import SAME_PROBLEMS, SAME_TARGET, Run, sweep_state
+from semspec.report.runs import SAME_PROBLEMS, SAME_TARGET, Run, jobs_planned
 from semspec.significance import ALPHA, holm
 from semspec.svg import Plot
 
@@ -24,6 +24,8 @@ def sweep_page(folder: Path, runs: Sequence[Run]) -> str:
     """The page of a folder of runs."""
     numbered = list(enumerate(runs, 1))
     groups = comparable(numbered)
+    shared, names = shared_options(runs)
+    short = dict(enumerate(names, 1))
     adjusted = holm([run.result["pass_at_1_p"] for run in runs])
     planes, tables = [], []
     for told, group in groups.items():
@@ -32,14 +34,14 @@ def sweep_page(folder: Path, runs: Sequence[Run]) -> str:
         planes += [heading, plane] if plane else []
         front = {number for number, _ in pareto(group)}
         marks = {number: adjusted[number - 1] for number, _ in group}
-        tables += [heading, _jobs(group, front, marks)]
+        tables += [heading, _jobs(group, short, front, marks)]
     lead = (
         "Speed is against the target alone on the same problems in the same run. <strong>Bold</strong> jobs are on the"
         " front. A star: pass@1 differs from the target's alone (McNemar, p below 0.05 after Holm's"
         f" correction for {sum(p is not None for p in adjusted)} comparisons)."
     )
     body = [
-        _head(folder, runs, groups),
+        _head(folder, runs, groups, shared),
         section("plane", "Quality and speed", planes),
         section("table", "Jobs", tables, lead),
         section("origin", "Origin", [_origins(runs)]),
@@ -178,12 +180,26 @@ def _drawn(
     return plot.svg().replace("<svg ", f'<svg class="{kind}" ', 1)
 
 
-def _jobs(group: Group, front: set[int], marks: Mapping[int, float | None]) -> str:
+def shared_options(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """What all jobs were given, and each job's name without it."""
+    parts = [list(run.overrides) or run.name.split(",") for run in runs]
+    if not all("=" in part for own in parts for part in own):  # names of another kind
+        return [], [run.name for run in runs]
+    shared = [part for part in parts[0] if all(part in own for own in parts)]
+    rest = [[part for part in own if part not in shared] for own in parts]
+    if len(runs) == 1 or not all(rest):
+        return [], [run.name for run in runs]
+    return shared, [", ".join(own) for own in rest]
+
+
+def _jobs(
+    group: Group, short: Mapping[int, str], front: set[int], marks: Mapping[int, float | None]
+) -> str:
     head = ("job", "speed-up [95 %]", "pass@1 [95 %]", "lost / won", "accepted", "tau", "tokens/s", "problems")  # fmt: skip
     rows = []
     for number, run in group:
         r = run.result
-        name = esc(run.name).replace(",", ",<wbr>")
+        name = breakable(short[number])
         if run.job and (run.folder / REPORT).is_file():
             name = f'<a href="{quote(run.job)}/{REPORT}">{name}</a>'
         name = f"{number}. {name}"
@@ -222,12 +238,15 @@ def _star(p: float | None) -> str:
     return f'<abbr title="differs from the target alone, {words.p_value(p)} after Holm">*</abbr>'
 
 
-def _head(folder: Path, runs: Sequence[Run], groups: Mapping[str, Group]) -> str:
+def _head(
+    folder: Path, runs: Sequence[Run], groups: Mapping[str, Group], shared: Sequence[str]
+) -> str:
+    words = " ".join(map(without_folders, shared))
+    given = f'<p class="method"><code>{esc(words)}</code></p>' if words else ""
     states = Counter(run.state for run in runs)
     told = ", ".join(f"{count} {state}" for state, count in states.most_common())
-    own = sweep_state(folder)
-    total = own.get("total")
-    known = f", of {total}" if isinstance(total, int) and total > len(runs) else ""
+    planned = jobs_planned(folder) or 0
+    known = f" of {planned}" if planned > len(runs) else ""
     remarks = []
     if any(not run.finished for run in runs):
         remarks.append(
@@ -245,8 +264,8 @@ def _head(folder: Path, runs: Sequence[Run], groups: Mapping[str, Group]) -> str
             "the jobs ran on different machines: speed-ups are each against the target on its own"
         )
     return (
-        f'<div class="head"><h1>{esc(folder.name)}</h1>'
-        f'<p class="target">{_jobs_told(len(runs))}{known}: {esc(told)}</p>{notes(remarks)}</div>'
+        f'<div class="head"><h1>{breakable(folder.name)}</h1>{given}'
+        f'<p class="target">{len(runs)}{known} job{"" if max(len(runs), planned) == 1 else "s"}: {esc(told)}</p>{notes(remarks)}</div>'
     )
 
 

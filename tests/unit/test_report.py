@@ -17,7 +17,7 @@ from semspec.report.html import clipped, esc
 from semspec.report.page import run_page
 from semspec.report.rounds import read_rounds
 from semspec.report.runs import read_run, read_sweep
-from semspec.report.sweep import comparable, pareto, sweep_page
+from semspec.report.sweep import comparable, pareto, shared_options, sweep_page
 from semspec.report.transcripts import choose
 from semspec.report.write import write_run
 from semspec.result_schema import SCHEMA
@@ -220,6 +220,16 @@ def test_only_finished_jobs_of_one_kind_make_the_front(tmp_path: Path) -> None:
         "engine=other": 1,
     }
     assert [number for number, _ in pareto(groups["engine=hf"])] == [2, 3]
+
+
+def test_names_leave_out_what_all_jobs_have(tmp_path: Path) -> None:
+    for name in ("accept=a,problems=2", "accept=b,problems=2"):
+        make_run(tmp_path / name, 2)
+    runs = read_sweep(tmp_path)
+    assert shared_options(runs) == (["problems=2"], ["accept=a", "accept=b"])
+    assert shared_options(runs[:1]) == ([], ["accept=a,problems=2"])
+    runs[0].job = "first"
+    assert shared_options(runs) == ([], ["first", "accept=b,problems=2"])
 
 
 def test_sentences_claim_no_more_than_the_data() -> None:
