@@ -246,7 +246,9 @@ def _head(
     states = Counter(run.state for run in runs)
     told = ", ".join(f"{count} {state}" for state, count in states.most_common())
     planned = jobs_planned(folder) or 0
-    known = f" of {planned}" if planned > len(runs) else ""
+    whole = (
+        f"{len(runs)} of {_jobs_told(planned)}" if planned > len(runs) else _jobs_told(len(runs))
+    )
     remarks = []
     if any(not run.finished for run in runs):
         remarks.append(
@@ -265,7 +267,7 @@ def _head(
         )
     return (
         f'<div class="head"><h1>{breakable(folder.name)}</h1>{given}'
-        f'<p class="target">{len(runs)}{known} job{"" if max(len(runs), planned) == 1 else "s"}: {esc(told)}</p>{notes(remarks)}</div>'
+        f'<p class="target">{whole}: {esc(told)}</p>{notes(remarks)}</div>'
     )
 
 

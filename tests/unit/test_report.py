@@ -110,6 +110,10 @@ def test_what_a_sweep_says_of_its_jobs_is_read(tmp_path: Path) -> None:
     assert runs[1].error == "no x here" and runs[1].overrides == ("seed=1",)
     page = sweep_page(tmp_path / "s", runs)
     assert "failed: no x here" in page and "1 finished, 1 failed" in page
+    write_json(
+        tmp_path / "s" / "sweep.json", {"jobs": [{"job": name} for name in ("one", "two", "three")]}
+    )
+    assert "2 of 3 jobs: 1 finished, 1 failed" in sweep_page(tmp_path / "s", runs)
 
 
 # --- rounds ---
