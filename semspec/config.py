@@ -223,7 +223,8 @@ def _targets(presets: str | None) -> list[str]:
     """The models that presets of ``conf/model`` name; an unknown preset is refused later."""
     names = (presets or defaults()["model"]).split(",")
     files = [CONF / "model" / f"{name}.yaml" for name in names]
-    return [str(OmegaConf.load(file).get("path")) for file in files if file.is_file()]
+    found: list[Any] = [OmegaConf.load(file) for file in files if file.is_file()]
+    return [str(preset.get("path")) for preset in found]
 
 
 def quoted(text: str) -> str:
