@@ -238,7 +238,7 @@ def test_what_was_salvaged_is_the_drafts() -> None:
         ("target", "y=04.\n\n", False),
     ]
     lines = shown(transcript(made)).splitlines()
-    assert "D│ salvaged" in lines[0] and lines[1].startswith("D+T       │ Next, y=04.")
+    assert "D│ salvaged" in lines[0] and lines[1].startswith("D+T      │ Next, y=04.")
     assert "\x1b[4;36mNext, " in coloured(transcript(made))  # underlined
     tokens = [Round(drafted=[1], ends=[1], written=[1])]  # no step, so nothing is salvaged
     assert not any(p.salvaged for p in pieces(tokens, decode, "tokens"))
