@@ -16,7 +16,7 @@ from semspec.report.html import breakable, esc, notes, page, section, table
 from semspec.report.origin import origin
 from semspec.report.rounds import Decode, read_rounds
 from semspec.report.runs import Run
-from semspec.report.transcripts import LEGEND, Limits, choose, problem
+from semspec.report.transcripts import Limits, choose, legend, problem
 from semspec.terminal import interval, number, percent, result_rows, significant
 from semspec.terminal import notes as told_notes
 
@@ -71,7 +71,7 @@ def _page(run: Run, limits: Limits) -> str:
         _head(run),
         section("figures", "Figures", [_beside(_figures(run), charts.time_split(result) + charts.speeds(walls)), notes(run_notes(run))]),
         section("charts", "Charts", ['<div class="charts">' + "\n".join(filter(None, drawings)) + "</div>"] if any(drawings) else []),
-        section("transcripts", "Transcripts", [_browser(shown)] if shown else [], lead),
+        section("transcripts", "Transcripts", [_browser(run, shown)] if shown else [], lead),
         section("origin", "Origin", [origin(run)]),
     ]  # fmt: skip
     return page(f"{run.name}: semspec report", "report of a run", body, PARTS)
@@ -232,6 +232,6 @@ def _transcripts(
     return kept
 
 
-def _browser(shown: Sequence[str]) -> str:
+def _browser(run: Run, shown: Sequence[str]) -> str:
     switch = '<p class="switch"><label><input type="checkbox" id="with-rejected" checked> show what was rejected</label></p>'
-    return LEGEND + switch + "\n".join(shown)
+    return legend(run.config.get("salvage") is True) + switch + "\n".join(shown)

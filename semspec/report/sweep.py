@@ -143,7 +143,7 @@ def _jobs(
         name = breakable(short[number])
         if run.job and (run.folder / REPORT).is_file():
             name = f'<a href="{quote(run.job)}/{REPORT}">{name}</a>'
-        name = f"{number}. {name}"
+        name = f"{number}.&nbsp;{name}"
         if not run.finished:
             told = f"{run.state}: {run.error}" if run.error else run.state
             name += f'<br><small class="state">{clipped(told, 300)}</small>'
