@@ -213,8 +213,7 @@ def _head(
 
 
 def _machine(run: Run) -> str:
-    machine = run.provenance.get("machine") or {}
-    return str({name: machine.get(name) for name in ("cpu", "gpus", "threads")})
+    return str({name: run.machine.get(name) for name in ("cpu", "gpus", "threads")})
 
 
 def _origins(runs: Sequence[Run]) -> str:
