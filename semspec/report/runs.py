@@ -53,7 +53,7 @@ class Run:
     folder: Path
     config: Mapping[str, Any]
     result: Mapping[str, Any]  # as in result.json; of an unfinished run, of what is there
-    state: str  # finished, running, interrupted, failed, killed, waiting
+    state: str  # finished, running, failed, killed, waiting
     done: int
     total: int | None
     error: str = ""
@@ -141,11 +141,11 @@ def read_run(folder: Path) -> Run:
 
     seed = config.get("seed")
     whole = metrics.summarise(lines(), seed=seed if isinstance(seed, int) else 0)
-    state = str(status.get("state") or ("interrupted" if counts[True] else "waiting"))
+    state = str(status.get("state") or ("killed" if counts[True] else "waiting"))
     if result is not None:
         state = "finished"
     elif state == "finished":  # its result was deleted, or cannot be read
-        state = "interrupted"
+        state = "killed"
     origin = mapping(result).get("provenance")
     if result is None or not _sound(result):  # an older one lacks figures of today
         result = whole
