@@ -45,6 +45,7 @@ DRAFTERS = (
     "logitspec",
     "hybrid",
 )
+CORPUS_DRAFTERS = ("rest", "dresd")  # of the embedded pair's datastores
 
 
 def repeating_text(length: int, rng: random.Random) -> list[int]:
