@@ -303,7 +303,11 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
 
 def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
     """Exactly the tensors of the layout, every number finite."""
-    path = folder / TENSORS
+    return read_tensor_file(folder / TENSORS, layout)
+
+
+def read_tensor_file(path: Path, layout: Layout) -> dict[str, Tensor]:
+    """The same of a file by any name."""
     try:
         check_header(path)
         with safe_open(path, framework="pt") as file:
@@ -324,11 +328,23 @@ def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
                     raise UserError(f"{path}: {name} is {tensor.dtype}, not {types[0]}")
                 tensors[name] = tensor
     except FileNotFoundError as error:
-        raise UserError(f"{folder} has no {TENSORS}") from error
+        raise UserError(f"{path.parent} has no {path.name}") from error
     except (SafetensorError, OSError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
     check_finite(path, tensors)
     return tensors
+
+
+def tensor_names(path: Path) -> set[str]:
+    """The names of a file's tensors."""
+    try:
+        check_header(path)
+        with safe_open(path, framework="pt") as file:
+            return set(file.keys())
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} has no {path.name}") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {first_line(error)}") from error
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
