@@ -107,7 +107,9 @@ def test_it_goes_on_where_it_was_broken_off(
     """Broken off at every file that it writes, each time a little later: the same bytes in the end."""
     monkeypatch.setattr(corpus, "AS_IS", 3)
     options = ["responses=as_is", "problems=7", "seed=5", "quiet=true"]
-    options += ["shard=1000", "depth=8"] if kind == "sparse" else ["dims=4", "fit=200", "longest=60"]
+    options += (
+        ["shard=1000", "depth=8"] if kind == "sparse" else ["dims=4", "fit=200", "longest=60"]
+    )
     main([f"kind={kind}", *options, f"folder={tmp_path / 'whole'}", f"out={tmp_path / 'a' / 'it'}"])
     broken = [f"kind={kind}", *options, f"folder={tmp_path / 'broken'}", f"out={tmp_path / 'b' / 'it'}"]  # fmt: skip
     written = 0
