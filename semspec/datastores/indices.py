@@ -110,7 +110,7 @@ class Scann:
 
     @classmethod
     def load(cls, files: Files) -> Scann:
-        """ScaNN reads a folder; this one holds nothing else, so that its reader meets no pickle."""
+        """ScaNN reads a folder, and more of it than it wrote; this one holds what it wrote and nothing else."""
         module = _imported("scann")
         if set(files) != SCANN_FILES:
             raise ValueError("it is no index of ScaNN's")
