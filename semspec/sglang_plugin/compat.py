@@ -179,6 +179,13 @@ class Watcher(Protocol):
         ...
 
 
+class _Once(list[Any]):
+    """A request's own values, where SGLang cuts them as if there was one for each token."""
+
+    def __getitem__(self, at: Any) -> Any:
+        return list(self) if isinstance(at, slice) and not at.start else super().__getitem__(at)
+
+
 class Reading:
     """The hooks by which a watcher reads, and what SGLang's objects mean to it.
 
@@ -200,9 +207,13 @@ class Reading:
         self.captures = since("0.5.22")
 
     def hooks(self) -> list[Hook]:
+        if not since("0.5.15"):
+            raise UserError(
+                "SGLang 0.5.14 may give one request's value to another: use a later one"
+            )
         runner = "model_executor.model_runner.ModelRunner"
         graphs = "model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
-        streamer = "managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
+        parts = "managers.scheduler_components"
         hooks = [
             Hook(f"{runner}.load_model", self._loaded, "AFTER"),
             Hook(f"{runner}.forward", self._forward, "AROUND"),
@@ -214,8 +225,12 @@ class Reading:
         if self.captures:
             captured = "layers.aux_hidden_states.AuxHiddenStateList.capture"
             hooks.append(Hook(captured, self._capture, "AROUND"))
-            once = f"{streamer}.is_request_level_customized_info_key"
+            once = f"{parts}.output_streamer.SchedulerOutputStreamer"
+            once += ".is_request_level_customized_info_key"
             hooks.append(Hook(once, self._is_once, "AFTER"))
+        else:
+            kept = f"{parts}.batch_result_processor.SchedulerBatchResultProcessor"
+            hooks.append(Hook(f"{kept}._maybe_collect_customized_info", self._kept, "AFTER"))
         return hooks
 
     def _loaded(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
@@ -362,6 +377,11 @@ class Reading:
         if reading is not None and reading.layers:
             return False
         return original(runner, batch, *args, **kwargs)
+
+    def _kept(self, result: Any, processor: Any, index: int, req: Any, logits: Any) -> None:
+        told = req.customized_info or {}
+        if self.key in told:
+            told[self.key] = _Once(told[self.key])
 
     def _is_once(self, result: Any, streamer: Any, key: str) -> bool | None:
         """The reply belongs to the request, not to a token: it comes without a token, too."""
