@@ -12,7 +12,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from semspec.errors import UserError
-from semspec.hub import locate
+from semspec.hub import MODEL, WITHOUT_WEIGHTS, locate
 from semspec.types import Role
 
 PACKAGE = Path(__file__).parent
@@ -38,9 +38,9 @@ class ModelConfig:
             return str(beside_package("hub_artifacts") / self.path.removeprefix(EMBEDDED))
         return self.path
 
-    def fetch(self) -> Path:
+    def fetch(self, weights: bool = True) -> Path:
         """The local folder; a Hub repository is downloaded first, where it is not yet."""
-        return locate(self.location, self.revision)
+        return locate(self.location, self.revision, MODEL if weights else WITHOUT_WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)

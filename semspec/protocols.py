@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from semspec.models import ModelConfig, ModelFacts
 from semspec.types import (
@@ -180,6 +181,18 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Concurrent(Engine, Protocol):
+    """An engine that takes a query at any time, whatever else is under way: a server.
+
+    ``forget`` then also gives up what is still under way for a context.
+    """
+
+    def submit(self, query: Query) -> Future[Answer]:
+        """Returns at once; the answer comes when it is there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
