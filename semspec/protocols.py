@@ -150,6 +150,10 @@ class Rule(Protocol):
         """Loads what it was trained with, and refuses what does not belong to these models."""
         ...
 
+    def probes(self) -> Mapping[Role, tuple[str, ...]]:
+        """Probes that an engine which offers ``score`` must hold for the prepared rule, by role."""
+        ...
+
     def on(self, offers: Mapping[Role, Collection[What]]) -> Rule:
         """The prepared rule, reading what these engines offer; before anything else is asked of it."""
         ...

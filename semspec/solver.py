@@ -83,7 +83,9 @@ class Solver:
         self._contexts = 0
 
     def _load(self, folder: Path, text: Text, role: Role) -> Engine:
-        engine: Engine = self.config.engine.load(str(folder), role=role)
+        engine: Engine = self.config.engine.load(
+            str(folder), role=role, probes=self.rule.probes().get(role, ())
+        )
         engine.stop_ids |= (
             text.stop_ids
         )  # a tokenizer may name an end that the weights' files do not

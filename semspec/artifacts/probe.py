@@ -87,6 +87,7 @@ class Probe(base.Artifact):
     """
 
     name: str = "probe"
+    source: str = ""  # what it can be loaded by again
 
     kind: ClassVar[str] = "probe"
     schema: ClassVar[Schema] = SCHEMA

@@ -30,6 +30,10 @@ class RuleBase:
         """Loads what it was trained with and refuses what does not belong to these models."""
         return self
 
+    def probes(self) -> Mapping[Role, tuple[str, ...]]:
+        """Probes that an engine which scores by itself must hold for the prepared rule."""
+        return {}
+
     def on(self, offers: Mapping[Role, Collection[What]]) -> Any:
         """The prepared rule, reading what these engines offer."""
         return self

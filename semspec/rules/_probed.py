@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -38,6 +39,7 @@ class Probed(RuleBase):
         """The probe of a role: ``given`` (a folder, embedded/NAME, owner/name[@revision]) or indexed."""
         place, revision = (given, None) if given else _indexed(model, role, features, split)
         probe = Probe.load(place, revision)
+        probe.source = f"{place}@{revision}" if revision else place
         probe.check(
             model,
             split=split,
@@ -46,6 +48,12 @@ class Probed(RuleBase):
             allow_mismatch=self.allow_mismatch,
         )
         return probe
+
+    def probes(self) -> Mapping[Role, tuple[str, ...]]:
+        """Where each role's probe came from; of a prepared rule."""
+        roles: tuple[Role, ...] = ("target", "draft")
+        held = {role: getattr(self, role, None) for role in roles}
+        return {role: (p.source,) for role, p in held.items() if isinstance(p, Probe)}
 
     def open(self, kit: Kit) -> StepSession:
         raise AssertionError("prepare() comes first")
