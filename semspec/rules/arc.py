@@ -24,7 +24,8 @@ from semspec.models import ModelFacts, beside_package
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.rules import _prune
-from semspec.rules._arc import Constants, bounds, distance, lts, margin, normalised_entropy
+from semspec.rules._acceptance import without_gaps
+from semspec.rules._arc import Constants, distance, loose_nodes, normalised_entropy
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.rules._whitened import Whitened
 from semspec.trim import depths, keep_nodes
@@ -228,33 +229,27 @@ class ArcSession(LosslessSession):
         places = torch.tensor((yield from known.places(both, context, self.kit, p.shape[-1])))
         rows = known.rows[places.to(p.device)]
         count = len(draft.tokens)
-        distances = distance(rows[:count], rows[count:])
-        margins = margin(best.values[judged_by], p[judged_by, scored.tokens])
         by = setting.constants
         if setting.buckets is not None:
             depth = (
                 range(count) if draft.parents is None else [d - 1 for d in depths(draft.parents)]
             )
             by = setting.buckets.of(torch.tensor(depth, device=p.device), entropy)
-        u = bounds(distances, margins, by)
         stops = self.kit.stop_ids
         ends = [
             a != b and (a in stops or b in stops) for a, b in zip(both, both[count:], strict=False)
         ]
-        if any(ends):  # an end of text has no next step that could be compared
-            u[torch.tensor(ends, device=u.device)] = math.inf
-        self.loose = lts(u, by.tau) >= self.theta
+        self.loose = loose_nodes(
+            distance(rows[:count], rows[count:]),
+            best.values[judged_by],
+            p[judged_by, scored.tokens],
+            torch.tensor(ends, device=p.device),
+            by,
+            self.theta,
+        )
         if not self.rule.resume:
-            self.loose = _without_gaps(self.loose, draft.parents)
+            parents = range(-1, count - 1) if draft.parents is None else draft.parents
+            self.loose = without_gaps(self.loose, torch.tensor(parents, device=p.device))
 
     def loosely(self, context: Context, scored: Scored) -> Tensor | None:
         return self.loose
-
-
-def _without_gaps(loose: Tensor, parents: list[int] | None) -> Tensor:
-    """Nodes that are loosely accepted, and so are all their ancestors."""
-    flags = loose.tolist()
-    for node in range(len(flags)):
-        parent = node - 1 if parents is None else parents[node]
-        flags[node] = flags[node] and (parent < 0 or flags[parent])
-    return torch.tensor(flags, device=loose.device)
