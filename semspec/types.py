@@ -79,6 +79,7 @@ class What(enum.Enum):
     LOGPROBS = "logprobs"  # [tokens] raw log-probability of each scored or generated token
     HIDDEN = "hidden"  # [rows, layers, width]; layers as in transformers' hidden_states
     POOLED = "pooled"  # [spans, layers, width] over each span's own tokens, reduced in the pass
+    SCORE = "score"  # [spans] what the probe named says of each span, where the engine holds it
     EMBEDDINGS = "embeddings"  # [tokens, width] rows of the input embedding table; no pass needed
     ATTENTION = "attention"  # [layers, rows, positions] attention weights, averaged over heads
 
@@ -92,8 +93,10 @@ class Read:
     # HIDDEN, ATTENTION: (): the last; POOLED: (): all and the embeddings. Of states, 0 is the
     # embeddings and -1 the last layer after the final norm
     layers: tuple[int, ...] = ()
-    spans: tuple[tuple[int, int], ...] = ()  # POOLED over scored tokens; when generating, each unit
+    # POOLED, SCORE: over scored tokens; when generating, each unit
+    spans: tuple[tuple[int, int], ...] = ()
     reduce: Literal["mean", "max", "last"] = "mean"  # POOLED
+    probe: str = ""  # SCORE: the probe's digest, see ``artifacts.probe.Probe.digest``
 
 
 class Boundary(Protocol):

@@ -27,7 +27,7 @@ class Hf:
     max_context: int = 0  # positions; 0: as many as the model was trained for
     chunk: int = 1024  # tokens of a long prompt that go through the model at a time
 
-    offers: ClassVar[frozenset[What]] = frozenset(What)
+    offers: ClassVar[frozenset[What]] = frozenset(What) - {What.SCORE}
 
     def __post_init__(self) -> None:
         if self.threads < 0 or self.chunk < 1:

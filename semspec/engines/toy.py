@@ -191,7 +191,7 @@ class Toy:
     likeness: float = 0.6  # how much the draft resembles the target, 0 to 1
     stop: bool = False  # whether the last token ends the text
 
-    offers: ClassVar[frozenset[What]] = frozenset(What) - {What.ATTENTION}
+    offers: ClassVar[frozenset[What]] = frozenset(What) - {What.ATTENTION, What.SCORE}
 
     def load(self, folder_or_repo: str, revision: str | None = None) -> ToyEngine:
         raise UserError(
