@@ -66,16 +66,16 @@ class Calibrated(TokenRule):
         self, model: ModelFacts, temperature: float
     ) -> tuple[Setting, ArcCalibration | None, int]:
         """What is known of the model at this temperature, and where it stands in its calibration."""
-        entry = _entry(self.calibration, model)
-        if "path" not in entry:  # published constants: sigma comes from the model itself
-            if entry["model"] != model.name and not self.allow_mismatch:
+        known = entry(self.calibration, model.name)
+        if "path" not in known:  # published constants: sigma comes from the model itself
+            if known["model"] != model.name and not self.allow_mismatch:
                 raise UserError(
-                    f"{entry['name']} is for {entry['model']}, the model is {model.name}: calibrate it"
+                    f"{known['name']} is for {known['model']}, the model is {model.name}: calibrate it"
                     " with python -m semspec.calibrate, or set accept.allow_mismatch=true"
                 )
-            by = Constants(*(float(entry[name]) for name in ("c_s", "alpha_kappa", "tau")))
+            by = Constants(*(float(known[name]) for name in ("c_s", "alpha_kappa", "tau")))
             return Setting(temperature, by), None, 0
-        told = ArcCalibration.load(entry["path"], entry.get("revision"))
+        told = ArcCalibration.load(known["path"], known.get("revision"))
         told.check(model, allow_mismatch=self.allow_mismatch)
         at = told.at(temperature, self.allow_mismatch)
         return told.settings[at], told, at
@@ -84,16 +84,17 @@ class Calibrated(TokenRule):
         raise AssertionError("prepare() comes first")
 
 
-def _entry(given: str | None, model: ModelFacts) -> dict[str, Any]:
+def entry(given: str | None, model: str) -> dict[str, Any]:
+    """What is known by that name, else of that model: an entry of conf/arc.yaml, or a path."""
     index: Any = OmegaConf.to_container(OmegaConf.load(beside_package("conf") / "arc.yaml"))
     if given is not None:
-        named = next((entry for entry in index if entry["name"] == given), None)
+        named = next((known for known in index if known["name"] == given), None)
         return named or {"path": given}
-    for entry in index:
-        if entry["model"] == model.name:
-            return dict(entry)
+    for known in index:
+        if known["model"] == model:
+            return dict(known)
     raise UserError(
-        f"{model.name} has no calibration for ARC-Decode: make one with python -m semspec.calibrate"
+        f"{model} has no calibration for ARC-Decode: make one with python -m semspec.calibrate"
         " and name it with accept.calibration=FOLDER, or use accept=lossless"
     )
 
