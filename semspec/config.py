@@ -287,11 +287,22 @@ def check(config: RunConfig) -> None:
                 f"{group}={_name(group, drafter)} reads {_told(lacking)} of the target, which"
                 f" engine={_name('engine', engine)} cannot give: use engine=hf, or another drafter"
             )
+    if others := sorted(set(rule.models()) - engine.roles):
+        raise UserError(
+            f"accept={_name('accept', rule)} asks a model of its own ({', '.join(others)}), which"
+            f" engine={_name('engine', engine)} does not run: use engine=hf, or another rule"
+        )
     missing = wanted - engine.offers
     if missing:
+        does = sorted(
+            name
+            for name, known in registry.plugins("accept").items()
+            if known.cls.needs <= engine.offers
+        )
         raise UserError(
             f"accept={_name('accept', rule)} reads {_told(missing)}, which"
-            f" engine={_name('engine', engine)} cannot give: use engine=hf, or another rule"
+            f" engine={_name('engine', engine)} cannot give: use engine=hf, or a rule that does without"
+            f" ({', '.join(does)})"
         )
 
 

@@ -99,6 +99,15 @@ class Read:
     probe: str = ""  # SCORE: the probe's digest, see ``artifacts.probe.Probe.digest``
 
 
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """Where a server may stop so that a boundary can look: hints that save tokens, never the decision."""
+
+    texts: tuple[str, ...] = ()  # a unit may end where one of these completes
+    patterns: tuple[str, ...] = ()  # likewise, as regular expressions
+    cap: int | None = None  # tokens in a unit at most
+
+
 class Boundary(Protocol):
     """Finds the ends of units while tokens stream by; one object for one stream."""
 
@@ -108,6 +117,12 @@ class Boundary(Protocol):
         After -1 the token that revealed the end is the first of the next unit.
         """
         ...
+
+
+def stops_of(boundary: Boundary | None) -> Stops:
+    """The hints of a boundary that has a ``stops``; one without is listened to all the same."""
+    stops = getattr(boundary, "stops", None)
+    return stops if isinstance(stops, Stops) else Stops()
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +278,8 @@ class Round:
     note: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
     passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
+    fed: dict[str, int] = field(default_factory=dict)  # tokens that went through them, by role
+    cached: dict[str, int] = field(default_factory=dict)  # tokens of prefixes that did not have to
     units_kept: int = 0
     origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
     found: str = ""  # as in ``Draft``

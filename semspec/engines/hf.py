@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.hub import locate
 from semspec.registry import register
-from semspec.types import What
+from semspec.types import Role, What
 
 if TYPE_CHECKING:
     from semspec.engines._lean.engine import HfEngine
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 @register("engine", "hf")
 @dataclass(frozen=True, kw_only=True)
-class Hf:
+class Hf(EngineBase):
     """Llama, Mistral, Qwen2 and Qwen3 models from safetensors, in this process (CPU or CUDA)."""
 
     dtype: str = "auto"  # fp32, bf16; auto: fp32 on a CPU, bf16 on CUDA
@@ -35,7 +37,13 @@ class Hf:
                 f"threads={self.threads}, chunk={self.chunk}: threads is at least 0, chunk 1"
             )
 
-    def load(self, folder_or_repo: str, revision: str | None = None) -> HfEngine:
+    def load(
+        self,
+        folder_or_repo: str,
+        revision: str | None = None,
+        role: Role = "target",
+        probes: Sequence[str] = (),
+    ) -> HfEngine:
         """The engine of one model, from a folder or a Hub repository at a revision."""
         import torch  # here, so that listing plugins stays quick
 

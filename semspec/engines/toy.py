@@ -15,10 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.registry import register
 from semspec.sampling import draw, probabilities
-from semspec.types import Answer, Context, Query, Read, Sampling, What
+from semspec.types import Answer, Context, Query, Read, Role, Sampling, What
 
 
 class ToyEngine:
@@ -183,7 +184,7 @@ class ToyEngine:
 
 @register("engine", "toy")
 @dataclass(frozen=True, kw_only=True)
-class Toy:
+class Toy(EngineBase):
     """Two small Markov models with a known law: for tests and for trying out rules."""
 
     vocabulary: int = 5
@@ -193,7 +194,13 @@ class Toy:
 
     offers: ClassVar[frozenset[What]] = frozenset(What) - {What.ATTENTION, What.SCORE}
 
-    def load(self, folder_or_repo: str, revision: str | None = None) -> ToyEngine:
+    def load(
+        self,
+        folder_or_repo: str,
+        revision: str | None = None,
+        role: Role = "target",
+        probes: Sequence[str] = (),
+    ) -> ToyEngine:
         raise UserError(
             "engine=toy knows neither text nor weights, it is there for tests: use engine=hf"
         )

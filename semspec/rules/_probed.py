@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -22,6 +23,20 @@ class Probed(RuleBase):
     target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
     allow_mismatch: bool = False  # use a probe that was trained for something else
 
+    def probes(self) -> Mapping[Role, tuple[str | None, str]]:
+        """By role, the probe that was named, if any, and the features that it reads."""
+        raise NotImplementedError
+
+    def places(
+        self, models: Mapping[Role, ModelFacts], split: str
+    ) -> dict[Role, tuple[str, str | None]]:
+        """By role, where the probe is (a folder, embedded/NAME or owner/name), and its revision."""
+        return {
+            role: (given, None) if given else _indexed(models[role], role, features, split)
+            for role, (given, features) in self.probes().items()
+            if role in models
+        }
+
     def options(self) -> dict[str, Any]:
         """Its own options, for the prepared rule."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
@@ -38,6 +53,7 @@ class Probed(RuleBase):
         """The probe of a role: ``given`` (a folder, embedded/NAME, owner/name[@revision]) or indexed."""
         place, revision = (given, None) if given else _indexed(model, role, features, split)
         probe = Probe.load(place, revision)
+        probe.source = f"{place}@{revision}" if revision else place
         probe.check(
             model,
             split=split,
@@ -46,6 +62,12 @@ class Probed(RuleBase):
             allow_mismatch=self.allow_mismatch,
         )
         return probe
+
+    def probes(self) -> Mapping[Role, tuple[str, ...]]:
+        """Where each role's probe came from; of a prepared rule."""
+        roles: tuple[Role, ...] = ("target", "draft")
+        held = {role: getattr(self, role, None) for role in roles}
+        return {role: (p.source,) for role, p in held.items() if isinstance(p, Probe)}
 
     def open(self, kit: Kit) -> StepSession:
         raise AssertionError("prepare() comes first")

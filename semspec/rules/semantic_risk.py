@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from semspec.artifacts.probe import Probe
 from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
 from semspec.models import ModelFacts
+from semspec.probes.inside import Scorer, seated
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._probed import Probed
@@ -34,6 +34,9 @@ class SemanticRisk(Probed):
                 raise UserError(
                     f"accept.{name}={getattr(self, name)}: give more than 0, less than 1"
                 )
+
+    def probes(self) -> Mapping[Role, tuple[str | None, str]]:
+        return {"target": (self.target_probe, "plus")}
 
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
@@ -70,8 +73,11 @@ class SemanticRisk(Probed):
 class PreparedRisk(SemanticRisk):
     """With its probe and the threshold that was certified."""
 
-    target: Probe
+    target: Scorer
     certified: Certified
+
+    def on(self, offers: Mapping[Role, Collection[What]]) -> PreparedRisk:
+        return replace(self, target=seated(self.target, offers["target"]))
 
     def open(self, kit: Kit) -> ScoreSession:
         return ScoreSession(kit, self.target, self.certified.threshold)

@@ -29,7 +29,7 @@ KEY = "semspec"  # of custom_params and of meta_info
 SCORE, POOLED = "score", "pooled"
 REDUCTIONS = ("mean", "max", "last")
 PRECISIONS = {"float16": 2, "float32": 4}  # bytes a number
-MOST_SPANS = 1024  # in one request
+MOST_SPANS = 64  # in one request: each is a row of states of every layer on the device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
