@@ -43,14 +43,6 @@ class ModelConfig:
         return locate(self.location, self.revision, MODEL if weights else WITHOUT_WEIGHTS)
 
 
-def model_at(path: str, revision: str | None = None) -> ModelConfig:
-    """The model at a place that somebody else names: an embedded one by its name, wherever it is."""
-    folder, embedded = Path(path).expanduser(), beside_package("hub_artifacts")
-    if folder.is_dir() and folder.resolve().parent == embedded.resolve():
-        path = EMBEDDED + folder.resolve().name
-    return ModelConfig(path=path, revision=revision)
-
-
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What an artifact is bound to.

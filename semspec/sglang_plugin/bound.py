@@ -12,7 +12,7 @@ from torch import Tensor
 
 from semspec.artifacts.arc import ArcCalibration
 from semspec.calibration.arc import vacuous
-from semspec.models import facts, model_at
+from semspec.models import ModelConfig, facts
 from semspec.rules._arc import Constants, Moments, distance, inverse_deviation
 from semspec.rules._whitened import PART
 from semspec.rules.arc import Arc, entry
@@ -45,7 +45,8 @@ class Source:
     def bind(self, runner: Any) -> ModelBound:
         """For the model that was loaded; refuses constants of another one."""
         path, revision, tokenizer = compat.place(runner)
-        model = facts(model_at(path, revision), Text(tokenizer, revision).fingerprint)
+        at = ModelConfig(path=path, revision=revision)
+        model = facts(at, Text(tokenizer, revision).fingerprint)
         rule = Arc(calibration=self.calibration, allow_mismatch=self.allow_mismatch)
         temperature = 1.0 if self.told is None else self.told.settings[0].temperature
         setting, told, _ = rule.load(model, temperature)

@@ -1,10 +1,11 @@
 """``compat`` for speculative decoding: the private names of SGLang that rules and drafters touch.
 
-Looked up in the wheels of 0.5.20, 0.5.22 and 0.5.23; where they differ, it is said.
+Looked up in the wheels of 0.5.20 to 0.5.23; where they differ, it is said.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,14 +13,25 @@ import torch
 from torch import Tensor
 
 from semspec.errors import UserError
+from semspec.sglang_plugin import compat
 from semspec.types import Sampling
 
+OLDEST = "0.5.20"
 # one function verifies for EAGLE, EAGLE3, STANDALONE and NGRAM; those that imported it by name get
 # the hooked one as well, which SGLang's registry sees to
 SAMPLE = "speculative.eagle_utils.eagle_sample"
 LOADED = "model_executor.model_runner.ModelRunner.load_model"
 CHECKED = "sampling.sampling_params.SamplingParams.verify"
 DRAFTED = "semspec_drafted"  # our drafters' verify inputs: [requests] nodes that are no padding
+
+
+def check_version() -> None:
+    """Refuses what ``compat`` still knows and this file does not."""
+    if not compat.since(OLDEST):
+        raise UserError(
+            f"rules and drafters are for SGLang {OLDEST} and later, this is {compat.version()}: install"
+            " a later one, or leave verification and drafting out"
+        )
 
 
 # ---- requests ---------------------------------------------------------------------------------
@@ -63,8 +75,11 @@ def takes_the_likeliest(batch: Any) -> bool:
     """Whether this batch is verified by argmax: all requests are greedy, or the device cannot sample."""
     from sglang.srt.speculative import eagle_utils as theirs
 
+    greedy = bool(batch.sampling_info.is_all_greedy)
+    if not compat.since("0.5.22"):
+        return greedy or theirs._is_cpu or theirs._is_hip or theirs._is_xpu
     return theirs._verify_uses_greedy(  # type: ignore[no-any-return]
-        is_all_greedy=batch.sampling_info.is_all_greedy,
+        is_all_greedy=greedy,
         is_cpu=theirs._is_cpu,
         is_hip=theirs._is_hip,
         is_xpu=theirs._is_xpu,
@@ -102,9 +117,10 @@ def drafted(verify_input: Any, tokens: Tensor, parents: Tensor) -> Tensor | None
         return torch.arange(tokens.shape[1], device=tokens.device) < counts[:, None]
     from sglang.srt.speculative.spec_info import SpecInputType
 
-    if verify_input.spec_input_type == SpecInputType.NGRAM_VERIFY:
-        return (parents != 0) | (tokens != 0)
-    return None
+    if verify_input.spec_input_type != SpecInputType.NGRAM_VERIFY:
+        return None
+    filling: Tensor = (parents == 0) & (tokens == 0)
+    return ~filling
 
 
 def agreed(tensor: Tensor) -> Tensor:
@@ -122,21 +138,17 @@ def agreed(tensor: Tensor) -> Tensor:
 
 
 def _group() -> Any:
-    from sglang.srt.distributed import parallel_state
-    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
-
-    if parallel_state._TP is None:  # no distributed environment: a function by itself
+    """The ranks that run one batch; None where nothing is distributed."""
+    state = sys.modules.get("sglang.srt.distributed.parallel_state")
+    if state is None or state._TP is None:
         return None
-    try:
-        from sglang.srt.runtime_context import get_parallel
-    except ImportError:
-        from sglang.srt.layers.dp_attention import get_attention_tp_group
+    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
+    from sglang.srt.runtime_context import get_parallel
 
-        return (
-            get_attention_tp_group() if is_dp_attention_enabled() else parallel_state.get_tp_group()
-        )
-    parallel = get_parallel()
-    return parallel.attn_tp_group if is_dp_attention_enabled() else parallel.tp_group
+    if is_dp_attention_enabled():
+        return get_parallel().attn_tp_group
+    # before 0.5.22 the context does not name the group
+    return get_parallel().tp_group if compat.since("0.5.22") else state.get_tp_group()
 
 
 # ---- the model --------------------------------------------------------------------------------
@@ -169,7 +181,8 @@ def stop_ids(runner: Any) -> frozenset[int]:
 
 
 def device(runner: Any) -> torch.device:
-    return next(runner.model.parameters()).device
+    found: torch.device = next(runner.model.parameters()).device
+    return found
 
 
 def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
@@ -215,7 +228,7 @@ def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> Non
         return
     ngram = SpeculativeAlgorithm.NGRAM
 
-    class TreeDrafter(spec_registry.CustomSpecAlgo):
+    class TreeDrafter(spec_registry.CustomSpecAlgo):  # type: ignore[misc]
         def is_ngram(self) -> bool:
             return True
 
@@ -245,7 +258,7 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
     """
     from sglang.srt.speculative import ngram_worker as theirs
 
-    class TreeWorker(theirs.NGRAMWorker):
+    class TreeWorker(theirs.NGRAMWorker):  # type: ignore[misc]
         def __init__(
             self, server_args: Any, gpu_id: int, *args: Any, target_worker: Any, **kw: Any
         ) -> None:

@@ -27,7 +27,7 @@ from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.rows import Rows, able
 from semspec.splitters.token import TokenBoundary
 from semspec.trim import depths, keep_nodes
-from semspec.types import Context, Draft, Room, Sampling
+from semspec.types import Context, Draft, Query, Room, Sampling
 
 MOST_SESSIONS = 8192
 WIDTHS = {"prompt_lookup": 11, "suffix": 24, "adapld": 32}  # nodes, with the last token
@@ -101,6 +101,7 @@ class Drafts:
         try:
             query = next(plan)
             while True:
+                assert isinstance(query, Query)
                 query = plan.send(self.rows.answer(query, session))
         except StopIteration as stop:
             drafted: Draft = stop.value
@@ -212,6 +213,7 @@ def lay_out(
 
 def prepare(options: Options) -> None:
     """Makes the names known, which SGLang's own arguments are checked against."""
+    compat.check_version()
     for name, width in WIDTHS.items():
         drafter = options.drafter(name)
 

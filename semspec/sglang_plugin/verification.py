@@ -117,8 +117,12 @@ class Verification:
                 raise ValueError(str(error)) from error
 
     def model_loaded(self, result: Any, runner: Any, *_: Any, **__: Any) -> None:
-        if self.source is not None and compat.is_target(runner):
+        if self.source is None or not compat.is_target(runner):
+            return
+        try:
             self.bound = self.source.bind(runner)
+        except UserError as error:  # an exception would reach the user as a page of traceback
+            raise SystemExit(f"semspec's SGLang plugin: {error}") from error
 
     def sample(
         self,
@@ -200,6 +204,7 @@ def _index(requests: tuple[int, ...], device: torch.device) -> Tensor:
 
 def prepare(options: Options) -> None:
     """Refuses what cannot work before anything is loaded."""
+    compat.check_version()
     Verification(options)
 
 

@@ -129,7 +129,10 @@ def in_the_loop(prompts: Any, first: list[int], *told: str) -> list[list[int]]:
 
 
 RELAXED = [
-    ({"accept": "topk_delta", "k": 8, "delta": 0.99}, "accept=topk_delta accept.k=8 accept.delta=0.99"),
+    (
+        {"accept": "topk_delta", "k": 8, "delta": 0.99},
+        "accept=topk_delta accept.k=8 accept.delta=0.99",
+    ),
     (
         {"accept": "arc", "theta": 0.2},
         "accept=arc accept.theta=0.2 accept.calibration=embedded/arc-tiny accept.allow_mismatch=true",
