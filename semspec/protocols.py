@@ -150,8 +150,10 @@ class Rule(Protocol):
         """Loads what it was trained with, and refuses what does not belong to these models."""
         ...
 
-    def probes(self) -> Mapping[Role, tuple[str, ...]]:
-        """Probes that an engine which offers ``score`` must hold for the prepared rule, by role."""
+    def places(
+        self, models: Mapping[Role, ModelFacts], split: str
+    ) -> Mapping[Role, tuple[str, str | None]]:
+        """By role, the probe that an engine which offers ``score`` must hold, and its revision."""
         ...
 
     def on(self, offers: Mapping[Role, Collection[What]]) -> Rule:

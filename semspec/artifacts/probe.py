@@ -87,7 +87,6 @@ class Probe(base.Artifact):
     """
 
     name: str = "probe"
-    source: str = ""  # what it can be loaded by again
 
     kind: ClassVar[str] = "probe"
     schema: ClassVar[Schema] = SCHEMA

@@ -30,8 +30,10 @@ class RuleBase:
         """Loads what it was trained with and refuses what does not belong to these models."""
         return self
 
-    def probes(self) -> Mapping[Role, tuple[str, ...]]:
-        """Probes that an engine which scores by itself must hold for the prepared rule."""
+    def places(
+        self, models: Mapping[Role, ModelFacts], split: str
+    ) -> Mapping[Role, tuple[str, str | None]]:
+        """By role, the probe that its engine may hold: where it is, and its revision."""
         return {}
 
     def on(self, offers: Mapping[Role, Collection[What]]) -> Any:

@@ -53,7 +53,6 @@ class Probed(RuleBase):
         """The probe of a role: ``given`` (a folder, embedded/NAME, owner/name[@revision]) or indexed."""
         place, revision = (given, None) if given else _indexed(model, role, features, split)
         probe = Probe.load(place, revision)
-        probe.source = f"{place}@{revision}" if revision else place
         probe.check(
             model,
             split=split,
@@ -62,12 +61,6 @@ class Probed(RuleBase):
             allow_mismatch=self.allow_mismatch,
         )
         return probe
-
-    def probes(self) -> Mapping[Role, tuple[str, ...]]:
-        """Where each role's probe came from; of a prepared rule."""
-        roles: tuple[Role, ...] = ("target", "draft")
-        held = {role: getattr(self, role, None) for role in roles}
-        return {role: (p.source,) for role, p in held.items() if isinstance(p, Probe)}
 
     def open(self, kit: Kit) -> StepSession:
         raise AssertionError("prepare() comes first")

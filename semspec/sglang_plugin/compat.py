@@ -198,9 +198,7 @@ class Reading:
         self.watcher, self.key = watcher, key
         self.running: Pass | None = None  # a process runs one pass at a time
         self.missing: set[int] = set()  # layers that it has not seen yet
-        self.captured: list[
-            int
-        ] = []  # layers that are captured in this pass, what is still to come
+        self.captured: list[int] = []  # layers whose capture is still to come in this pass
         self.own: list[int] = []  # layers that the server itself has captured
         self.top = 0  # the last layer
         # earlier ones append whole tensors to a list, which the logits processor is given
@@ -311,7 +309,7 @@ class Reading:
 
     def _forward(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         reading: Pass | None = getattr(batch, "_semspec_pass", None)
-        if reading is None:
+        if reading is None or runner.is_draft_worker:
             return original(runner, batch, *args, **kwargs)
         model, body = runner.model, runner.model.model
         own, flag = body.layers_to_capture, model.capture_aux_hidden_states
@@ -354,10 +352,10 @@ class Reading:
         self,
         original: Any,
         processor: Any,
-        ids: Any,
-        x: Tensor,
-        head: Any,
-        metadata: Any,
+        input_ids: Any,
+        hidden_states: Tensor,
+        lm_head: Any,
+        logits_metadata: Any,
         aux_hidden_states: Any = None,
         *args: Any,
         **kwargs: Any,
@@ -368,8 +366,17 @@ class Reading:
                 for layer, states in layers:
                     self._take(layer, states)
                 aux_hidden_states = [states for i, states in layers if i in self.own] or None
-            self._take(self.top, x)
-        return original(processor, ids, x, head, metadata, aux_hidden_states, *args, **kwargs)
+            self._take(self.top, hidden_states)
+        return original(
+            processor,
+            input_ids,
+            hidden_states,
+            lm_head,
+            logits_metadata,
+            aux_hidden_states,
+            *args,
+            **kwargs,
+        )
 
     def _graph(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """A pass that is read runs eagerly, others keep their graphs."""
