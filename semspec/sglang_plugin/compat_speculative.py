@@ -114,7 +114,8 @@ def drafted(verify_input: Any, tokens: Tensor, parents: Tensor) -> Tensor | None
     """
     counts = getattr(verify_input, DRAFTED, None)
     if counts is not None:
-        return torch.arange(tokens.shape[1], device=tokens.device) < counts[:, None]
+        own: Tensor = torch.arange(tokens.shape[1], device=tokens.device) < counts[:, None]
+        return own
     from sglang.srt.speculative.spec_info import SpecInputType
 
     if verify_input.spec_input_type != SpecInputType.NGRAM_VERIFY:

@@ -84,11 +84,13 @@ class Drafts:
         room = Room(self.n - 1, self.n - 1, 1)
         trees = []
         for session in sessions:
-            session.draft = drafted = fitted(self._drafted(session, room), self.n - 1)
+            drafted = fitted(self._drafted(session, room), self.n - 1)
             chain = list(range(-1, len(drafted.tokens) - 1))
             trees.append((drafted.tokens, chain if drafted.parents is None else drafted.parents))
         if self.rows.reads:  # computed from numbers that ranks need not share to the last bit
             trees = compat.agreed_object(trees)
+        for session, (tokens, parents) in zip(sessions, trees, strict=True):
+            session.tree = Draft(tokens, parents=parents)
         self.counts = [1 + len(tokens) for tokens, _ in trees]
         nodes = np.zeros((len(rids), self.n), np.int64)
         sees = np.zeros((len(rids), self.n, self.n), np.bool_)
@@ -109,7 +111,7 @@ class Drafts:
 
     def prefilled(self, fed: Sequence[tuple[str, Any, int, int]], states: Any) -> None:
         """A pass over prompts: of each request the rows from one position on."""
-        if not self.rows.reads:
+        if self.rows.hidden is None or states is None:
             return
         at = 0
         for rid, request, start, length in fed:
@@ -118,8 +120,8 @@ class Drafts:
                 known = self._sessions[rid] = self._open(request)
                 while len(self._sessions) > MOST_SESSIONS:  # of requests that never drafted
                     del self._sessions[next(iter(self._sessions))]
-            if states is not None:
-                known.prompt_states.append((start, states[at : at + length].clone()))
+            # what SGLang hands out may be a buffer that the next pass writes to
+            known.prompt_states.append((start, states[at : at + length].clone()))
             at += length
 
     def verified(self, rids: Sequence[str], logits: Any, states: Any) -> None:
@@ -155,8 +157,8 @@ class Session:
     request: Any
     drafting: DraftSession
     context: Context
-    draft: Draft = field(default_factory=Draft)  # the last one
-    root: int = 0  # tokens before it
+    tree: Draft | None = None  # the last one that was proposed
+    root: int = 0  # tokens before what was gained since
     prompt_states: list[tuple[int, Any]] = field(default_factory=list)
 
     def begin(self, tokens: list[int]) -> None:

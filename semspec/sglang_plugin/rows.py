@@ -67,12 +67,12 @@ class Rows:
         index: list[int] = []
         shown: list[tuple[Session, int]] = []
         for rid, session in zip(rids, sessions, strict=True):
-            if rid not in places:
+            tree = session.tree
+            if rid not in places or tree is None:  # another request had this id
                 continue
-            draft = session.draft
-            parents = range(-1, len(draft.tokens) - 1) if draft.parents is None else draft.parents
+            assert tree.parents is not None
             gained = session.context.tokens[session.root :]
-            way = [0, *(node + 1 for node in along(draft.tokens, parents, gained))]
+            way = [0, *(node + 1 for node in along(tree.tokens, tree.parents, gained))]
             way = way[: len(gained)]
             index += [places[rid] * n + node for node in way]
             shown.append((session, len(way)))

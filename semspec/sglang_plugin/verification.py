@@ -141,7 +141,7 @@ class Verification:
             return original(*arguments, **kwargs)
         true: Tensor = logits_output.next_token_logits
         compat.settle(verify_input, batch, true, grammar_mask)
-        tokens = verify_input.draft_token.view(len(batch.reqs), verify_input.draft_token_num)
+        tokens = verify_input.draft_token.reshape(len(batch.reqs), verify_input.draft_token_num)
         follows = compat.agreed(self._follows(groups, verify_input, batch, true, tokens))
         logits_output.next_token_logits = trees.only(true, tokens, follows)
         try:

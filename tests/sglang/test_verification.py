@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,7 +28,8 @@ from semspec.rules.arc import Known, PreparedArc
 from semspec.sampling import probabilities
 from semspec.sglang_plugin import trees
 from semspec.sglang_plugin.bound import ModelBound
-from semspec.sglang_plugin.verification import Options, Verification
+from semspec.sglang_plugin.compat import apply
+from semspec.sglang_plugin.verification import Options, Verification, everywhere
 from semspec.types import Answer, Context, Draft, Sampling, What
 from tests.support.drafting import kit_for
 from tests.support.verifying import (
@@ -396,6 +397,23 @@ def test_requests_choose_and_what_makes_no_sense_is_refused() -> None:
         )
         with pytest.raises(ValueError, match=re.escape(words)):
             made.check_request(None, params, 100)
+
+
+def test_a_request_is_refused_where_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang turns a ValueError there into the request's 400."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    monkeypatch.setattr(HookRegistry, "_hooks", defaultdict(list))
+    monkeypatch.setattr(HookRegistry, "_patched", set())
+    monkeypatch.setattr(HookRegistry, "apply_hooks", HookRegistry.apply_hooks)
+    monkeypatch.setattr(SamplingParams, "verify", SamplingParams.verify)
+    apply(everywhere(Options()))
+    HookRegistry.apply_hooks()
+    SamplingParams(custom_params={"semspec": {"accept": "typical"}}).verify(100)
+    SamplingParams(custom_params={"theta": "of another plugin"}).verify(100)
+    with pytest.raises(ValueError, match="accept=greedy: this server knows lossless, arc"):
+        SamplingParams(custom_params={"semspec": {"accept": "greedy"}}).verify(100)
 
 
 def test_arc_needs_a_calibration_for_the_temperature() -> None:
