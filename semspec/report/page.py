@@ -149,7 +149,7 @@ def _head(run: Run) -> str:
         f'<div class="head"><h1>{breakable(run.name)}{state}</h1>'
         f'<p class="method"><code>{esc(run.method)}</code></p>'
         f'<p class="target">target {esc(run.target or "unknown")}'
-        f" · {esc(run.plugins.get('benchmark', 'benchmark unknown'))}, {run.done:,} problems"
+        f" · {esc(run.plugins.get('benchmark', 'benchmark unknown'))}, {run.done:,} problem{'' if run.done == 1 else 's'}"
         f" · temperature {esc(run.config.get('temperature', 'unknown'))}</p>"
         f'<div class="cards">{"".join(cards)}</div></div>'
     )

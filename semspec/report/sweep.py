@@ -191,6 +191,8 @@ def _head(
         f"{len(runs)} of {_jobs_told(planned)}" if planned > len(runs) else _jobs_told(len(runs))
     )
     remarks = []
+    if not any(placed(group) for group in groups.values()):
+        remarks.append("no job has a speed-up and graded answers, so there is no plane of both")
     if any(not run.finished for run in runs):
         remarks.append(
             "not all jobs are finished: figures of the others are of the problems so far"
