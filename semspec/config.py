@@ -112,7 +112,7 @@ HELP = {
     "seed": "of the sampling",
     "prompt": 'one question of your own: prompt="..."',
     "transcript": "show one solution, coloured by who wrote what",
-    "quiet": "print the result only",
+    "quiet": "print nothing; the run's folder holds everything",
 }
 
 
@@ -382,6 +382,11 @@ def _check_greedy(group: str, rule: Any, temperature: float, unused: bool) -> No
 
 def _told(reads: Iterable[What]) -> str:
     return ", ".join(sorted(what.value for what in reads))
+
+
+def plugin_names(config: RunConfig) -> dict[str, str]:
+    """What was chosen in each group: options alone do not tell one rule without any from another."""
+    return {group: _name(group, getattr(config, group)) for group in GROUPS}
 
 
 def _name(group: str, plugin: object) -> str:
