@@ -79,14 +79,23 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def draws(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The branch that a GPU takes above temperature 0, with the kernels' rules written out."""
-    from sglang.srt import runtime_context
+    import sgl_kernel
+    from sglang.srt import distributed, runtime_context
 
     alone = SimpleNamespace(tp_group=SimpleNamespace(world_size=1))
     monkeypatch.setattr(runtime_context, "get_parallel", lambda: alone)
+    monkeypatch.setattr(distributed, "get_tp_group", lambda: alone.tp_group)
     monkeypatch.setattr(spec, "_is_cpu", False)
-    monkeypatch.setattr(spec, "tree_speculative_sampling_target_only", target_only)
-    monkeypatch.setattr(spec, "top_k_renorm_prob", top_k_renormalised)
-    monkeypatch.setattr(spec, "top_p_renorm_prob", top_p_renormalised)
+    for name, function in (
+        ("tree_speculative_sampling_target_only", target_only),
+        ("top_k_renorm_prob", top_k_renormalised),
+        ("top_p_renorm_prob", top_p_renormalised),
+    ):
+        for where in (
+            spec,
+            sgl_kernel,
+        ):  # older SGLangs take them from the kernels as they need them
+            monkeypatch.setattr(where, name, function, raising=False)
 
 
 def rules(**options: Any) -> Verification:
