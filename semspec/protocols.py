@@ -110,6 +110,10 @@ class Drafter(Protocol):
         """Loads what it was trained with, and refuses what does not belong to this target's folder."""
         ...
 
+    def bind(self, models: Mapping[Role, ModelFacts]) -> Drafter:
+        """Opens what it copies from beside the context, and refuses what is not of these models."""
+        ...
+
     @property
     def reach(self) -> int:
         """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""

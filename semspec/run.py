@@ -176,7 +176,7 @@ def _main(arguments: list[str]) -> None:
         sys.exit(reproduce.main(arguments))
     config.register_configs()
     flags, overrides = split_arguments(arguments)
-    overrides = config.expand_shorthands(overrides)
+    overrides = config.expand_shorthands(config.with_rule(overrides))
     check_arguments(overrides, sweep=bool({"-m", "--multirun"} & set(flags)))
     sys.argv[1:] = [*flags, *overrides]
     # Hydra would print an error its own way and exit with 1: let it through to here

@@ -64,6 +64,7 @@ class Solver:
         if self.draft_text is not None and drafting is not None:
             known["draft"] = (drafting.model, self.draft_text.fingerprint)
         facts = KnownModels(known)
+        self.drafter, self.nested = self.drafter.bind(facts), self.nested.bind(facts)
         self.rule = self.rule.prepare(facts, config.split, config.temperature)
         places = config.accept.places(facts, config.split)
         self.probes = {r: (f"{p}@{rev}" if rev else p,) for r, (p, rev) in places.items()}
