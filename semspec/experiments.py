@@ -219,9 +219,10 @@ def _hours(
     return int(given.get("problems", 32)) * both * float(_names(pair).get("gpus", 1)) / 3600
 
 
-def slug(text: str) -> str:
-    """A name for a folder or file."""
-    kept = "".join(c if c.isalnum() or c in "-._" else "-" for c in text.replace("+", "-plus"))
+def slug(text: str, also: str = "") -> str:
+    """A name for a folder or file; ``also``: further characters that may stay."""
+    text = text.replace("+", "-plus")
+    kept = "".join(c if (c.isascii() and c.isalnum()) or c in "-._" + also else "-" for c in text)
     return kept.strip("-.") or "x"
 
 

@@ -23,17 +23,25 @@ WARM_UP_TOKENS = 48
 
 
 def execute(
-    config: RunConfig, resolved: Mapping[str, Any], folder: Path, console: Console | None = None
+    config: RunConfig,
+    resolved: Mapping[str, Any],
+    folder: Path,
+    console: Console | None = None,
+    job: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Runs (or continues) a run in ``folder``; returns what result.json holds."""
+    """Runs (or continues) a run in ``folder``; returns what result.json holds.
+
+    One ``job`` of several shows how it goes, and leaves the tables to who started it.
+    """
     console = console or terminal.open_console()
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
     with RunFolder.open(
-        folder, resolved, total=len(problems), free=SHOWN_ONLY, provenance=started
+        folder, resolved, total=len(problems), free=SHOWN_ONLY, provenance=started, about=job
     ) as run:
-        if run.result is not None:
+        if run.result is not None and job is None:
             console.print(f"[dim]{folder}: finished before; this is its result[/]")
+        if run.result is not None:
             result = run.result
         else:
             try:
@@ -45,7 +53,8 @@ def execute(
             result["provenance"] = provenance.collect(config.seed) | {"started": started["started"]}
             result["concurrency"] = config.concurrency
             run.finish(result)
-        _show(config, run, result, problems, console)
+        if job is None:
+            _show(config, run, result, problems, console)
     return result
 
 
