@@ -27,6 +27,7 @@ GROUPS = {
     "benchmark": "benchmark",
 }
 ANSWER_BY = ("either", "target")
+SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
 
 
 CONF = beside_package("conf")

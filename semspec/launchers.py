@@ -9,6 +9,7 @@ hydra-submitit-launcher only the options are used.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 import time
@@ -62,7 +63,9 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
     named = [o.partition("=")[2] for o in given if o.startswith("hydra/launcher=")]
     name = named[-1] if named else "basic"
     if name not in PACKAGES:
-        raise UserError(f"hydra/launcher={name}{nearest(name, list(PACKAGES))} known: {_known()}")
+        raise UserError(
+            f"hydra/launcher={name}{nearest(name, list(PACKAGES))} known: {', '.join(PACKAGES)}"
+        )
     for package in PACKAGES[name]:
         if importlib.util.find_spec(package) is None:
             extra = name.partition("_")[0]
@@ -81,10 +84,6 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
         options.pop(ours, None)
     at_a_time = composed.hydra.sweeper.max_batch_size
     return name, {str(k): v for k, v in options.items()} | {"at_a_time": at_a_time}
-
-
-def _known() -> str:
-    return ", ".join(PACKAGES)
 
 
 def launch(
@@ -163,14 +162,16 @@ def _submitit(
         running: dict[Any, Job] = {}
     else:
         arguments = zip(*(_arguments(job, root) for job in jobs), strict=True)
-        waiting, running = [], dict(
-            zip(executor.map_array(Remote(), *arguments), jobs, strict=True)
+        waiting, running = (
+            [],
+            dict(zip(executor.map_array(Remote(), *arguments), jobs, strict=True)),
         )
     try:
         while waiting or running:
             while waiting and at_a_time and len(running) < at_a_time:
                 job = waiting.pop(0)
-                running[executor.submit(Remote(), *_arguments(job, root))] = job
+                with _stderr_to(root / ".submitit" / "processes.log"):
+                    running[executor.submit(Remote(), *_arguments(job, root))] = job
             time.sleep(LOOK)
             for sent in [sent for sent in running if sent.done()]:
                 _over(running.pop(sent), root, _why(sent), ended)
@@ -182,6 +183,21 @@ def _submitit(
         else:
             print(f"semspec: {len(running)} jobs stay in Slurm's queue", file=sys.stderr)
         raise
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """For processes that are started here: submitit's own would print a traceback each at Ctrl-C."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _queue_options() -> Any:
@@ -212,7 +228,8 @@ def _ray(
         share = {name: options[name] for name in ("num_cpus", "num_gpus")}
         # a job that was killed is not tried again unasked: the same command does that
         task = ray.remote(max_retries=0, **share)(remote)
-        waiting, running = list(jobs), {}
+        waiting = list(jobs)
+        running: dict[Any, Job] = {}
         while waiting or running:
             while waiting and (not at_a_time or len(running) < at_a_time):
                 job = waiting.pop(0)
@@ -229,11 +246,12 @@ def _ray(
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
+    # without it Ray hides all GPUs from jobs that ask for none, and warns that it will not for long
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
     told_options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
-    ray.init(log_to_driver=False, logging_level="ERROR", **told_options)
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **told_options)
     try:
         yield ray
     finally:

@@ -18,7 +18,7 @@ _OURS: set[Path] = set()  # a POSIX lock does not keep a process from itself
 # up, so that this process must never open a lock file that it holds a second time.
 
 
-class InUse(UserError):
+class FolderInUseError(UserError):
     """Another process holds the folder."""
 
 
@@ -52,8 +52,8 @@ class FolderLock:
             os.close(self._fd)
 
 
-def _in_use(folder: Path, holder: str) -> InUse:
-    return InUse(
+def _in_use(folder: Path, holder: str) -> FolderInUseError:
+    return FolderInUseError(
         f"{folder} is in use by process {holder}; "
         "wait for it, stop it, or choose another hydra.run.dir"
     )

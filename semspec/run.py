@@ -25,6 +25,7 @@ from semspec import __version__, config, reproduce
 from semspec.command import ends_in_one_line
 from semspec.errors import UserError
 
+
 def build(composed: DictConfig) -> config.RunConfig:
     """The typed configuration, every plugin an object."""
     try:

@@ -11,14 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from semspec import metrics, provenance, terminal
-from semspec.config import RunConfig
+from semspec.config import SHOWN_ONLY, RunConfig
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
 from semspec.solver import Solution, Solver
 from semspec.transcript import pieces
 
-SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
 WARM_UP_TOKENS = 48
 
 

@@ -30,17 +30,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from semspec.config import SHOWN_ONLY
 from semspec.digest import difference
 from semspec.errors import UserError, told
 from semspec.experiments import slug
 from semspec.files import write_json
-from semspec.lock import InUse, is_locked
-from semspec.records import RunFolder, now, status
-from semspec.runner import SHOWN_ONLY, execute
+from semspec.lock import FolderInUseError, is_locked
+from semspec.records import RunFolder, State, now, status
 from semspec.terminal import interval, number, open_console, seconds
 
 LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
 ERROR = "error.txt"
+SAID = ("state", "error", "updated", "ended")  # of status.json: what changes when a process is gone
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ def plan(overrides: Sequence[str]) -> list[Job]:
         choices[key] = list(dict.fromkeys(f"{key}={value}" for value in values))
     varying = {key for key, values in choices.items() if len(values) > 1}
     jobs = []
-    for values in itertools.product(*choices.values()):
-        named = [v for v in values if v.partition("=")[0] in varying]
-        jobs.append(Job(name_of(named or [v for v in values if _named(v)]), values))
+    for options in itertools.product(*choices.values()):
+        named = [o for o in options if o.partition("=")[0] in varying]
+        jobs.append(Job(name_of(named or [o for o in options if _named(o)]), options))
     return jobs
 
 
@@ -105,11 +106,13 @@ def resolve(job: Job) -> tuple[Any, dict[str, Any]]:
 
 def work(job: Job, root: Path, console: Console) -> None:
     """Runs one job to its end; whatever happens, its folder tells of it and nothing else ends."""
+    from semspec.runner import execute
+
     folder, started, failed = root / job.name, now(), ""
     try:
         made, resolved = resolve(job)
         execute(made, resolved, folder, console, job.about)
-    except InUse:
+    except FolderInUseError:
         return  # somebody else is at it
     except UserError as error:
         failed = told(error)
@@ -125,17 +128,21 @@ def work(job: Job, root: Path, console: Console) -> None:
         say(job, root, "failed", failed, started)
 
 
-def say(job: Job, root: Path, state: Any, error: str, started: str | None = None) -> None:
+def say(job: Job, root: Path, state: State, error: str, started: str | None = None) -> None:
     """Writes a status for a job that cannot, or could not, do so itself."""
+    folder = root / job.name
+    said = status(job.about, state, started or now(), error)
+    if started is None:  # whose process is gone: what it said of itself stands
+        said |= {k: v for k, v in RunFolder(folder).status.items() if k not in SAID}
     with contextlib.suppress(OSError):  # a full disk: the table says it all the same
-        (root / job.name).mkdir(parents=True, exist_ok=True)
-        write_json(root / job.name / "status.json", status(job.about, state, started or now(), error))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "status.json", said)
 
 
 def state_of(job: Job, root: Path) -> tuple[str, str]:
     """How it stands with a job, and the error if there is one."""
     folder = RunFolder(root / job.name)
-    if folder.result is not None:
+    if folder.result is not None and folder.config is not None:  # else nothing tells what made it
         return "finished", ""
     found = folder.status
     return found.get("state", "waiting"), found.get("error") or ""
@@ -208,18 +215,18 @@ COLUMNS = ("job", "state", "pass@1 [95 %]", "speed-up [95 %]", "tok/s", "s")
 
 def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
     """A row for each job, under ``COLUMNS``."""
-    told_rows = []
+    listed: list[tuple[str, ...]] = []
     for job in jobs:
         state, _ = state_of(job, root)
         r = RunFolder(root / job.name).result
-        if r is None:
-            told_rows.append((job.name, state, "", "", "", ""))
+        if state != "finished" or r is None:
+            listed.append((job.name, state, "", "", "", ""))
             continue
         quality = f"{number(r['pass_at_1'], 3)} {interval(r['pass_at_1_interval'])}".strip()
         speed = f"{number(r['speedup'], 2, 'x')} {interval(r['speedup_interval'])}".strip()
         rate, latency = number(r["tokens_per_second"], 1), seconds(r["latency"])
-        told_rows.append((job.name, state, quality, speed, rate, latency))
-    return told_rows
+        listed.append((job.name, state, quality, speed, rate, latency))
+    return listed
 
 
 def show(jobs: Sequence[Job], root: Path, console: Console) -> None:
@@ -227,7 +234,7 @@ def show(jobs: Sequence[Job], root: Path, console: Console) -> None:
     listed = rows(jobs, root)
     if not console.is_terminal:
         for row in (COLUMNS, *listed):
-            console.print("\t".join(row), soft_wrap=True, markup=False, highlight=False)
+            print("\t".join(row), file=console.file)  # rich would make spaces of the tabs
         return
     table = Table(box=SIMPLE_HEAD)
     for number_of, heading in enumerate(COLUMNS):
