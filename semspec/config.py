@@ -6,6 +6,7 @@ import difflib
 import keyword
 import math
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
@@ -190,6 +191,40 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
                 argument = f"{owners[0]}.{key}={value}"
         expanded.append(argument)
     return expanded
+
+
+def with_rule(arguments: Sequence[str]) -> list[str]:
+    """Adds ``accept=`` where it was not given and the default rule cannot be what is meant.
+
+    The default, semantic_plus, needs a probe of the target. Steps of a target without a known one are
+    judged by logprob, which needs nothing, and tokens by the lossless rule.
+    """
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    if "accept" in given or defaults()["accept"] != "semantic_plus":
+        return list(arguments)
+    if any(key in given for key in ("accept.target_probe", "target_probe")):
+        return list(arguments)
+    splits = given.get("split", RunConfig.split).split(",")
+    if "token" in splits:
+        chosen, why = "lossless", ""
+    else:
+        from semspec.artifacts import _index  # it imports this package's models
+
+        models = [given["model.path"]] if "model.path" in given else _targets(given.get("model"))
+        missing = [m for m in models for s in splits if not _index.find(m, "target", "plus", s)]
+        if not missing:
+            return list(arguments)
+        chosen, why = "logprob", f"no probe of {missing[0]} is known for steps like these"
+    if why and given.get("quiet") != "true":
+        print(f"semspec: {why}: accept={chosen}, which needs none", file=sys.stderr)
+    return [*arguments, f"accept={chosen}"]
+
+
+def _targets(presets: str | None) -> list[str]:
+    """The models that presets of ``conf/model`` name; an unknown preset is refused later."""
+    names = (presets or defaults()["model"]).split(",")
+    files = [CONF / "model" / f"{name}.yaml" for name in names]
+    return [str(OmegaConf.load(file).get("path")) for file in files if file.is_file()]
 
 
 def quoted(text: str) -> str:
