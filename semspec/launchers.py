@@ -246,7 +246,9 @@ def _ray(
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
-    os.environ.setdefault("RAY_worker_niceness", "0")  # jobs are the work itself, not its background
+    os.environ.setdefault(
+        "RAY_worker_niceness", "0"
+    )  # jobs are the work itself, not its background
     # without it Ray hides all GPUs from jobs that ask for none, and warns that it will not for long
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray

@@ -96,6 +96,17 @@ def ratio_interval(
     return (low, high) if low is not None and high is not None else None
 
 
+def mcnemar(lost: int, won: int) -> float:
+    """Two-sided exact p-value of McNemar (1947): whether ``lost`` and ``won`` are a fair coin's.
+
+    For one answer a problem it is the paired permutation test, too: swapping the two answers of a problem
+    changes something only where they differ.
+    """
+    n = lost + won
+    tail = sum(math.comb(n, k) for k in range(min(lost, won) + 1))
+    return min(1.0, float(2 * tail / 2**n))
+
+
 @dataclass(slots=True)
 class _Tally:
     """Sums over the solves of one mode; keeps a number a problem and no text."""
