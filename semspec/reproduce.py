@@ -21,6 +21,7 @@ from semspec.errors import UserError
 from semspec.experiments import (
     METRICS,
     SCALES,
+    SHARES,
     Cell,
     Experiment,
     Job,
@@ -33,7 +34,7 @@ from semspec.experiments import (
 from semspec.files import write_json
 from semspec.launchers import options_of
 from semspec.records import RunFolder
-from semspec.terminal import number, open_console, percent, seconds
+from semspec.terminal import DASH, number, open_console, percent, seconds
 
 OWN = ("experiment", "scale", "plan", "hydra.run.dir")
 Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
@@ -230,6 +231,8 @@ def _figure(metric: str, value: float | None) -> str:
         return seconds(value) if value < 10 else f"{value:.1f}"
     if metric.startswith("speedup"):
         return number(value, 2, "x")
-    if metric.startswith("acceptance") or metric == "target_share":
+    if metric == "draft_to_verify":
+        return DASH if value is None else f"{100 * value:.1f} %"
+    if metric.startswith(SHARES) and metric != "reuse.length":
         return percent(value)
     return number(value, 3 if metric == "pass_at_1" else 1 if "second" in metric else 2)
