@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from semspec import config
+from semspec import config, run
 from semspec.errors import UserError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
@@ -33,6 +33,13 @@ def test_groups_hold_what_goes_together(group: tables.Group) -> None:
     assert not list(tables.groups(lambda name: name == "step level/medusa"))  # drafts no steps
     (heads,) = tables.groups(lambda name: name == "token level/medusa")
     assert {"lossless", "typical", "arc"} <= set(heads.rules)
+
+
+@pytest.mark.parametrize("level", tables.LEVELS)
+def test_the_target_alone_can_be_measured_at_every_level(level: str) -> None:
+    _, temperature, common = tables.LEVELS[level]
+    made = run.build(run.compose([*common, *tables.PLAIN, f"temperature={temperature}"]))
+    assert made.draft.plain
 
 
 def test_nothing_is_measured_twice_and_a_kill_costs_a_line(
