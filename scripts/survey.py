@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from semspec import config, provenance, run
+from semspec import config, provenance, reuse, run
 from semspec.calibration.audit import audited
 from semspec.errors import UserError
 from semspec.files import LineFile, cut_torn_line, parse, whole_lines, write_json
@@ -132,6 +132,7 @@ class Survey:
                             "gained": own.gained_tokens,
                             "target_passes": own.target_passes,
                             "draft_passes": own.draft_passes,
+                            **({"reuse": own.reuse} if own.reuse else {}),
                             **(_moved(solvers[name], solved) if self.audit else {}),
                         }
                     )
@@ -246,5 +247,6 @@ def _figures(own: Sequence[Line], beside: Sequence[Line]) -> Line:
         "accept_length": ratio(total("gained"), total("drafts")),
         "tokens_per_target_pass": ratio(tokens, passes),
         "cost_model": ratio(tokens, passes + DRAFT_PASS * total("draft_passes")),
+        "reuse": reuse.figures(sum((Counter(s.get("reuse", {})) for s in own), Counter[str]())),
         **_divergence(own),
     }

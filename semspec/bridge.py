@@ -34,6 +34,7 @@ its own mirror of each context; only reads that reach into the prompt make no se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,9 +42,20 @@ import torch
 from torch import Tensor
 
 from semspec.errors import UserError
-from semspec.protocols import Engine
+from semspec.protocols import Concurrent, Engine
 from semspec.text import Text
-from semspec.types import Answer, Boundary, Context, Finish, Generate, Query, Read, What
+from semspec.types import (
+    Answer,
+    Boundary,
+    Context,
+    Finish,
+    Generate,
+    Query,
+    Read,
+    Stops,
+    What,
+    stops_of,
+)
 
 NONE = -1  # in ``Bridge.to_target``: no counterpart
 _SPARE = (
@@ -173,6 +185,10 @@ class _TranslatedBoundary:
         self._to_target = to_target
         self._boundary = boundary
         self._blocked = False
+
+    @property
+    def stops(self) -> Stops:
+        return stops_of(self._boundary)
 
     def feed(self, token: int) -> int | None:
         translated = self._to_target[token] if token < len(self._to_target) else NONE
@@ -312,7 +328,7 @@ class BridgedEngine:
 
     def _value(self, query: Query, read: Read, value: Any, cut: int, units: int) -> Any:
         """One value: without what belongs to tokens cut away, in the target's columns."""
-        if read.what is What.POOLED:
+        if read.what in (What.POOLED, What.SCORE):
             return value if read.spans or not cut else value[:units]
         if read.what is What.ATTENTION:
             return value[:, : value.shape[1] - cut]
@@ -372,6 +388,32 @@ class BridgedEngine:
             translated.masked_fill(none, self.bridge.stop),
             logprobs.masked_fill(none, -torch.inf),
         )
+
+
+class BridgedServer(BridgedEngine):
+    """The same for an engine whose queries are answered one by one."""
+
+    engine: Concurrent
+
+    def submit(self, query: Query) -> Future[Answer]:
+        outer: Future[Answer] = Future()
+
+        def hand_over(inner: Future[Answer]) -> None:
+            try:
+                outer.set_result(self._outward(query, inner.result()))
+            except BaseException as error:
+                outer.set_exception(error)
+
+        self.engine.submit(self._inward(query)).add_done_callback(hand_over)
+        return outer
+
+
+def bridged(
+    engine: Engine, bridge: Bridge, draft_prompt: Callable[[Context], Sequence[int]] | None = None
+) -> BridgedEngine:
+    """An engine behind a bridge, as concurrent as it is."""
+    kind = BridgedServer if isinstance(engine, Concurrent) else BridgedEngine
+    return kind(engine, bridge, draft_prompt)
 
 
 @dataclass(frozen=True, slots=True)

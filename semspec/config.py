@@ -224,7 +224,8 @@ def _targets(presets: str | None) -> list[str]:
     """The models that presets of ``conf/model`` name; an unknown preset is refused later."""
     names = (presets or defaults()["model"]).split(",")
     files = [CONF / "model" / f"{name}.yaml" for name in names]
-    return [str(OmegaConf.load(file).get("path")) for file in files if file.is_file()]
+    found: list[Any] = [OmegaConf.load(file) for file in files if file.is_file()]
+    return [str(preset.get("path")) for preset in found]
 
 
 def quoted(text: str) -> str:
@@ -323,12 +324,28 @@ def check(config: RunConfig) -> None:
                 f"{group}={_name(group, drafter)} reads {_told(lacking)} of the target, which"
                 f" engine={_name('engine', engine)} cannot give: use engine=hf, or another drafter"
             )
+    if others := sorted(set(rule.models()) - engine.roles):
+        raise UserError(
+            f"accept={_name('accept', rule)} asks a model of its own ({', '.join(others)}), which"
+            f" engine={_name('engine', engine)} does not run: use engine=hf, or another rule"
+        )
     missing = wanted - engine.offers
     if missing:
+        does = sorted(
+            name
+            for name, known in registry.plugins("accept").items()
+            if known.cls.needs <= engine.offers
+        )
         raise UserError(
             f"accept={_name('accept', rule)} reads {_told(missing)}, which"
-            f" engine={_name('engine', engine)} cannot give: use engine=hf, or another rule"
+            f" engine={_name('engine', engine)} cannot give: use engine=hf, or a rule that does without"
+            f" ({', '.join(does)})"
         )
+
+
+def free(config: RunConfig) -> tuple[str, ...]:
+    """Options that may differ from start to start of one run."""
+    return (*SHOWN_ONLY, *(f"engine.{name}" for name in config.engine.may_change))
 
 
 def _check_trees(config: RunConfig) -> None:

@@ -1,19 +1,24 @@
 """The driver: answers what plans ask, for one problem or many at a time.
 
-Plans run in lockstep: every waiting question for the same model goes into one batch. A plan that
-ends makes room for the next one at once, so that ``concurrency`` problems are always under way.
-Where a plan asks two models at the same time (drafting ahead), their batches run side by side.
+An engine in this process answers batches. Plans then run in lockstep: every waiting question for the
+same model goes into one batch. A plan that ends makes room for the next one at once, so that
+``concurrency`` problems are always under way. Where a plan asks two models at the same time
+(drafting ahead), their batches run side by side.
+
+Servers take every question as it comes (``protocols.Concurrent``) and batch by themselves. Plans
+then run freely: each goes on as soon as its own answer is there, and a slow one holds up nobody.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Generic, TypeVar, cast
 
-from semspec.protocols import Engine, Plan
+from semspec.protocols import Concurrent, Engine, Plan
 from semspec.types import Answer, Context, Query, Role
 
 T = TypeVar("T")
@@ -27,6 +32,8 @@ class Finished(Generic[T]):
     value: T
     seconds: float  # wall time from its first step to its last
     model_seconds: float  # of these, waiting for models
+    # its share of the wall time: at each moment the plans under way share alike; None in lockstep
+    share: float | None = None
 
 
 @dataclass(slots=True)
@@ -36,6 +43,11 @@ class _Running(Generic[T]):
     asked: Query | tuple[Query, ...]
     started: float
     model_seconds: float = 0.0
+    # running freely
+    begun: float = 0.0  # the shared clock when it started
+    waits: list[Future[Answer]] = field(default_factory=list)
+    left: int = 0  # answers that are not there yet
+    since: float = 0.0  # when it asked
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -47,6 +59,20 @@ class _Running(Generic[T]):
         self.asked = self.plan.send(told)
 
 
+class _Clock:
+    """Runs at the pace of one over the number of plans under way, so that shares sum to wall time."""
+
+    def __init__(self) -> None:
+        self.shared, self._last = 0.0, time.perf_counter()
+
+    def tick(self, running: int) -> float:
+        """To be called whenever that number is about to change."""
+        now = time.perf_counter()
+        self.shared += (now - self._last) / max(running, 1)
+        self._last = now
+        return self.shared
+
+
 class Driver:
     """Runs plans over engines, one for each role that the plans ask."""
 
@@ -54,33 +80,48 @@ class Driver:
         self.engines = engines
         self._pool: ThreadPoolExecutor | None = None  # made when models first run side by side
 
+    @property
+    def free(self) -> bool:
+        """Whether plans run freely: every engine takes questions one by one."""
+        return all(isinstance(engine, Concurrent) for engine in self.engines.values())
+
     def run(
         self, plans: Iterable[tuple[Context, Plan[T]]], concurrency: int = 1
     ) -> Iterator[Finished[T]]:
         """Yields each plan's result as it ends; takes new plans from ``plans`` only when needed."""
-        waiting = iter(plans)
         running: list[_Running[T]] = []
-        exhausted = False
+        ways = self._freely if self.free else self._in_lockstep
         try:
-            while True:
-                while not exhausted and len(running) < concurrency:
-                    item = next(waiting, None)
-                    if item is None:
-                        exhausted = True
-                        break
-                    context, plan = item
-                    started = time.perf_counter()
-                    try:
-                        running.append(_Running(context, plan, next(plan), started))
-                    except StopIteration as stop:  # it had nothing to ask
-                        yield Finished(context, stop.value, time.perf_counter() - started, 0.0)
-                if not running:
-                    return
-                yield from self._turn(running)
+            yield from ways(iter(plans), concurrency, running)
         finally:
             for left in running:
                 left.plan.close()
                 self._forget(left.context)
+
+    # ---- in lockstep ----------------------------------------------------------------------------
+
+    def _in_lockstep(
+        self,
+        waiting: Iterator[tuple[Context, Plan[T]]],
+        concurrency: int,
+        running: list[_Running[T]],
+    ) -> Iterator[Finished[T]]:
+        exhausted = False
+        while True:
+            while not exhausted and len(running) < concurrency:
+                item = next(waiting, None)
+                if item is None:
+                    exhausted = True
+                    break
+                context, plan = item
+                started = time.perf_counter()
+                try:
+                    running.append(_Running(context, plan, next(plan), started))
+                except StopIteration as stop:  # it had nothing to ask
+                    yield Finished(context, stop.value, time.perf_counter() - started, 0.0)
+            if not running:
+                return
+            yield from self._turn(running)
 
     def _turn(self, running: list[_Running[T]]) -> Iterator[Finished[T]]:
         """Answers every question that is waiting now, one batch for each model."""
@@ -118,6 +159,60 @@ class Driver:
         started = time.perf_counter()
         answers = self.engines[role].answer(queries)
         return answers, time.perf_counter() - started
+
+    # ---- freely ---------------------------------------------------------------------------------
+
+    def _freely(
+        self,
+        waiting: Iterator[tuple[Context, Plan[T]]],
+        concurrency: int,
+        running: list[_Running[T]],
+    ) -> Iterator[Finished[T]]:
+        answered: SimpleQueue[_Running[T]] = SimpleQueue()
+        clock = _Clock()
+        exhausted = False
+        while True:
+            while not exhausted and len(running) < concurrency:
+                item = next(waiting, None)
+                if item is None:
+                    exhausted = True
+                    break
+                context, plan = item
+                started = time.perf_counter()
+                try:
+                    asked = next(plan)
+                except StopIteration as stop:
+                    yield Finished(context, stop.value, time.perf_counter() - started, 0.0, 0.0)
+                    continue
+                one = _Running(context, plan, asked, started, begun=clock.tick(len(running)))
+                running.append(one)
+                self._submit(one, answered)
+            if not running:
+                return
+            one = answered.get()
+            one.left -= 1
+            if one.left:
+                continue
+            one.model_seconds += time.perf_counter() - one.since
+            try:
+                one.send([future.result() for future in one.waits])
+            except StopIteration as stop:
+                share = clock.tick(len(running)) - one.begun
+                running.remove(one)
+                self._forget(one.context)
+                seconds = time.perf_counter() - one.started
+                yield Finished(one.context, stop.value, seconds, one.model_seconds, share)
+            else:
+                self._submit(one, answered)
+
+    def _submit(self, one: _Running[T], answered: SimpleQueue[_Running[T]]) -> None:
+        one.since, one.left = time.perf_counter(), len(one.queries)
+        one.waits = []
+        for query in one.queries:
+            engine = cast(Concurrent, self.engines[query.model])  # as ``free`` has found
+            one.waits.append(engine.submit(query))
+        for future in one.waits:
+            future.add_done_callback(lambda _: answered.put(one))
 
     def _forget(self, context: Context) -> None:
         for engine in self.engines.values():

@@ -15,7 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -66,6 +66,9 @@ MODEL = Wanted(
     # top level only; "consolidated" is a second copy of the same weights in another naming
     patterns=("*.safetensors", "*.json", "tokenizer*", "*.txt", "*.model", "*.jinja"),
     unwanted=("*/*", "consolidated*"),
+)
+WITHOUT_WEIGHTS = replace(  # for a model that runs elsewhere
+    MODEL, patterns=tuple(p for p in MODEL.patterns if p != "*.safetensors")
 )
 DATASET = Wanted(
     noun="data set",

@@ -275,8 +275,13 @@ def _write_speculatively(
         witness.settle(context)
         if written is not None and taken == len(tokens):
             witness.wrote(*written)
-        for role, passes in inner.passes.items():
-            done.passes[role] = done.passes.get(role, 0) + passes
+        for sums, own in (
+            (done.passes, inner.passes),
+            (done.fed, inner.fed),
+            (done.cached, inner.cached),
+        ):
+            for role, count in own.items():
+                sums[role] = sums.get(role, 0) + count
         # all of it is time in which the target's own unit is written
         done.seconds["write"] = done.seconds.get("write", 0.0) + sum(inner.seconds.values())
         if _stopped(context, kit):
@@ -298,6 +303,8 @@ def _finish(context: Context, kit: Kit) -> Literal["eos", "budget"]:
 def _book(query: Query, answer: Answer, done: Round) -> None:
     done.seconds[query.purpose] = done.seconds.get(query.purpose, 0.0) + answer.seconds
     if query.passes:
+        done.fed[query.model] = done.fed.get(query.model, 0) + answer.fed
+        done.cached[query.model] = done.cached.get(query.model, 0) + answer.cached
         # a generated token is a pass of its own; the prompt goes through with the first
         done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
 

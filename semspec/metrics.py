@@ -37,6 +37,7 @@ _SUMMED = (
     "verify_seconds",
     "write_seconds",
 )
+_CACHE = ("draft_fed", "draft_cached", "target_fed", "target_cached")  # older lines lack them
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -123,6 +124,8 @@ class _Tally:
     def add(self, solve: Mapping[str, Any]) -> None:
         for name in _SUMMED:
             self.sums[name] += solve[name]
+        for name in _CACHE:
+            self.sums[name] += solve.get(name, 0)
         self.latencies.append(solve["seconds"])
         self.cut_off += solve["finish"] == "budget"
         if solve["correct"] is not None:
@@ -158,6 +161,10 @@ class _Tally:
             ),
             "target_passes": s["target_passes"],
             "draft_passes": s["draft_passes"],
+            "prefix_reuse": {
+                role: ratio(s[f"{role}_cached"], s[f"{role}_cached"] + s[f"{role}_fed"])
+                for role in ("target", "draft")
+            },
             "time": self._time(),
             "details": self._details(),
             "reuse": reuse.figures(self.reuse),
@@ -202,6 +209,8 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
       a handover costs passes of its own and does not count; nested drafts are not seen.
     - ``target_share``: share of the output written by the target (rule or handover).
     - ``target_passes``, ``draft_passes``: totals, as the rounds recorded them.
+    - ``prefix_reuse``: by role, the share of the tokens that questions stood on or wrote which did not
+      have to go through the model, because their prefix was cached.
     - ``time``: shares of the seconds: draft, verify, write, and overhead for the rest.
     - ``details``: what the benchmark's grading counted, such as the truth of steps.
     - ``reuse``: what retrieval found and what was kept of it (``reuse.figures``); None without it.

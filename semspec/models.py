@@ -12,7 +12,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from semspec.errors import UserError
-from semspec.hub import locate
+from semspec.hub import MODEL, WITHOUT_WEIGHTS, locate
 from semspec.types import Role
 
 PACKAGE = Path(__file__).parent
@@ -38,9 +38,9 @@ class ModelConfig:
             return str(beside_package("hub_artifacts") / self.path.removeprefix(EMBEDDED))
         return self.path
 
-    def fetch(self) -> Path:
+    def fetch(self, weights: bool = True) -> Path:
         """The local folder; a Hub repository is downloaded first, where it is not yet."""
-        return locate(self.location, self.revision)
+        return locate(self.location, self.revision, MODEL if weights else WITHOUT_WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,9 @@ def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
     local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
     if not local:  # a snapshot's folder has the commit's name
         return ModelFacts(model.path, folder.name, "", layers, width, tokenizer)
-    name = model.path if model.path.startswith(EMBEDDED) else folder.resolve().name
+    folder = folder.resolve()
+    shipped = folder.parent == beside_package("hub_artifacts").resolve()  # however it was named
+    name = f"{EMBEDDED}{folder.name}" if shipped else folder.name
     return ModelFacts(name, None, weights_fingerprint(folder), layers, width, tokenizer)
 
 

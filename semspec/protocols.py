@@ -9,10 +9,11 @@ whose docstring's first line is its help; ``semspec.registry`` finds it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from semspec.models import ModelConfig, ModelFacts
 from semspec.types import (
@@ -109,6 +110,10 @@ class Drafter(Protocol):
         """Loads what it was trained with, and refuses what does not belong to this target's folder."""
         ...
 
+    def bind(self, models: Mapping[Role, ModelFacts]) -> Drafter:
+        """Opens what it copies from beside the context, and refuses what is not of these models."""
+        ...
+
     @property
     def reach(self) -> int:
         """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
@@ -149,6 +154,10 @@ class Rule(Protocol):
         """Loads what it was trained with, and refuses what does not belong to these models."""
         ...
 
+    def on(self, offers: Mapping[Role, Collection[What]]) -> Rule:
+        """The prepared rule, reading what these engines offer; before anything else is asked of it."""
+        ...
+
     def evidence(self) -> tuple[Read, ...]:
         """What a model-based drafter must read for it while drafting; see ``Draft.evidence``."""
         ...
@@ -176,6 +185,18 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Concurrent(Engine, Protocol):
+    """An engine that takes a query at any time, whatever else is under way: a server.
+
+    ``forget`` then also gives up what is still under way for a context.
+    """
+
+    def submit(self, query: Query) -> Future[Answer]:
+        """Returns at once; the answer comes when it is there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from semspec import metrics, provenance, terminal
-from semspec.config import SHOWN_ONLY, RunConfig
+from semspec.config import RunConfig, free
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
@@ -19,6 +19,7 @@ from semspec.solver import Solution, Solver
 from semspec.transcript import pieces
 
 WARM_UP_TOKENS = 48
+AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
 
 
 def execute(
@@ -36,7 +37,7 @@ def execute(
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
     with RunFolder.open(
-        folder, resolved, total=len(problems), free=SHOWN_ONLY, provenance=started, about=job
+        folder, resolved, total=len(problems), free=free(config), provenance=started, about=job
     ) as run:
         if run.result is not None and job is None:
             console.print(f"[dim]{folder}: finished before; this is its result[/]")
@@ -66,10 +67,12 @@ def _solve_all(
             _warm_up(solver, todo[0], config)
             with terminal.Progress(len(problems), quiet=config.quiet, console=console) as progress:
                 progress.resume(run.problem_lines())
-                for number, group in enumerate(_groups(problems, config.concurrency)):
+                size = config.concurrency * (AHEAD if solver.free else 1)
+                solve = _solve_freely if solver.free else _solve_group
+                for number, group in enumerate(_groups(problems, size)):
                     if all(problem.id in run.done for problem in group):
                         continue
-                    for line in _solve_group(solver, group, run, progress, config, number):
+                    for line in solve(solver, group, run, progress, config, number):
                         run.commit(line)
                         progress.advance(line)
     return metrics.summarise(run.problem_lines(), seed=config.seed)
@@ -96,9 +99,7 @@ def _solve_group(
     number: int,
 ) -> Iterator[dict[str, Any]]:
     """Both modes for a few problems; who goes first alternates, so that neither is favoured."""
-    modes: list[Mode] = ["plain", "speculative"] if config.plain else ["speculative"]
-    if number % 2:
-        modes.reverse()
+    modes = _modes(config, number)
     solved: dict[tuple[str, Mode], Solve] = {}
     for mode in modes:
         progress.begin(group[0].id, mode)
@@ -119,6 +120,40 @@ def _solve_group(
             solved.get((problem.id, "plain")),
             problem.answer,
         )
+
+
+def _solve_freely(
+    solver: Solver,
+    group: Sequence[BenchmarkProblem],
+    run: OpenRun,
+    progress: terminal.Progress,
+    config: RunConfig,
+    number: int,
+) -> Iterator[dict[str, Any]]:
+    """The same over servers, which batch as requests come: nothing hangs on who runs beside whom.
+
+    Only what is not done yet is solved, and a problem is there as soon as its second mode is.
+    """
+    todo = [problem for problem in group if problem.id not in run.done]
+    modes = _modes(config, number)
+    plain: dict[str, Solve] = {}
+    speculative: dict[str, Solve] = {}
+    for mode in modes:
+        progress.begin(todo[0].id, mode)
+        solved = plain if mode == "plain" else speculative
+        for done in solver.solve(todo, mode):
+            problem = done.problem
+            run.append_rounds(problem.id, mode, done.outcome.rounds)
+            solved[problem.id] = _solve(config, done, done.share)
+            if mode == modes[-1]:
+                yield problem_line(
+                    problem.id, speculative[problem.id], plain.get(problem.id), problem.answer
+                )
+
+
+def _modes(config: RunConfig, number: int) -> list[Mode]:
+    modes: list[Mode] = ["plain", "speculative"] if config.plain else ["speculative"]
+    return modes[::-1] if number % 2 else modes
 
 
 def _solve(config: RunConfig, done: Solution, wall: float | None) -> Solve:
@@ -161,7 +196,7 @@ def _show_transcript(
         (p for p in problems if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"]),
         problems[0],
     )
-    text = Text(str(config.model.fetch()))
+    text = Text(str(config.model.fetch(config.engine.holds_weights)))
     console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
     rounds = run.round_lines(shown.id, "speculative")
 

@@ -36,6 +36,11 @@ class Solve:
     draft_seconds: float
     verify_seconds: float
     write_seconds: float
+    # tokens that went through a model, and those of prefixes that did not have to
+    draft_fed: int = 0
+    draft_cached: int = 0
+    target_fed: int = 0
+    target_cached: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
     reuse: Mapping[str, int] = field(default_factory=dict)  # ``reuse.count``
 
@@ -77,6 +82,10 @@ class Solve:
             draft_seconds=seconds("draft"),
             verify_seconds=seconds("verify"),
             write_seconds=seconds("write"),
+            draft_fed=sum(r.fed.get("draft", 0) for r in rounds),
+            draft_cached=sum(r.cached.get("draft", 0) for r in rounds),
+            target_fed=sum(r.fed.get("target", 0) for r in rounds),
+            target_cached=sum(r.cached.get("target", 0) for r in rounds),
             details=dict(grade.details) if grade else {},
             reuse=reuse.count(rounds),
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from semspec import registry
-from semspec.bridge import BridgedEngine, build_bridge
+from semspec.bridge import BridgedEngine, bridged, build_bridge
 from semspec.config import RunConfig
 from semspec.driver import Driver
 from semspec.errors import UserError
@@ -36,6 +36,7 @@ class Solution:
     mode: Mode
     outcome: Outcome
     text: str  # the assistant's whole turn, thinking included
+    share: float | None  # of the wall time, where problems run freely beside each other
     overhead: float  # share of the time that was spent outside model passes
 
 
@@ -49,9 +50,10 @@ class Solver:
         self.splitter = registry.plugin("split", config.split).cls()
         self.engines: dict[Role, Engine] = {}
         # all folders first: what is missing is said before anything heavy begins
-        target = config.model.fetch()
+        here = config.engine.holds_weights
+        target = config.model.fetch(here)
         drafting = next((d for d in (self.drafter, self.nested) if "draft" in d.uses), None)
-        draft = drafting.model.fetch() if drafting is not None else None
+        draft = drafting.model.fetch(here) if drafting is not None else None
         own = {role: model.fetch() for role, model in self.rule.models().items()}
         self.drafter, self.nested = self.drafter.prepare(target), self.nested.prepare(target)
         self.text = Text(str(target))
@@ -62,34 +64,36 @@ class Solver:
         if self.draft_text is not None and drafting is not None:
             known["draft"] = (drafting.model, self.draft_text.fingerprint)
         facts = KnownModels(known)
+        self.drafter, self.nested = self.drafter.bind(facts), self.nested.bind(facts)
         self.rule = self.rule.prepare(facts, config.split, config.temperature)
         if not self.nested.plain:
             self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
         try:
-            self.engines["target"] = self._load(target, self.text)
+            self.engines["target"] = self._load(target, self.text, "target")
             if draft is not None and drafting is not None:
-                self.engines["draft"] = self._load_other(draft, drafting.own_prompt)
+                self.engines["draft"] = self._load_other(draft, "draft", drafting.own_prompt)
             for role, folder in own.items():
-                self.engines[role] = self._load_other(folder)
+                self.engines[role] = self._load_other(folder, role)
         except BaseException:
             self.close()
             raise
+        self.rule = self.rule.on({role: engine.offers for role, engine in self.engines.items()})
         self.driver = Driver(self.engines)
         self._contexts = 0
 
-    def _load(self, folder: Path, text: Text) -> Engine:
-        engine: Engine = self.config.engine.load(str(folder))
+    def _load(self, folder: Path, text: Text, role: Role) -> Engine:
+        engine: Engine = self.config.engine.load(str(folder), role=role)
         engine.stop_ids |= (
             text.stop_ids
         )  # a tokenizer may name an end that the weights' files do not
         return engine
 
-    def _load_other(self, folder: Path, own_prompt: bool = False) -> Engine:
+    def _load_other(self, folder: Path, role: Role, own_prompt: bool = False) -> Engine:
         text = Text(str(folder))
         build_bridge(self.text, text)  # refuses tokenizers that do not agree, before weights load
-        engine = self._load(folder, text)
+        engine = self._load(folder, text, role)
         bridge = build_bridge(
             self.text,
             text,
@@ -99,9 +103,14 @@ class Solver:
         if bridge is None:
             return engine
         prompts = self.draft_prompts
-        return BridgedEngine(
+        return bridged(
             engine, bridge, (lambda context: prompts[context.key]) if own_prompt else None
         )
+
+    @property
+    def free(self) -> bool:
+        """Whether problems run freely beside each other, and not in lockstep."""
+        return self.driver.free
 
     def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
         """What a drafter or a rule is given.
@@ -152,6 +161,7 @@ class Solver:
                 mode,
                 outcome,
                 self._turn(prompt, outcome.tokens),
+                done.share,
                 1 - done.model_seconds / done.seconds if done.seconds else 0.0,
             )
 

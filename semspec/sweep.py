@@ -30,7 +30,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from semspec.config import SHOWN_ONLY
+from semspec.config import SHOWN_ONLY, free
 from semspec.digest import difference
 from semspec.errors import UserError, told
 from semspec.experiments import slug
@@ -189,10 +189,10 @@ def _check(job: Job, root: Path) -> None:
     if known is None:
         return
     try:
-        _, resolved = resolve(job)
+        made, resolved = resolve(job)
     except UserError:
         return  # it will fail, and say why
-    changed = difference(known, resolved, SHOWN_ONLY)
+    changed = difference(known, resolved, free(made))
     if changed:
         raise UserError(
             f"{root / job.name} holds a run with another configuration ({changed}); choose another"

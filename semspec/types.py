@@ -79,6 +79,7 @@ class What(enum.Enum):
     LOGPROBS = "logprobs"  # [tokens] raw log-probability of each scored or generated token
     HIDDEN = "hidden"  # [rows, layers, width]; layers as in transformers' hidden_states
     POOLED = "pooled"  # [spans, layers, width] over each span's own tokens, reduced in the pass
+    SCORE = "score"  # [spans] what the probe named says of each span, where the engine holds it
     EMBEDDINGS = "embeddings"  # [tokens, width] rows of the input embedding table; no pass needed
     ATTENTION = "attention"  # [layers, rows, positions] attention weights, averaged over heads
 
@@ -92,8 +93,19 @@ class Read:
     # HIDDEN, ATTENTION: (): the last; POOLED: (): all and the embeddings. Of states, 0 is the
     # embeddings and -1 the last layer after the final norm
     layers: tuple[int, ...] = ()
-    spans: tuple[tuple[int, int], ...] = ()  # POOLED over scored tokens; when generating, each unit
+    # POOLED, SCORE: over scored tokens; when generating, each unit
+    spans: tuple[tuple[int, int], ...] = ()
     reduce: Literal["mean", "max", "last"] = "mean"  # POOLED
+    probe: str = ""  # SCORE: the probe's digest, see ``artifacts.probe.Probe.digest``
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """Where a server may stop so that a boundary can look: hints that save tokens, never the decision."""
+
+    texts: tuple[str, ...] = ()  # a unit may end where one of these completes
+    patterns: tuple[str, ...] = ()  # likewise, as regular expressions
+    cap: int | None = None  # tokens in a unit at most
 
 
 class Boundary(Protocol):
@@ -105,6 +117,12 @@ class Boundary(Protocol):
         After -1 the token that revealed the end is the first of the next unit.
         """
         ...
+
+
+def stops_of(boundary: Boundary | None) -> Stops:
+    """The hints of a boundary that has a ``stops``; one without is listened to all the same."""
+    stops = getattr(boundary, "stops", None)
+    return stops if isinstance(stops, Stops) else Stops()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +278,8 @@ class Round:
     note: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
     passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
+    fed: dict[str, int] = field(default_factory=dict)  # tokens that went through them, by role
+    cached: dict[str, int] = field(default_factory=dict)  # tokens of prefixes that did not have to
     units_kept: int = 0
     origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
     found: str = ""  # as in ``Draft``

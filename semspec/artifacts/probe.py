@@ -8,9 +8,11 @@ scores = probe.score(answer.values, reads, spans)    # ... one probability a ste
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from semspec.artifacts import _binding, base
 from semspec.artifacts._schema import Schema
+from semspec.files import dumps
 from semspec.models import ModelFacts
 from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
 from semspec.probes.mlp import NAMES, Folded, shapes
@@ -99,7 +102,7 @@ class Probe(base.Artifact):
         activation = self.config["features"]["activation"]
         with torch.inference_mode():
             self._folded = Folded(weights, self.tensors["mean"], self.tensors["std"], activation)
-        self._device = torch.device("cpu")
+        self._copies = {torch.device("cpu"): self._folded}
         guard = self.config.get("guard")
         # the least likely token that a step may have, see ``probes.make``
         self.guard = float(guard["lowest"]) if guard else -torch.inf
@@ -155,10 +158,25 @@ class Probe(base.Artifact):
     def role(self) -> str:
         return str(self.config["role"])
 
+    @cached_property
+    def digest(self) -> str:
+        """Equal for probes that say the same of the same states, whatever they are called."""
+        told = hashlib.sha256(dumps(self.config["features"] | {"guard": self.guard}).encode())
+        for name in (*NAMES, "mean", "std"):
+            tensor = self.tensors[name].float().contiguous()
+            told.update(f"{name} {list(tensor.shape)}".encode())
+            told.update(tensor.numpy().tobytes())
+        return told.hexdigest()[:16]
+
     @property
     def calibration(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, semantic probabilities and problem numbers of held-out steps."""
         return tuple(self.tensors[f"calibration.{n}"] for n in ("scores", "semantic", "groups"))  # type: ignore[return-value]
+
+    def _on(self, device: torch.device) -> Folded:
+        if device not in self._copies:
+            self._copies[device] = self._folded.on(device)
+        return self._copies[device]
 
     # ---- scoring ------------------------------------------------------------------------------
 
@@ -196,10 +214,31 @@ class Probe(base.Artifact):
                 beyond = [unit for unit, row in enumerate(rows) if row[0] < self.guard]
                 parts.append(torch.tensor(rows, device=values[LOGPROBS].device))
             x = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
-            if x.device != self._device:
-                self._folded.to(x.device)
-                self._device = x.device
-            scores = self._folded(x.float())
+            scores = self._on(x.device)(x.float())
+            if beyond:
+                scores[beyond] = 0.0
+            return scores
+
+    def begin(self, states: Sequence[Tensor]) -> Tensor:
+        """A step's part in the first layer [steps, hidden], from the states of each pooling.
+
+        ``states`` [steps, layers, width] may be on any device; ``finish`` goes on elsewhere and
+        later, with what the states do not tell. Together they are ``score`` in two halves.
+        """
+        with torch.inference_mode():
+            x = torch.cat([s.reshape(len(s), self._block) for s in states], 1).float()
+            return self._on(x.device).begin(x)
+
+    def finish(self, hidden: Tensor, logprobs: Sequence[Sequence[float]]) -> Tensor:
+        """Scores from ``begin``'s part and each step's log-probabilities, where the probe reads them."""
+        with torch.inference_mode():
+            folded = self._on(hidden.device)
+            if not self.features.logprobs:
+                return folded.finish(hidden)
+            rows = [of_logprobs(step) for step in logprobs]
+            further = torch.tensor(rows, device=hidden.device)
+            scores = folded.finish(folded.rest(hidden, further))
+            beyond = [unit for unit, row in enumerate(rows) if row[0] < self.guard]
             if beyond:
                 scores[beyond] = 0.0
             return scores
@@ -207,7 +246,7 @@ class Probe(base.Artifact):
     def of_rows(self, rows: Tensor) -> Tensor:
         """The same of features that are assembled already [rows, features]."""
         with torch.inference_mode():
-            scores = self._folded(rows.float())
+            scores = self._on(rows.device)(rows.float())
             if self.features.logprobs:
                 lowest = rows[:, rows.shape[1] - len(LOGPROB_NAMES)]
                 scores[lowest < self.guard] = 0.0

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.hub import locate
 from semspec.registry import register
-from semspec.types import What
+from semspec.types import Role, What
 
 if TYPE_CHECKING:
     from semspec.engines._lean.engine import HfEngine
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @register("engine", "hf")
 @dataclass(frozen=True, kw_only=True)
-class Hf:
+class Hf(EngineBase):
     """Llama, Mistral, Qwen2 and Qwen3 models from safetensors, in this process (CPU or CUDA)."""
 
     dtype: str = "auto"  # fp32, bf16; auto: fp32 on a CPU, bf16 on CUDA
@@ -27,7 +28,7 @@ class Hf:
     max_context: int = 0  # positions; 0: as many as the model was trained for
     chunk: int = 1024  # tokens of a long prompt that go through the model at a time
 
-    offers: ClassVar[frozenset[What]] = frozenset(What)
+    offers: ClassVar[frozenset[What]] = frozenset(What) - {What.SCORE}
 
     def __post_init__(self) -> None:
         if self.threads < 0 or self.chunk < 1:
@@ -35,7 +36,9 @@ class Hf:
                 f"threads={self.threads}, chunk={self.chunk}: threads is at least 0, chunk 1"
             )
 
-    def load(self, folder_or_repo: str, revision: str | None = None) -> HfEngine:
+    def load(
+        self, folder_or_repo: str, revision: str | None = None, role: Role = "target"
+    ) -> HfEngine:
         """The engine of one model, from a folder or a Hub repository at a revision."""
         import torch  # here, so that listing plugins stays quick
 

@@ -15,10 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.registry import register
 from semspec.sampling import draw, probabilities
-from semspec.types import Answer, Context, Query, Read, Sampling, What
+from semspec.types import Answer, Context, Query, Read, Role, Sampling, What
 
 
 class ToyEngine:
@@ -183,7 +184,7 @@ class ToyEngine:
 
 @register("engine", "toy")
 @dataclass(frozen=True, kw_only=True)
-class Toy:
+class Toy(EngineBase):
     """Two small Markov models with a known law: for tests and for trying out rules."""
 
     vocabulary: int = 5
@@ -191,9 +192,11 @@ class Toy:
     likeness: float = 0.6  # how much the draft resembles the target, 0 to 1
     stop: bool = False  # whether the last token ends the text
 
-    offers: ClassVar[frozenset[What]] = frozenset(What) - {What.ATTENTION}
+    offers: ClassVar[frozenset[What]] = frozenset(What) - {What.ATTENTION, What.SCORE}
 
-    def load(self, folder_or_repo: str, revision: str | None = None) -> ToyEngine:
+    def load(
+        self, folder_or_repo: str, revision: str | None = None, role: Role = "target"
+    ) -> ToyEngine:
         raise UserError(
             "engine=toy knows neither text nor weights, it is there for tests: use engine=hf"
         )

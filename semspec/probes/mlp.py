@@ -9,6 +9,7 @@ so that a step costs three small matrix products.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Literal
 
 import torch
@@ -63,14 +64,28 @@ class Folded:
         self.w2, self.b2, self.w3, self.b3 = w2, b2, w3, b3
         self.gelu = activation == "gelu"
 
-    def to(self, device: torch.device) -> None:
+    def on(self, device: torch.device) -> Folded:
+        """The same on another device."""
+        there = copy(self)
         for name in ("w1", "b1", "w2", "b2", "w3", "b3"):
-            setattr(self, name, getattr(self, name).to(device))
+            setattr(there, name, getattr(self, name).to(device))
+        return there
 
     def __call__(self, x: Tensor) -> Tensor:
         """Probabilities [rows] of features [rows, inputs], float32."""
-        x = F.linear(x, self.w1, self.b1)
-        x = F.gelu(x) if self.gelu else x.relu_()
+        return self.finish(F.linear(x, self.w1, self.b1))
+
+    def begin(self, x: Tensor) -> Tensor:
+        """The first layer [rows, hidden], as far as the first columns of the features go."""
+        return F.linear(x, self.w1[:, : x.shape[1]], self.b1)
+
+    def rest(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """The first layer, complete, from what ``begin`` gave and the last columns."""
+        return hidden + F.linear(x, self.w1[:, -x.shape[1] :])
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """Probabilities from the complete first layer, which is overwritten."""
+        x = F.gelu(hidden) if self.gelu else hidden.relu_()
         x = F.linear(x, self.w2, self.b2)
         x = F.gelu(x) if self.gelu else x.relu_()
         return F.linear(x, self.w3, self.b3).sigmoid_().view(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal
 
 from semspec.models import ModelConfig, ModelFacts
@@ -28,6 +28,10 @@ class RuleBase:
 
     def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Any:
         """Loads what it was trained with and refuses what does not belong to these models."""
+        return self
+
+    def on(self, offers: Mapping[Role, Collection[What]]) -> Any:
+        """The prepared rule, reading what these engines offer."""
         return self
 
     def evidence(self) -> tuple[Read, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelFacts
+from semspec.probes.inside import Scorer, seated
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._probed import Probed
@@ -48,8 +49,12 @@ class Semantic(Probed):
 class Prepared(Semantic):
     """With its probes."""
 
-    target: Probe
-    draft: Probe | None
+    target: Scorer
+    draft: Scorer | None
+
+    def on(self, offers: Mapping[Role, Collection[What]]) -> Prepared:
+        draft = self.draft and seated(self.draft, offers["draft"])
+        return replace(self, target=seated(self.target, offers["target"]), draft=draft)
 
     def evidence(self) -> tuple[Read, ...]:
         return self.draft.draft_reads() if self.draft is not None else ()
@@ -59,7 +64,7 @@ class Prepared(Semantic):
 
 
 class SemanticSession(StepSession):
-    def __init__(self, kit: Kit, target: Probe, draft: Probe | None) -> None:
+    def __init__(self, kit: Kit, target: Scorer, draft: Scorer | None) -> None:
         super().__init__(kit)
         self.target, self.draft = target, draft
 

@@ -9,14 +9,14 @@ show. And a step that the target would say with probability .2 is no worse than 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from semspec.artifacts._index import FEATURES
-from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelFacts
+from semspec.probes.inside import Scorer, seated
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._probed import Probed
@@ -57,7 +57,10 @@ class SemanticPlus(Probed):
 class PreparedPlus(SemanticPlus):
     """With its probe."""
 
-    target: Probe
+    target: Scorer
+
+    def on(self, offers: Mapping[Role, Collection[What]]) -> PreparedPlus:
+        return replace(self, target=seated(self.target, offers["target"]))
 
     def open(self, kit: Kit) -> ScoreSession:
         return ScoreSession(kit, self.target, self.threshold)
@@ -66,7 +69,7 @@ class PreparedPlus(SemanticPlus):
 class ScoreSession(StepSession):
     """Accepts steps whose score reaches a threshold."""
 
-    def __init__(self, kit: Kit, target: Probe, threshold: float) -> None:
+    def __init__(self, kit: Kit, target: Scorer, threshold: float) -> None:
         super().__init__(kit)
         self.target, self.threshold = target, threshold
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from semspec.artifacts.probe import Probe
+from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
 from semspec.models import ModelFacts
+from semspec.probes.inside import Scorer, seated
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._probed import Probed
@@ -25,6 +27,7 @@ class SemanticRisk(Probed):
     risk: float = 0.05  # P(an accepted step has a semantic probability below ``least``), at most
     least: float = 0.05  # a step below this is one that the target would hardly say
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
+    calibration: str | None = None  # a folder or Hub repository; None: the probe's own steps
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
 
@@ -39,19 +42,7 @@ class SemanticRisk(Probed):
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> PreparedRisk:
         probe = self.load(self.target_probe, "plus", "target", models["target"], split, temperature)
-        told = probe.config.get("calibration")
-        if told is None:
-            raise UserError(
-                f"probe {probe.name} was not calibrated for a risk: python -m"
-                f" semspec.calibrate_risk probe={self.target_probe or probe.name}"
-            )
-        if told["temperature"] != temperature and not self.allow_mismatch:
-            raise UserError(
-                f"probe {probe.name} was calibrated at temperature {told['temperature']:g}, and its"
-                f" guarantee does not hold at {temperature:g}: calibrate it there, or set"
-                " accept.allow_mismatch=true to go on without the guarantee"
-            )
-        scores, semantic, groups = (column.tolist() for column in probe.calibration)
+        scores, semantic, groups = self._steps(probe, models["target"], split, temperature)
         return PreparedRisk(
             **self.options(),
             target=probe,
@@ -65,13 +56,42 @@ class SemanticRisk(Probed):
             ),
         )
 
+    def _steps(
+        self, probe: Probe, model: ModelFacts, split: str, temperature: float
+    ) -> tuple[list[float], list[float], list[int]]:
+        """Scores, semantic probabilities and problem numbers of steps that were held out."""
+        if self.calibration is not None:
+            given = RiskCalibration.load(self.calibration)
+            given.check(
+                model, split=split, temperature=temperature, allow_mismatch=self.allow_mismatch
+            )
+            given.check_probe(probe, self.allow_mismatch)
+            return given.columns
+        told = probe.config.get("calibration")
+        if told is None:
+            raise UserError(
+                f"probe {probe.name} was not calibrated for a risk: python -m"
+                f" semspec.calibrate_risk probe={self.target_probe or probe.name}"
+            )
+        if told["temperature"] != temperature and not self.allow_mismatch:
+            raise UserError(
+                f"probe {probe.name} was calibrated at temperature {told['temperature']:g}, and its"
+                f" guarantee does not hold at {temperature:g}: calibrate it there, or set"
+                " accept.allow_mismatch=true to go on without the guarantee"
+            )
+        scores, semantic, groups = (column.tolist() for column in probe.calibration)
+        return scores, semantic, groups
+
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRisk(SemanticRisk):
     """With its probe and the threshold that was certified."""
 
-    target: Probe
+    target: Scorer
     certified: Certified
+
+    def on(self, offers: Mapping[Role, Collection[What]]) -> PreparedRisk:
+        return replace(self, target=seated(self.target, offers["target"]))
 
     def open(self, kit: Kit) -> ScoreSession:
         return ScoreSession(kit, self.target, self.certified.threshold)

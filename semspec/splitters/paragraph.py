@@ -18,7 +18,7 @@ from typing import Literal
 
 from semspec.registry import register
 from semspec.splitters._units import check_cap
-from semspec.types import Boundary
+from semspec.types import Boundary, Stops
 
 
 class ParagraphBoundary:
@@ -30,6 +30,10 @@ class ParagraphBoundary:
         self._piece = piece
         self._cap = check_cap(cap)
         self._start()
+
+    @property
+    def stops(self) -> Stops:
+        return Stops(texts=("\n\n", "\n\r\n"), cap=self._cap)
 
     def _start(self) -> None:
         self._count = 0  # tokens of this unit

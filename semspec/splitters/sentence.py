@@ -31,7 +31,7 @@ from typing import Literal
 
 from semspec.registry import register
 from semspec.splitters._units import check_cap
-from semspec.types import Boundary
+from semspec.types import Boundary, Stops
 
 STOPS = frozenset(".?!…。！？｡")
 CJK_STOPS = frozenset("。！？｡")
@@ -96,6 +96,10 @@ _MARKER = re.compile(r"\d{1,3}|[A-Za-z]|[ivx]{1,4}")  # 1. a. iv.
 _WRAPPING = "([{<\"'“‘*_`#$\\-"
 _WORD = 16  # no abbreviation is longer; more of a word need not be kept
 
+# every place where ``_ends`` may be asked about what follows a stop; most of them end no sentence
+_TAIL = re.escape("".join(sorted(STOPS | CLOSERS)))
+_MAY_END = (rf"[.?!…][{_TAIL}]*\s+\S", rf"[。！？｡][{_TAIL}]*\s*[^\s{_TAIL}]")
+
 TEXT, STOP, CLOSED, SPACE = range(4)  # in a word; after its stop; after a closer; after whitespace
 
 
@@ -125,6 +129,10 @@ class SentenceBoundary:
         self._cap = check_cap(cap)
         self._owed = False  # a -1 and then the end of the next unit within one token: still to tell
         self._start()
+
+    @property
+    def stops(self) -> Stops:
+        return Stops(texts=("\n\n", "\n\r\n"), patterns=_MAY_END, cap=self._cap)
 
     def _start(self) -> None:
         self._count = 0  # tokens of this unit

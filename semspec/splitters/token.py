@@ -8,13 +8,15 @@ from typing import Literal
 
 from semspec.registry import register
 from semspec.splitters._units import check_cap
-from semspec.types import Boundary
+from semspec.types import Boundary, Stops
 
 
 class TokenBoundary:
     """Every token is a unit, whatever its text."""
 
     __slots__ = ()
+
+    stops = Stops(cap=1)
 
     def feed(self, token: int) -> Literal[0]:
         return 0

@@ -42,7 +42,7 @@ def refused(at: Path | str, **options: Any) -> str:
 
 def test_it_is_a_plugin() -> None:
     assert plugins("engine")["hf"].cls is Hf
-    assert Hf.offers == frozenset(What)
+    assert Hf.offers == frozenset(What) - {What.SCORE}
 
 
 def test_what_an_engine_tells() -> None:

@@ -199,7 +199,7 @@ def test_a_tree_of_which_nothing_is_left_is_judged(folder: str) -> None:
     options = {"theta": 2.0, "prune": "depth", "prune_share": 0.2, "prune_bias": 5.0}
     rule = Arc(calibration=folder, **options).prepare(FACTS, "token", 1.0)
     found = outputs(TREES["dynamic"], rule, 1.0)
-    assert any(not round.drafted for outcome in found for round in outcome.rounds)
+    assert any(not r.drafted for outcome in found for r in outcome.rounds)
 
 
 class Watching:

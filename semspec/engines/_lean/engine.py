@@ -24,7 +24,9 @@ from semspec.types import Answer, Context, Query, What
 class HfEngine:
     """Answers queries with a model in transformers' format; one session for each context."""
 
-    offers = frozenset(What)  # of a language model; a classifier says nothing about tokens
+    offers = frozenset(What) - {
+        What.SCORE
+    }  # of a language model; a classifier says nothing about tokens
 
     def __init__(
         self, folder: Path, dtype: torch.dtype, device: torch.device, max_context: int, chunk: int

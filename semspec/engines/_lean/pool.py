@@ -41,7 +41,10 @@ class Pool:
             own = [i for i, layer in enumerate(layers) if layer in self._row]
             if not own:
                 return
-            rows, x = [self._row[layers[i]] for i in own], x[own]
+            if len(layers) == 1:  # layer by layer: a view, no gather
+                rows = slice(self._row[layers[0]], self._row[layers[0]] + 1)
+            else:
+                rows, x = [self._row[layers[i]] for i in own], x[own]
         for (a, b), into in zip(self.spans, self.sums, strict=True):
             if b is None:
                 continue

@@ -91,7 +91,7 @@ def read_spec(folder: Path, max_context: int) -> Spec:
         qk_norm=family == "qwen3",
         frequencies=frequencies,
         rope_scale=scale,
-        stop_ids=_stop_ids(folder, raw),
+        stop_ids=read_stop_ids(folder),
     )
 
 
@@ -125,9 +125,10 @@ def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
     return frequencies.float(), float(scale)
 
 
-def _stop_ids(folder: Path, config: Mapping[str, Any]) -> frozenset[int]:
+def read_stop_ids(folder: Path) -> frozenset[int]:
+    """End of text, as generation_config.json or config.json tell it."""
     path = folder / "generation_config.json"
     ids = read_json(path).get("eos_token_id") if path.exists() else None
     if ids is None:
-        ids = config.get("eos_token_id")
+        ids = read_json(folder / "config.json").get("eos_token_id")
     return frozenset([] if ids is None else [ids] if isinstance(ids, int) else map(int, ids))

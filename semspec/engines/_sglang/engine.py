@@ -1,0 +1,250 @@
+"""Answers queries through SGLang, many at a time; the scheduler on the other side batches them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from semspec.engines._sglang import identity, requests
+from semspec.engines._sglang.identity import Expected
+from semspec.engines._sglang.local import Local
+from semspec.engines._sglang.replicas import Replicas
+from semspec.engines._sglang.requests import Paths, Payload, Scoring
+from semspec.engines._sglang.server import LostError, Place
+from semspec.engines._sglang.writing import Writing
+from semspec.errors import UserError
+from semspec.types import Answer, Context, Query, Role, What
+
+T = TypeVar("T")
+MARGIN = 6  # positions that SGLang keeps for itself at the end of a context
+
+
+class SglangEngine:
+    """One model, on one server or several; its event loop runs in a thread of its own."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        expected: Expected,
+        stop_ids: frozenset[int],
+        role: Role,
+        check: bool = True,
+    ) -> None:
+        self.offers = requests.OFFERS
+        self.vocabulary, self.context_limit = expected.vocabulary, expected.context_limit
+        self.layers, self.width = expected.layers, expected.width
+        self.stop_ids = stop_ids
+        self.replicas = Replicas(places, role)
+        self._tasks: dict[int, set[asyncio.Task[Answer]]] = {}
+        self._aborts: set[asyncio.Task[None]] = set()
+        local = [place for place in places if isinstance(place, Local)]
+        self._loop = local[0].loop if local else asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        try:
+            self._wait(self._meet(expected, role, check))
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _meet(self, expected: Expected, role: Role, check: bool) -> None:
+        """Asks every server what it is; the shortest context among them holds."""
+        for place in list(self.replicas.places):
+            try:
+                info = await place.info()
+                identity.check_settings(info, place.name)
+                if check:
+                    identity.check(expected, info, (), place.name, role)
+                    sample = await _sample_ids(place, info)
+                    identity.check(expected, info, sample, place.name, role)
+            except LostError as error:
+                self.replicas.lost(place, str(error))  # with others left it is done without
+                continue
+            limits = [info.get("context_length"), info.get("max_total_num_tokens")]
+            known = [int(limit) - MARGIN for limit in limits if limit]
+            if info.get("max_req_input_len"):
+                known.append(int(info["max_req_input_len"]))
+            self.context_limit = min([self.context_limit, *known])
+
+    # ---- asked from other threads ---------------------------------------------------------------
+
+    def submit(self, query: Query) -> Future[Answer]:
+        """Returns at once; the answer comes when it is there."""
+        answered: Future[Answer] = Future()
+        # what the context holds now: it may have grown when the loop comes to it
+        frozen = Context(query.context.key, query.context.tokens)
+        frozen.prompt_length = query.context.prompt_length
+        self._loop.call_soon_threadsafe(self._begin, replace(query, context=frozen), answered)
+        return answered
+
+    def _begin(self, query: Query, answered: Future[Answer]) -> None:
+        task = self._loop.create_task(self._answer(query))
+        own = self._tasks.setdefault(query.context.key, set())
+        own.add(task)
+
+        def finished(done: asyncio.Task[Answer]) -> None:
+            own.discard(done)
+            if not own and self._tasks.get(query.context.key) is own:
+                del self._tasks[query.context.key]
+            if done.cancelled():
+                answered.cancel()
+            elif (error := done.exception()) is not None:
+                answered.set_exception(error)
+            else:
+                answered.set_result(done.result())
+
+        task.add_done_callback(finished)
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        """All of them at once."""
+        return [future.result() for future in [self.submit(query) for query in queries]]
+
+    def forget(self, context: Context) -> None:
+        """The problem is over; what is still under way for it is given up."""
+        if self._loop.is_running():
+            self._loop.call_soon_threadsafe(self._give_up, context)
+
+    def _give_up(self, context: Context) -> None:
+        self.replicas.forget(context)
+        for task in list(self._tasks.get(context.key, ())):
+            task.cancel()
+
+    def close(self) -> None:
+        """Gives up what is under way, and ends the models that run in this process."""
+        if self._loop.is_closed():
+            return
+        if self._thread.is_alive():
+            self._wait(self._leave())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        for place in self.replicas.places:
+            if isinstance(place, Local):
+                place.shut_down()
+        if not any(isinstance(place, Local) for place in self.replicas.places):
+            self._loop.close()
+
+    async def _leave(self) -> None:
+        tasks = [task for own in self._tasks.values() for task in own]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._aborts, return_exceptions=True)
+        for place in self.replicas.places:
+            await place.close()
+
+    # ---- in the loop ----------------------------------------------------------------------------
+
+    async def _answer(self, query: Query) -> Answer:
+        """Asks the problem's own server, or another one where that is lost."""
+        _check_ids(query, self.vocabulary)
+        answer = Answer()
+        if query.generate is not None:
+            await self._write(query, answer)
+        elif query.parents:
+            paths = Paths(query.parents)
+            parts = [
+                Scoring.of(query, [query.tokens[node] for node in path]) for path in paths.paths
+            ]
+            told = await asyncio.gather(*(self._score(query, one, answer) for one in parts))
+            answer.values = paths.gather(query, told)
+        else:
+            answer.values = await self._score(query, Scoring.of(query), answer)
+        return answer
+
+    async def _write(self, query: Query, answer: Answer) -> None:
+        ask = query.generate
+        assert ask is not None
+        before = [*query.context.tokens, *query.tokens]
+        room = self.context_limit - len(before)
+        writing = Writing(ask, room, self.stop_ids, requests.LOOK)
+        while not writing.done:
+            limit, stops = writing.next_limit(), writing.next_stops()
+            ids = [*before, *writing.tokens]
+            payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops)
+            reply, place = await self._ask(query.context, payload, answer)
+            written = reply["output_ids"]
+            if not written:
+                raise UserError(
+                    f"{place.name} wrote nothing where tokens were asked for: look at its log"
+                )
+            writing.take(written)
+        answer.tokens, answer.ends, answer.finish = writing.tokens, writing.ends, writing.finish
+        if not query.reads:
+            return
+        ends = answer.unit_ends()
+        if ends:
+            written = Scoring.of_written(query, answer.tokens, ends)
+            answer.values = await self._score(query, written, answer)
+        else:
+            answer.values = {read: self._nothing(read.what) for read in query.reads}
+
+    def _nothing(self, what: What) -> Any:
+        """The value of a read over no tokens."""
+        if what is What.TOP_K:
+            return torch.empty(0, 0, dtype=torch.long), torch.empty(0, 0)
+        return (
+            torch.empty(0, self.layers + 1, self.width) if what is What.POOLED else torch.empty(0)
+        )
+
+    async def _score(self, query: Query, scoring: Scoring, answer: Answer) -> Mapping[Any, Any]:
+        reply, place = await self._ask(query.context, scoring.payload(), answer)
+        return scoring.values(reply, place.name)
+
+    async def _ask(
+        self, context: Context, payload: Payload, answer: Answer
+    ) -> tuple[Mapping[str, Any], Place]:
+        """One request, booked; what was under way on a server that is lost is asked of another."""
+        while True:
+            place = self.replicas.of(context)
+            rid = uuid.uuid4().hex
+            began = time.perf_counter()
+            try:
+                reply = await place.generate({**payload, "rid": rid})
+            except LostError as error:
+                self.replicas.lost(place, str(error))
+                continue
+            except (asyncio.CancelledError, UserError):
+                task = self._loop.create_task(place.abort(rid))
+                self._aborts.add(task)
+                task.add_done_callback(self._aborts.discard)
+                raise
+            meta = reply["meta_info"]
+            cached, prompt = int(meta.get("cached_tokens") or 0), int(meta["prompt_tokens"])
+            answer.cached += cached
+            answer.fed += prompt - cached + int(meta.get("completion_tokens") or 0)
+            # the server's own time: what is around it counts as time outside the models
+            answer.seconds += float(meta.get("e2e_latency") or time.perf_counter() - began)
+            return reply, place
+
+
+def _check_ids(query: Query, vocabulary: int) -> None:
+    """An id that the model does not have would end the server, and with it everybody's work."""
+    highest = max([*query.context.tokens, *query.tokens], default=0)
+    assert highest < vocabulary, f"token {highest} of a vocabulary of {vocabulary}"
+
+
+async def _sample_ids(place: Place, info: Mapping[str, Any]) -> Sequence[int]:
+    """A text in the server's own ids; nothing where it has no tokenizer."""
+    if info.get("skip_tokenizer_init"):
+        return ()
+    payload = {
+        "text": identity.SAMPLE,
+        "sampling_params": {"temperature": 0.0, "max_new_tokens": 0},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+    }
+    if isinstance(place, Local):  # the same folder, and another name for the text
+        return ()
+    reply = await place.generate(payload)
+    return [entry[1] for entry in reply["meta_info"]["input_token_logprobs"]]

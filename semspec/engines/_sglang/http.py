@@ -1,0 +1,130 @@
+"""HTTP/1.1 with kept connections, as far as a model server needs it: JSON out, JSON back.
+
+Small on purpose: at step level a request takes milliseconds, and many are under way at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from semspec.errors import UserError
+
+IDLE = 3.0  # seconds; uvicorn closes what was silent for five
+LARGEST = 1 << 30  # bytes of an answer
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class StaleError(ConnectionError):
+    """A kept connection had been closed by the other side before anything was answered."""
+
+
+class Http:
+    """The connections to one base URL; to be used in one event loop."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = 0
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+            raise UserError(f"'{url}' is no server's address: give http://HOST:PORT")
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self.host, self.path = parts.hostname, parts.path.rstrip("/")
+        self.port = port or (443 if parts.scheme == "https" else 80)
+        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
+        bearer = f"Authorization: Bearer {key}\r\n" if key else ""
+        self._head = f"Host: {parts.netloc}\r\nAccept: application/json\r\n{bearer}"
+        self._idle: list[tuple[float, Connection]] = []
+
+    async def request(self, method: str, path: str, payload: Any = None) -> tuple[int, bytes]:
+        """Status and body; OSError or EOFError where the connection fails."""
+        body = b"" if payload is None else json.dumps(payload, separators=(",", ":")).encode()
+        head = f"{method} {self.path}{path} HTTP/1.1\r\n{self._head}"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        message = head.encode("latin-1") + body
+        while (kept := self._kept()) is not None:
+            try:
+                return await self._exchange(kept, message, kept=True)
+            except StaleError:
+                continue
+        fresh = await asyncio.open_connection(self.host, self.port, ssl=self.tls, limit=1 << 20)
+        return await self._exchange(fresh, message, kept=False)
+
+    def _kept(self) -> Connection | None:
+        while self._idle:
+            since, connection = self._idle.pop()
+            if time.monotonic() - since < IDLE and not connection[1].is_closing():
+                return connection
+            connection[1].close()
+        return None
+
+    async def _exchange(
+        self, connection: Connection, message: bytes, kept: bool
+    ) -> tuple[int, bytes]:
+        reader, writer = connection
+        try:
+            try:
+                writer.write(message)
+                await writer.drain()
+                line = await reader.readline()
+            except OSError as error:
+                raise StaleError(str(error)) if kept else error from error
+            if not line:
+                raise StaleError("closed") if kept else EOFError("closed without an answer")
+            status = int(line.split(b" ", 2)[1])
+            length, chunked, close = await _headers(reader)
+            body = await (_chunks(reader) if chunked else reader.readexactly(length))
+        except (ValueError, IndexError) as error:
+            writer.close()
+            raise EOFError("what came back is not HTTP") from error
+        except BaseException:
+            writer.close()
+            raise
+        if close:
+            writer.close()
+        else:
+            self._idle.append((time.monotonic(), connection))
+        return status, body
+
+    def close(self) -> None:
+        for _, (_, writer) in self._idle:
+            writer.close()
+        self._idle.clear()
+
+
+async def _headers(reader: asyncio.StreamReader) -> tuple[int, bool, bool]:
+    """(length of the body, whether it comes in chunks, whether the connection ends with it)"""
+    length, chunked, close = 0, False, False
+    while (line := await reader.readline()).strip():
+        name, _, value = line.decode("latin-1").partition(":")
+        name, value = name.strip().lower(), value.strip().lower()
+        if name == "content-length":
+            length = int(value)
+            if not 0 <= length <= LARGEST:
+                raise ValueError
+        elif name == "transfer-encoding":
+            chunked = "chunked" in value
+        elif name == "connection":
+            close = value == "close"
+    if not line:
+        raise EOFError("closed within an answer")
+    return length, chunked, close
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    parts = []
+    while size := int((await reader.readline()).split(b";")[0], 16):
+        if not 0 < size <= LARGEST:
+            raise ValueError
+        parts.append(await reader.readexactly(size))
+        await reader.readline()
+    while (await reader.readline()).strip():
+        pass  # trailers
+    return b"".join(parts)

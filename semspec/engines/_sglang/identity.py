@@ -1,0 +1,93 @@
+"""Whether a server holds the model that the configuration says, before anything is asked of it.
+
+An id beyond a server's vocabulary ends its scheduler (tried with SGLang 0.5.23), and a wrong model
+answers without a word. So names, architecture and tokenizer are compared first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from semspec.errors import UserError
+
+SAMPLE = 'So 2 + 3 = 5.\n\nTherefore (x - 7)^2 is 64: naïve, isn\'t it? {"done": [1]}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The model as its folder tells it, and the sample in its tokenizer's ids."""
+
+    name: str
+    architectures: tuple[str, ...]
+    vocabulary: int
+    context_limit: int
+    layers: int
+    width: int
+    sample: tuple[int, ...]
+
+    @classmethod
+    def of(cls, folder: Path) -> Expected:
+        from semspec.text import Text
+
+        try:
+            shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            shape = {**shape, **shape.get("text_config", {})}
+            return cls(
+                model_name(str(folder)),
+                tuple(shape.get("architectures") or ()),
+                int(shape["vocab_size"]),
+                int(shape["max_position_embeddings"]),
+                int(shape["num_hidden_layers"]),
+                int(shape["hidden_size"]),
+                tuple(Text(str(folder)).encode(SAMPLE)),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{folder / 'config.json'} does not describe a language model ({error})"
+            ) from error
+
+
+def model_name(path: str) -> str:
+    """The last part of a folder or repository; of a snapshot in the Hub's cache, the repository's."""
+    parts = PurePosixPath(path.rstrip("/")).parts
+    cached = [part for part in parts if part.startswith("models--")]
+    return cached[-1].split("--")[-1] if cached else (parts[-1] if parts else path)
+
+
+def check(
+    expected: Expected, info: Mapping[str, Any], sample: Sequence[int], server: str, role: str
+) -> None:
+    """Refuses what does not fit; what a server does not tell is not held against it."""
+    hint = f"start that model there, or give the right engine.{role}_url"
+    names = {model_name(str(info[k])) for k in ("model_path", "served_model_name") if info.get(k)}
+    if names and expected.name.lower() not in {name.lower() for name in names}:
+        raise UserError(
+            f"{server} serves {' or '.join(sorted(names))}, not the {role} {expected.name}: {hint}"
+            " (engine.check=false where it is the same under another name)"
+        )
+    told = tuple(info.get("architectures") or ())
+    if told and expected.architectures and told != expected.architectures:
+        raise UserError(
+            f"{server} serves a {told[0]}, but the {role} {expected.name} is a"
+            f" {expected.architectures[0]}: {hint}"
+        )
+    if sample and tuple(sample[-len(expected.sample) :]) != expected.sample:
+        raise UserError(
+            f"{server} has another tokenizer than the {role} {expected.name}: {hint}"
+            " (engine.check=false where only SGLang's way of loading it differs)"
+        )
+
+
+def check_settings(info: Mapping[str, Any], server: str) -> None:
+    """Refuses settings under which the method cannot work."""
+    if info.get("is_generation") is False:
+        raise UserError(f"{server} serves embeddings: start it without --is-embedding")
+    if info.get("disable_radix_cache"):
+        raise UserError(
+            f"{server} was started with --disable-radix-cache, so that every round would read the"
+            " whole context again: start it without"
+        )

@@ -1,0 +1,75 @@
+"""A model in this process: ``sglang.Engine``, whose scheduler runs in processes of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from semspec.engines._sglang.server import Reply
+from semspec.errors import UserError, first_line
+from semspec.sglang_plugin.compat import KNOWN
+
+
+def check_installed() -> None:
+    """Refuses a machine without SGLang, and versions that nobody has tried."""
+    try:
+        found = importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UserError(
+            "engine=sglang runs models in this process only where SGLang is installed: pip install"
+            " 'semspec[sglang]', or name servers with engine.target_url=... engine.draft_url=..."
+        ) from error
+    if found not in KNOWN:
+        raise UserError(
+            f"SGLang {found} is not one of those that are known to work ({', '.join(KNOWN)}): install"
+            " one of them, or start servers with it and name them with engine.target_url=..."
+        )
+
+
+class Local:
+    """Starts when it is made, in the main thread, and then runs in ``loop``."""
+
+    def __init__(self, folder: Path, arguments: Mapping[str, Any], timeout: float) -> None:
+        check_installed()
+        import sglang
+
+        self.name, self.timeout = f"the engine of {folder.name}", timeout
+        try:
+            self.engine: Any = sglang.Engine(model_path=str(folder), **arguments)
+            self._info = {**self.engine.get_server_info(), **self.engine.get_model_info()}
+        except (SystemExit, Exception) as error:
+            raise UserError(
+                f"SGLang could not start {folder.name} ({first_line(error)}): change"
+                " engine.server_args (with log_level: info it says more)"
+            ) from error
+        self.loop: asyncio.AbstractEventLoop = self.engine.loop
+
+    async def generate(self, payload: Mapping[str, Any]) -> Reply:
+        try:
+            async with asyncio.timeout(self.timeout):
+                told: Reply = await self.engine.async_generate(**payload)
+        except TimeoutError as error:
+            raise UserError(
+                f"{self.name} has not answered within {self.timeout:g} s: give it longer with"
+                " engine.timeout"
+            ) from error
+        except ValueError as error:
+            raise UserError(f"{self.name} refused a request: {first_line(error)}") from error
+        return told
+
+    async def abort(self, rid: str) -> None:
+        with contextlib.suppress(Exception):  # it is shutting down
+            self.engine.tokenizer_manager.abort_request(rid)
+
+    async def info(self) -> Mapping[str, Any]:
+        return self._info
+
+    async def close(self) -> None:
+        """The processes end in ``shut_down``, when the loop has ended."""
+
+    def shut_down(self) -> None:
+        self.engine.shutdown()

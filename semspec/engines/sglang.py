@@ -1,0 +1,103 @@
+"""SGLang, the engine for production: servers that somebody has started, or models in this process.
+
+SGLang draws by itself. A query's random numbers stay unused, so that sampled output differs from run to
+run; greedy output does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from semspec.engines._base import EngineBase
+from semspec.errors import UserError
+from semspec.hub import locate
+from semspec.registry import register
+from semspec.types import Role, What
+
+if TYPE_CHECKING:
+    from semspec.engines._sglang.engine import SglangEngine
+
+
+@register("engine", "sglang")
+@dataclass(frozen=True, kw_only=True)
+class Sglang(EngineBase):
+    """SGLang: servers (target_url=..., draft_url=...; lists are replicas), or models in this process."""
+
+    target_url: Any = None  # http://HOST:PORT, or a list of replicas; None: in this process
+    draft_url: Any = None  # likewise
+    timeout: float = 600.0  # seconds for one request
+    patience: float = 10.0  # seconds to go on trying to reach a server that is lost
+    check: bool = True  # refuse servers that hold something else than this configuration says
+    # in this process: arguments of sglang.Engine for both models, and the share of the GPU memory that
+    # is free when each of them starts, the target first
+    server_args: dict[str, Any] = field(default_factory=dict)
+    target_memory: float = 0.75
+    draft_memory: float = 0.7
+
+    offers: ClassVar[frozenset[What]] = frozenset(
+        {What.TOP_K, What.LOGPROBS, What.POOLED, What.SCORE}
+    )
+    roles: ClassVar[frozenset[str]] = frozenset({"target", "draft"})
+    may_change: ClassVar[tuple[str, ...]] = (
+        *("target_url", "draft_url", "timeout", "patience", "check"),
+        *("server_args", "target_memory", "draft_memory"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.timeout <= 0 or self.patience < 0:
+            raise UserError("engine.timeout is above 0 seconds, engine.patience at least 0")
+        for name in ("target_memory", "draft_memory"):
+            if not 0 < getattr(self, name) < 1:
+                raise UserError(f"engine.{name}={getattr(self, name)}: give a share of the memory")
+        both = [self.urls("target"), self.urls("draft")]
+        if any(both) and self.server_args:
+            raise UserError(
+                "engine.server_args are for models in this process; a server has its own: leave them"
+                " out, or leave engine.target_url and engine.draft_url out"
+            )
+
+    @property
+    def holds_weights(self) -> bool:
+        return not self.urls("target")
+
+    def urls(self, role: Role) -> list[str]:
+        """The servers of a role."""
+        given = getattr(self, f"{role}_url")
+        listed = [given] if isinstance(given, str) else list(given or [])
+        if not all(isinstance(url, str) and url for url in listed):
+            raise UserError(f"engine.{role}_url={given}: give http://HOST:PORT, or a list of them")
+        return listed
+
+    def load(
+        self, folder_or_repo: str, revision: str | None = None, role: Role = "target"
+    ) -> SglangEngine:
+        """The engine of one model: its servers, or one that is started here."""
+        from semspec.engines._lean.spec import read_stop_ids
+        from semspec.engines._sglang.engine import SglangEngine
+        from semspec.engines._sglang.identity import Expected
+        from semspec.engines._sglang.local import Local
+        from semspec.engines._sglang.server import Place, Server
+
+        if role not in self.roles:
+            raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")
+        folder = locate(folder_or_repo, revision)
+        expected = Expected.of(folder)
+        urls = self.urls(role)
+        if not urls and (self.urls("target") or self.urls("draft")):
+            raise UserError(
+                f"engine.{role}_url is missing: name a server of {expected.name}, or start one with"
+                " python -m semspec.launch"
+            )
+        # with other replicas at hand, a lost one is not waited for
+        patience = self.patience if len(urls) == 1 else min(self.patience, 1.0)
+        places: list[Place] = [Server(url, self.timeout, patience) for url in urls]
+        if not places:
+            places = [Local(folder, self.arguments(role), self.timeout)]
+        return SglangEngine(places, expected, read_stop_ids(folder), role, self.check)
+
+    def arguments(self, role: Role) -> Mapping[str, Any]:
+        """Arguments of ``sglang.Engine`` for a model in this process."""
+        share = self.target_memory if role == "target" else self.draft_memory
+        return {"mem_fraction_static": share, "log_level": "error", **self.server_args}

@@ -1,0 +1,49 @@
+"""A probe that sits inside an engine: rules ask for its scores in place of the states.
+
+A rule works with either, ``Probe`` or ``Inside``; which one is decided once, when it is known what the
+engines offer (``RuleBase.on``). The engine that offers ``What.SCORE`` must give it: no falling back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from semspec.artifacts.probe import LOGPROBS, Probe, Spans
+from semspec.types import Read, What
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A probe that the engine holds, under its digest."""
+
+    digest: str
+    logprobs: bool  # it reads these, too: the engine takes them from what the query asks for
+
+    def reads(self, spans: Spans) -> tuple[Read, ...]:
+        own = tuple((a, b) for a, b in spans)
+        return self._with(Read(What.SCORE, spans=own, probe=self.digest))
+
+    def draft_reads(self) -> tuple[Read, ...]:
+        return self._with(Read(What.SCORE, probe=self.digest))
+
+    def _with(self, score: Read) -> tuple[Read, ...]:
+        return (score, LOGPROBS) if self.logprobs else (score,)
+
+    def score(self, values: Mapping[Read, Any], reads: Sequence[Read], spans: Spans) -> Tensor:
+        (read,) = (read for read in reads if read.what is What.SCORE)
+        scores: Tensor = values[read]
+        return scores[: len(spans)]  # a generated tail may be no unit of the draft
+
+
+Scorer = Probe | Inside
+
+
+def seated(probe: Scorer, offers: Collection[What]) -> Scorer:
+    """The probe as rules use it with an engine that offers this."""
+    if isinstance(probe, Probe) and What.SCORE in offers and probe.features.pooling:
+        return Inside(probe.digest, probe.features.logprobs)
+    return probe

@@ -1,0 +1,368 @@
+"""The one file that knows private names of SGLang: where hooks go, and what they find there.
+
+Each target was looked up in the wheel of every version in ``KNOWN``; a version that is not there is
+refused, because a name that moved would be noticed only by what it then fails to do. When a new
+SGLang comes: add it here, run ``make test-sglang`` with it, and mend what fails.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from semspec.errors import UserError
+from semspec.models import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KNOWN = (
+    *("0.5.14", "0.5.15", "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18"),
+    *("0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
+)
+
+Kind = Literal["BEFORE", "AFTER", "AROUND", "REPLACE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One function of SGLang, and what is put around it."""
+
+    target: str  # dotted, without ``sglang.srt.``
+    function: Callable[..., Any]
+    kind: Kind
+
+    @property
+    def path(self) -> str:
+        return f"sglang.srt.{self.target}"
+
+
+# ---- versions, and whether hooks took ---------------------------------------------------------
+
+
+def version() -> str:
+    import sglang
+
+    return str(sglang.__version__)
+
+
+def check_version() -> None:
+    """Refuses an SGLang that this file was not written for."""
+    if (found := version()) not in KNOWN:
+        raise UserError(
+            f"it does not know SGLang {found}; it knows {', '.join(KNOWN)}: install one of these, or a"
+            " newer semspec, or start the server without it"
+        )
+
+
+def since(release: str) -> bool:
+    """Whether this SGLang is that release or a later one."""
+    return _numbers(version()) >= _numbers(release)
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", release)]
+
+
+def runs_models() -> bool:
+    """Whether this process may run a model: it has imported the scheduler.
+
+    To apply a hook is to import its module; the detokenizer's process is left alone.
+    """
+    return "sglang.srt.managers.scheduler" in sys.modules
+
+
+def apply(hooks: Sequence[Hook]) -> None:
+    """Registers hooks; once SGLang has applied them, the process ends unless each one took.
+
+    SGLang logs a hook that it cannot apply and goes on. It applies them right after the plugins
+    were asked, so what looks whether they took is put behind that very call.
+    """
+    if not hooks:
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    twice = [h.target for h in hooks if h.path in HookRegistry._patched]
+    if twice:  # SGLang would ignore a second hook there without a word
+        raise UserError(f"{', '.join(twice)} were hooked before: load semspec's plugin once, first")
+    for hook in hooks:
+        HookRegistry.register(hook.path, hook.function, HookType[hook.kind])
+    applied = HookRegistry.apply_hooks
+
+    def apply_and_check() -> None:
+        applied()
+        if missed := missing(hooks):
+            raise SystemExit(
+                f"semspec's SGLang plugin: hooks on {', '.join(missed)} did not take with SGLang"
+                f" {version()}: report it, and start the server without the plugin meanwhile"
+            )
+
+    HookRegistry.apply_hooks = apply_and_check
+
+
+def missing(hooks: Sequence[Hook]) -> list[str]:
+    """Targets whose hook is not in place."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    return [h.target for h in hooks if h.path not in HookRegistry._patched or not _wrapped(h)]
+
+
+def _wrapped(hook: Hook) -> bool:
+    """Whether what stands at the target now is a wrapper."""
+    try:
+        found = pkgutil.resolve_name(hook.path)
+    except (ImportError, AttributeError):
+        return False
+    return hook.kind == "REPLACE" or hasattr(found, "__wrapped__")
+
+
+# ---- reading the states of prompts ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model that this process runs."""
+
+    model: ModelConfig
+    layers: int
+    width: int
+    device: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a pass adds of one request: tokens ``start`` to ``end`` of its prompt."""
+
+    index: int  # of the request in the pass
+    request: str
+    custom_params: Any
+    prompt: int  # tokens
+    start: int
+    end: int
+    row: int  # of token ``start`` in the pass
+    predicted: int  # position of the first token whose log-probability the pass gives ...
+    logprob_row: int  # ... where it stands among the pass's log-probabilities ...
+    logprobs: int  # ... and how many there are
+
+
+class Pass(Protocol):
+    """What is read in one pass."""
+
+    layers: frozenset[int]  # 0: embeddings ... L: after the final norm
+    rows: int  # of all requests together
+    requests: int
+
+    def states(self, layer: int, x: Tensor) -> None:
+        """States [rows, width] of one of ``layers``."""
+        ...
+
+    def replies(self, logprobs: Tensor | None, trouble: str) -> dict[int, Any]:
+        """Index of a request -> its reply, which may have a ``copy`` that waits for the device."""
+        ...
+
+
+class Watcher(Protocol):
+    """Whoever reads."""
+
+    def loaded(self, model: Loaded) -> None: ...
+
+    def needed_from(self, custom_params: Any, prompt: int) -> int | None:
+        """The first position of a prompt whose states are wanted; None: none is."""
+        ...
+
+    def begin(self, requests: int, rows: int, pieces: Sequence[Piece]) -> Pass | None:
+        """What to read in a pass over so many requests and rows; None: nothing."""
+        ...
+
+
+class Reading:
+    """The hooks by which a watcher reads, and what SGLang's objects mean to it.
+
+    States of the layers between come by the way that EAGLE-3 has in SGLang's models
+    (``layers_to_capture``: i is the state before layer i), switched on for one pass; embeddings by a
+    forward hook of the embedding; the last, after the final norm, where the logits begin.
+    """
+
+    def __init__(self, watcher: Watcher, key: str) -> None:
+        self.watcher, self.key = watcher, key
+        self.running: Pass | None = None  # a process runs one pass at a time
+        self.missing: set[int] = set()  # layers that it has not seen yet
+        self.captured: list[
+            int
+        ] = []  # layers that are captured in this pass, what is still to come
+        self.own: list[int] = []  # layers that the server itself has captured
+        self.top = 0  # the last layer
+        # earlier ones append whole tensors to a list, which the logits processor is given
+        self.captures = since("0.5.22")
+
+    def hooks(self) -> list[Hook]:
+        runner = "model_executor.model_runner.ModelRunner"
+        graphs = "model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
+        streamer = "managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
+        hooks = [
+            Hook(f"{runner}.load_model", self._loaded, "AFTER"),
+            Hook(f"{runner}.forward", self._forward, "AROUND"),
+            Hook("model_executor.forward_batch_info.ForwardBatch.init_new", self._plan, "AFTER"),
+            Hook("layers.logits_processor.LogitsProcessor.forward", self._logits, "AROUND"),
+            Hook("managers.schedule_batch.Req._compute_max_prefix_len", self._prefix, "AFTER"),
+            Hook(f"{graphs}.can_run_graph", self._graph, "AROUND"),
+        ]
+        if self.captures:
+            captured = "layers.aux_hidden_states.AuxHiddenStateList.capture"
+            hooks.append(Hook(captured, self._capture, "AROUND"))
+            once = f"{streamer}.is_request_level_customized_info_key"
+            hooks.append(Hook(once, self._is_once, "AFTER"))
+        return hooks
+
+    def _loaded(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
+        if runner.is_draft_worker:
+            return
+        try:
+            self._load(runner, runner.server_args)
+        except UserError as error:  # an exception would reach the user as a page of traceback
+            raise SystemExit(f"semspec's SGLang plugin: {error}") from error
+
+    def _load(self, runner: Any, told: Any) -> None:
+        for name in ("pp_size", "attn_cp_size", "dcp_size"):
+            if (getattr(told, name, None) or 1) > 1:
+                raise UserError(f"states cannot be read with {name}={getattr(told, name)}: use 1")
+        for name in ("enable_two_batch_overlap", "enable_dp_attention"):
+            if getattr(told, name, False):
+                raise UserError(f"states cannot be read with {name}: leave it out")
+        model = runner.model
+        body: Any = getattr(model, "model", None)
+        known = hasattr(body, "layers_to_capture") and hasattr(body, "embed_tokens")
+        if not known or not hasattr(model, "capture_aux_hidden_states"):
+            raise UserError(
+                f"{type(model).__name__} has no way to read its layers' states: use a model of the"
+                " families Llama, Qwen2 or Qwen3"
+            )
+        body.embed_tokens.register_forward_hook(self._embedded)
+        self.top = len(body.layers)
+        self.watcher.loaded(
+            Loaded(
+                ModelConfig(path=told.model_path, revision=told.revision),
+                self.top,
+                model.config.hidden_size,
+                runner.device,
+            )
+        )
+
+    def _prefix(self, result: int, req: Any, *args: Any) -> int | None:
+        """What is read must be computed, whatever is cached."""
+        if req.output_ids:  # was read before the request was retracted
+            return None
+        needed = self.watcher.needed_from(
+            req.sampling_params.custom_params, len(req.origin_input_ids)
+        )
+        return None if needed is None else max(0, min(result, needed))
+
+    def _plan(
+        self, batch: Any, cls: Any, schedule: Any, runner: Any, *args: Any, **kw: Any
+    ) -> None:
+        mode = batch.forward_mode
+        if runner.is_draft_worker or not mode.is_extend() or mode.is_target_verify():
+            return
+        starts, lengths = batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu
+        if not starts or not lengths:
+            return
+        without = batch.extend_logprob_start_lens_cpu if batch.return_logprob else None
+        pieces, row, logprob_row = [], 0, 0
+        for index, req in enumerate(schedule.reqs):
+            start, length, prompt = starts[index], lengths[index], len(req.origin_input_ids)
+            skipped = without[index] if without else length
+            if not req.output_ids:  # else it decodes in a mixed batch, or was retracted
+                pieces.append(
+                    Piece(
+                        index,
+                        req.rid,
+                        req.sampling_params.custom_params,
+                        prompt,
+                        start,
+                        min(start + length, prompt),
+                        row,
+                        start + skipped + 1,
+                        logprob_row,
+                        length - skipped,
+                    )
+                )
+            row += length
+            logprob_row += length - skipped
+        batch._semspec_pass = self.watcher.begin(len(schedule.reqs), row, pieces)
+
+    def _forward(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        reading: Pass | None = getattr(batch, "_semspec_pass", None)
+        if reading is None:
+            return original(runner, batch, *args, **kwargs)
+        model, body = runner.model, runner.model.model
+        own, flag = body.layers_to_capture, model.capture_aux_hidden_states
+        between = {i for i in reading.layers if 0 < i < self.top}
+        self.running, self.missing, self.own = reading, set(reading.layers), list(own)
+        self.captured = sorted(between | set(own))
+        try:
+            if between:
+                body.layers_to_capture = list(self.captured)
+                if not self.captures:
+                    model.capture_aux_hidden_states = True
+            result = original(runner, batch, *args, **kwargs)
+        finally:
+            self.running = None
+            body.layers_to_capture, model.capture_aux_hidden_states = own, flag
+        trouble = f"layers {sorted(self.missing)} were not seen" if self.missing else ""
+        logits = result.logits_output
+        replies = reading.replies(getattr(logits, "input_token_logprobs", None), trouble)
+        if replies:  # one entry for every request, whether it asked or not
+            column = [replies.get(index) for index in range(reading.requests)]
+            logits.customized_info = {**(logits.customized_info or {}), self.key: column}
+        return result
+
+    def _take(self, layer: int, x: Tensor) -> None:
+        if self.running is not None and layer in self.missing and x.shape[0] == self.running.rows:
+            self.missing.discard(layer)
+            self.running.states(layer, x)
+
+    def _embedded(self, module: Any, args: Any, x: Tensor) -> None:
+        self._take(0, x)
+
+    def _capture(self, original: Any, aux: Any, x: Tensor, **kwargs: Any) -> Any:
+        if self.running is None or not self.captured:
+            return original(aux, x, **kwargs)
+        layer = self.captured.pop(0)
+        self._take(layer, x)
+        return original(aux, x, **kwargs) if layer in self.own else None
+
+    def _logits(
+        self,
+        original: Any,
+        processor: Any,
+        ids: Any,
+        x: Tensor,
+        head: Any,
+        metadata: Any,
+        aux_hidden_states: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if self.running is not None:
+            if not self.captures and isinstance(aux_hidden_states, list):
+                layers = list(zip(self.captured, aux_hidden_states, strict=True))
+                for layer, states in layers:
+                    self._take(layer, states)
+                aux_hidden_states = [states for i, states in layers if i in self.own] or None
+            self._take(self.top, x)
+        return original(processor, ids, x, head, metadata, aux_hidden_states, *args, **kwargs)
+
+    def _graph(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """A pass that is read runs eagerly, others keep their graphs."""
+        reading: Pass | None = getattr(batch, "_semspec_pass", None)
+        if reading is not None and reading.layers:
+            return False
+        return original(runner, batch, *args, **kwargs)
+
+    def _is_once(self, result: Any, streamer: Any, key: str) -> bool | None:
+        """The reply belongs to the request, not to a token: it comes without a token, too."""
+        return True if key == self.key else None

@@ -1,0 +1,99 @@
+"""What a server was asked to switch on: JSON, by environment or by argument.
+
+    SEMSPEC_SGLANG='{"probe": {}}' sglang serve --model-path ...
+    sglang serve --model-path ... --json-model-override-args '{"semspec": {"probe": {}}}'
+
+The keys are the plugin's parts, the values their options ({} or true: as they are).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from semspec.errors import UserError
+
+VARIABLE = "SEMSPEC_SGLANG"
+ARGUMENT = "--json-model-override-args"
+PARTS = ("probe", "verification", "drafting")  # modules of this package
+
+T = TypeVar("T")
+
+
+def asked(environment: Mapping[str, str] | None = None, argv: Sequence[str] | None = None) -> bool:
+    """Whether this process belongs to a server that was asked for anything."""
+    environment = os.environ if environment is None else environment
+    return (
+        bool(environment.get(VARIABLE)) or _argument(sys.argv if argv is None else argv) is not None
+    )
+
+
+def read(
+    environment: MutableMapping[str, str] | None = None, argv: Sequence[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Part -> its options, of the parts that are switched on.
+
+    What the argument says is put into the environment, where the server's processes find it: they
+    are started before they learn the server's arguments.
+    """
+    environment = os.environ if environment is None else environment
+    given, told = environment.get(VARIABLE), _argument(sys.argv if argv is None else argv)
+    if told is not None:
+        if given and json.loads(given) != told:
+            raise UserError(f"{VARIABLE} and {ARGUMENT} say different things: keep one of them")
+        environment[VARIABLE] = given = json.dumps(told)
+    try:
+        parsed = json.loads(given or "{}")
+    except ValueError as error:
+        raise UserError(
+            f"{VARIABLE} is not JSON ({error}): give e.g. '{{\"probe\": {{}}}}'"
+        ) from error
+    if not isinstance(parsed, dict):
+        raise UserError(f"{VARIABLE} is not a JSON object: give e.g. '{{\"probe\": {{}}}}'")
+    if unknown := [part for part in parsed if part not in PARTS]:
+        raise UserError(f"{VARIABLE} names {', '.join(unknown)}: there are {', '.join(PARTS)}")
+    parts = {}
+    for part, options in parsed.items():
+        if options is True:
+            options = {}
+        if options in (False, None):
+            continue
+        if not isinstance(options, dict):
+            raise UserError(f"{VARIABLE}: {part} is a JSON object of its options, or true")
+        parts[part] = options
+    return parts
+
+
+def build(options: type[T], given: Mapping[str, Any], part: str) -> T:
+    """A part's options from JSON; lists become tuples, as frozen dataclasses hold them."""
+    known = [f.name for f in fields(options)]  # type: ignore[arg-type]
+    if unknown := [name for name in given if name not in known]:
+        raise UserError(
+            f"{VARIABLE}: {part} has no option {', '.join(unknown)}: there are {', '.join(known)}"
+        )
+    frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    try:
+        return options(**frozen)
+    except TypeError as error:
+        raise UserError(f"{VARIABLE}: {part}: {error}") from error
+
+
+def _argument(argv: Sequence[str]) -> Any:
+    """What SGLang's own argument says under "semspec"; SGLang judges the rest of it."""
+    for position, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") != ARGUMENT:
+            continue
+        if not equals:
+            value = argv[position + 1] if position + 1 < len(argv) else ""
+        try:
+            told = json.loads(value)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and "semspec" in told:
+            return told["semspec"]
+    return None

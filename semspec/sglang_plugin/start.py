@@ -1,0 +1,28 @@
+"""Switches the asked parts on in one of SGLang's processes, or refuses."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from semspec.errors import UserError
+from semspec.sglang_plugin import compat, settings
+
+
+def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Checks SGLang's version, then hooks what the parts hook where a model may run."""
+    compat.check_version()
+    hooks: list[compat.Hook] = []
+    for name, given in parts.items():
+        try:
+            part: Any = importlib.import_module(f"semspec.sglang_plugin.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"semspec.sglang_plugin.{name}":
+                raise
+            raise UserError(f"this semspec has no part '{name}' for SGLang: update it") from error
+        options = settings.build(part.Options, given, name)
+        part.prepare(options)
+        if compat.runs_models():
+            hooks += part.hooks(options)
+    compat.apply(hooks)
