@@ -3,6 +3,7 @@
 # Two environments, each made when it is first needed and again when what it is made from changes:
 #   .venv         semspec on transformers; `make test` and `make lint` add the development tools
 #   .venv-sglang  SGLang on a CPU with semspec, for tests/sglang
+# The tests also look at the reports in Chromium, which is the system's: `make env-browser` sees to it.
 # A stamp in the environment's folder carries a checksum of its ingredients and is written last, so
 # an install that was interrupted is begun again from an empty folder.
 
@@ -46,7 +47,7 @@ test: $(DEV) $(SGLANG) ## All tests, SGLang's included
 	@status=0; for part in test-core test-sglang; do $(MAKE) $$part || status=1; done; exit $$status
 
 .PHONY: test-core
-test-core: $(DEV) ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
+test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
 	@$(ONE_THREAD) .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 .PHONY: test-sglang
@@ -76,6 +77,18 @@ env: $(DEV) ## .venv with the development tools
 .PHONY: env-sglang
 env-sglang: $(SGLANG) ## .venv-sglang (about 2 GB)
 	@:
+
+# Debian's chromium by apt-get where we may install it. Elsewhere one line says what is missing: the tests of the
+# reports fail without a browser, all others need none.
+.PHONY: env-browser
+env-browser: ## Chromium for the tests of the reports (by apt-get, where it is missing and we are root)
+	@for name in "$${CHROMIUM:-chromium}" chromium-browser google-chrome google-chrome-stable; do \
+	  command -v "$$name" >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing chromium (once) ..." >&2; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends chromium >/dev/null && exit 0; fi; \
+	echo "No Chromium: the tests of reports will fail; install chromium, or name one: CHROMIUM=/path/to/it" >&2
 
 .PHONY: clean
 clean: ## Remove both environments, caches and builds; runs/ stays

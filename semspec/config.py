@@ -7,7 +7,7 @@ import keyword
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
@@ -113,7 +113,7 @@ HELP = {
     "seed": "of the sampling",
     "prompt": 'one question of your own: prompt="..."',
     "transcript": "show one solution, coloured by who wrote what",
-    "quiet": "print the result only",
+    "quiet": "print nothing; the run's folder holds everything",
 }
 
 
@@ -348,6 +348,11 @@ def free(config: RunConfig) -> tuple[str, ...]:
     return (*SHOWN_ONLY, *(f"engine.{name}" for name in config.engine.may_change))
 
 
+def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's config.json holds."""
+    return {**resolved, "plugins": plugin_names(config)}
+
+
 def _check_trees(config: RunConfig) -> None:
     draft, rule = config.draft, config.accept
     if draft.levels:
@@ -388,6 +393,11 @@ def _check_greedy(group: str, rule: Any, temperature: float, unused: bool) -> No
 
 def _told(reads: Iterable[What]) -> str:
     return ", ".join(sorted(what.value for what in reads))
+
+
+def plugin_names(config: RunConfig) -> dict[str, str]:
+    """What was chosen in each group: options alone do not tell one rule without any from another."""
+    return {group: _name(group, getattr(config, group)) for group in GROUPS}
 
 
 def _name(group: str, plugin: object) -> str:

@@ -11,10 +11,12 @@ from typing import Any
 from rich.console import Console
 
 from semspec import metrics, provenance, terminal
-from semspec.config import RunConfig, free
+from semspec.config import RunConfig, free, recorded
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
+from semspec.report.page import REPORT
+from semspec.report.write import write_run
 from semspec.solver import Solution, Solver
 from semspec.transcript import pieces
 
@@ -33,14 +35,15 @@ def execute(
 
     One ``job`` of several shows how it goes, and leaves the tables to who started it.
     """
-    console = console or terminal.open_console()
+    console = Console(quiet=True) if config.quiet else console or terminal.open_console()
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
+    resolved = recorded(config, resolved)
     with RunFolder.open(
         folder, resolved, total=len(problems), free=free(config), provenance=started, about=job
     ) as run:
         if run.result is not None and job is None:
-            console.print(f"[dim]{folder}: finished before; this is its result[/]")
+            console.print(f"[dim]{folder}: finished before; this is its result[/]", soft_wrap=True)
         if run.result is not None:
             result = run.result
         else:
@@ -53,6 +56,8 @@ def execute(
             result["provenance"] = provenance.collect(config.seed) | {"started": started["started"]}
             result["concurrency"] = config.concurrency
             run.finish(result)
+        if not (folder / REPORT).exists():
+            _report(run, console)
         if job is None:
             _show(config, run, result, problems, console)
     return result
@@ -119,6 +124,7 @@ def _solve_group(
             solved[problem.id, "speculative"],
             solved.get((problem.id, "plain")),
             problem.answer,
+            problem.question,
         )
 
 
@@ -147,7 +153,11 @@ def _solve_freely(
             solved[problem.id] = _solve(config, done, done.share)
             if mode == modes[-1]:
                 yield problem_line(
-                    problem.id, speculative[problem.id], plain.get(problem.id), problem.answer
+                    problem.id,
+                    speculative[problem.id],
+                    plain.get(problem.id),
+                    problem.answer,
+                    problem.question,
                 )
 
 
@@ -169,6 +179,14 @@ def _warm_up(solver: Solver, problem: BenchmarkProblem, config: RunConfig) -> No
             pass
 
 
+def _report(run: RunFolder, console: Console) -> None:
+    """The page about the run; that it cannot be written makes no finished run fail."""
+    try:
+        write_run(run.path)
+    except UserError as error:
+        console.print(f"[dim]no report: {error}[/]", soft_wrap=True)
+
+
 def _show(
     config: RunConfig,
     run: RunFolder,
@@ -182,7 +200,7 @@ def _show(
         except UserError as error:  # a finished run outlives its models
             console.print(f"[dim]no transcript: {error}[/]")
     console.print(terminal.result_table(result))
-    console.print(f"[dim]results: {run.path}[/]", soft_wrap=True)
+    console.print(f"[dim]results: {run.path}, to be read: {run.path / REPORT}[/]", soft_wrap=True)
 
 
 def _show_transcript(
@@ -200,8 +218,5 @@ def _show_transcript(
     console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
     rounds = run.round_lines(shown.id, "speculative")
 
-    def decode(tokens: Sequence[int]) -> str:
-        return text.decode([t for t in tokens if t not in text.stop_ids])
-
-    parts = pieces(rounds, decode, "tokens" if config.split == "token" else "steps")
+    parts = pieces(rounds, text.readable, "tokens" if config.split == "token" else "steps")
     console.print(terminal.transcript(parts))

@@ -30,7 +30,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from semspec.config import SHOWN_ONLY, free
+from semspec.config import SHOWN_ONLY, free, recorded
 from semspec.digest import difference
 from semspec.errors import UserError, told
 from semspec.experiments import slug
@@ -192,7 +192,7 @@ def _check(job: Job, root: Path) -> None:
         made, resolved = resolve(job)
     except UserError:
         return  # it will fail, and say why
-    changed = difference(known, resolved, free(made))
+    changed = difference(known, recorded(made, resolved), free(made))
     if changed:
         raise UserError(
             f"{root / job.name} holds a run with another configuration ({changed}); choose another"

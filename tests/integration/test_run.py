@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from semspec import registry
+from semspec.artifacts._schema import check
 from semspec.config import HELP
+from semspec.result_schema import SCHEMA
 from tests.support.pair import DRAFT, TARGET
 from tests.support.processes import finished, hear_interrupts
 
@@ -62,6 +64,9 @@ def test_a_run_leaves_figures_and_shows_them(tmp_path: Path) -> None:
         "provenance",
     ):
         assert key in result, key
+    check(result, SCHEMA)
+    report = (tmp_path / "report.html").read_text()
+    assert "The target wrote instead:" in report and str(tmp_path.parent) not in report
     assert result["problems"] == 3
     assert result["plain"]["target_share"] == 1.0
     assert result["provenance"]["packages"]["torch"]
@@ -73,10 +78,12 @@ def test_a_run_leaves_figures_and_shows_them(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_shows_its_result_again(tmp_path: Path) -> None:
-    run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}")
+    silent = run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}", "quiet=true")
+    assert (silent.stdout, silent.stderr) == ("", "")
     before = (tmp_path / "result.json").read_bytes()
+    (tmp_path / "report.html").unlink()
     again = run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}")
-    assert "finished before" in again.stdout
+    assert "finished before" in again.stdout and (tmp_path / "report.html").exists()
     assert (tmp_path / "result.json").read_bytes() == before
 
 
