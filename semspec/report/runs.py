@@ -46,7 +46,7 @@ class Run:
     folder: Path
     config: Mapping[str, Any]
     result: Mapping[str, Any]  # as in result.json; of an unfinished run, of what is there
-    state: str  # finished, running, interrupted, failed, killed, waiting
+    state: str  # finished, running, failed, killed, waiting
     done: int
     total: int | None
     error: str = ""
@@ -121,11 +121,11 @@ def read_run(folder: Path) -> Run:
     counted = list(kept.problem_lines())
     lines = [line for line in counted if usable(line)]
     seed = config.get("seed")
-    state = str(status.get("state") or ("interrupted" if lines else "waiting"))
+    state = str(status.get("state") or ("killed" if lines else "waiting"))
     if result is not None:
         state = "finished"
     elif state == "finished":  # its result was deleted, or cannot be read
-        state = "interrupted"
+        state = "killed"
     if result is None or not _whole(result):
         whole = metrics.summarise(lines, seed=seed if isinstance(seed, int) else 0)
         result = {**(result or {}), **whole}
