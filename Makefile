@@ -22,6 +22,9 @@ CORE := .venv/core-$(call checksum,constraints/cpu.txt).stamp
 DEV := .venv/dev-$(call checksum,constraints/cpu.txt).stamp
 SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-cpu-nodeps.txt).stamp
 
+SGLANG_VERSIONS ?= 0.5.20 0.5.22
+PLUGIN_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification drafting))
+
 # One thread for each process: more collapse on few cores, and sums then depend on their number.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PIP := -m pip --disable-pip-version-check --quiet --quiet
@@ -53,6 +56,10 @@ test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit
 .PHONY: test-sglang
 test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
 	@$(ONE_THREAD) .venv-sglang/bin/python -m pytest tests/sglang $(ARGS)
+
+.PHONY: sglang-matrix
+sglang-matrix: ## The plugin's tests on older SGLangs; SGLANG_VERSIONS="0.5.22" chooses
+	@status=0; for version in $(SGLANG_VERSIONS); do $(MAKE) sglang-$$version || status=1; done; exit $$status
 
 .PHONY: lint
 lint: $(DEV) ## Style (ruff), nothing is changed
@@ -92,7 +99,7 @@ env-browser: ## Chromium for the tests of the reports (by apt-get, where it is m
 
 .PHONY: clean
 clean: ## Remove both environments, caches and builds; runs/ stays
-	@rm -rf .venv .venv-sglang dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-sglang .venv-sglang-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help
@@ -134,3 +141,22 @@ $(SGLANG):
 	@.venv-sglang/bin/python $(PIP) install --no-deps -r constraints/sglang-cpu-nodeps.txt
 	@.venv-sglang/bin/python $(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# Older SGLangs differ from the newest one in a few packages, constraints/sglang-VERSION.txt.
+define older_sglang
+.venv-sglang-$(1)/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-$(1).txt).stamp:
+	@$$(check_python)
+	@echo "Making .venv-sglang-$(1) (a few minutes, once) ..." >&2
+	@$$(PYTHON) -m venv --clear .venv-sglang-$(1)
+	@.venv-sglang-$(1)/bin/python $$(PIP) install -r constraints/sglang-cpu.txt
+	@.venv-sglang-$(1)/bin/python $$(PIP) install --no-deps -r constraints/sglang-cpu-nodeps.txt
+	@.venv-sglang-$(1)/bin/python $$(PIP) install --no-deps -r constraints/sglang-$(1).txt
+	@.venv-sglang-$(1)/bin/python $$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $$@
+
+.PHONY: sglang-$(1)
+sglang-$(1): .venv-sglang-$(1)/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-$(1).txt).stamp
+	@echo "==> SGLang $(1)"
+	@$$(ONE_THREAD) .venv-sglang-$(1)/bin/python -m pytest $$(PLUGIN_TESTS) $$(ARGS)
+endef
+$(foreach version,$(SGLANG_VERSIONS),$(eval $(call older_sglang,$(version))))

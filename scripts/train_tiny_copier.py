@@ -1,6 +1,6 @@
 """Trains ``hub_artifacts/tiny-copier``: a target for tasks whose solutions repeat their question.
 
-    python scripts/train_tiny_copier.py --out hub_artifacts/tiny-copier [--steps 600]
+    python scripts/train_tiny_copier.py --out hub_artifacts/tiny-copier
 
 Drafters that look back need texts that come back. The embedded target never saw such tasks, so this
 one takes its six oldest blocks (every fourth: the others were added as copies, see
@@ -11,12 +11,12 @@ the pair's; a draft model it has none.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -31,14 +31,16 @@ from semspec.world.reuse import Editing, Grounded, Reuse
 EVERY = 4  # of the target's blocks
 ROWS = 10  # in a batch
 TASKS: tuple[Reuse, ...] = (Editing(), Grounded())
-STAGE = Stage(
-    "copier", 21, 6, 600, ROWS, 0, 0.0, 3e-3, 2e-3, 20, 0.5, 0.02, "tiny-target", bias=True
+# each leg starts from what the one before has shipped; a leg that was killed begins again
+LEGS = (
+    Stage("copier1", 21, 6, 600, ROWS, 0, 0.0, 3e-3, 2e-3, 20, 0.5, 0.02, "tiny-target", bias=True),
+    Stage("copier2", 22, 6, 900, ROWS, 0, 0.0, 3e-3, 2e-3, 20, 0.4, 0.01, "copier1", bias=True),
 )
 
 
 def shortened(source: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """A model of every fourth block."""
-    small = LlamaForCausalLM(configuration(STAGE.layers, tokenizer, STAGE.bias))
+    small = LlamaForCausalLM(configuration(LEGS[0].layers, tokenizer, LEGS[0].bias))
     kept: dict[str, Tensor] = {}
     for key, value in source.state_dict().items():
         found = re.match(r"model\.layers\.(\d+)\.(.+)", key)
@@ -84,20 +86,30 @@ def batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[Ten
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("hub_artifacts/tiny-copier"))
-    parser.add_argument("--steps", type=int, default=STAGE.steps)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
-    torch.manual_seed(STAGE.seed)
-    folder = beside_package("hub_artifacts") / "tiny-target"
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    model = shortened(LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer)
-    stage = replace(STAGE, steps=a.steps)
+    target = beside_package("hub_artifacts") / "tiny-target"
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(target)
     is_value = Rows(tokenizer, 0).is_value
-    seconds = fit(model, stage, batches(tokenizer, STAGE.seed), is_value)
-    ship(model, a.out, tokenizer)
-    told([(stage, seconds)], a.out, "scripts/train_tiny_copier.py")
+    done = [(s, t) for s in LEGS if (t := finished(a.out, s)) is not None]
+    for stage in LEGS[len(done) :]:
+        torch.manual_seed(stage.seed)
+        begin = a.out if done else target
+        model = LlamaForCausalLM.from_pretrained(begin, dtype=torch.float32)
+        if not done:
+            model = shortened(model, tokenizer)
+        done.append((stage, fit(model, stage, batches(tokenizer, stage.seed), is_value)))
+        ship(model, a.out, tokenizer)
+        told(done, a.out, "scripts/train_tiny_copier.py")
     return 0
+
+
+def finished(folder: Path, stage: Stage) -> float | None:
+    """Seconds of a leg that the folder's weights have behind them."""
+    file = folder / "training.json"
+    legs = json.loads(file.read_text(encoding="utf-8"))["stages"] if file.exists() else []
+    return next((leg["seconds"] for leg in legs if leg["name"] == stage.name), None)
 
 
 if __name__ == "__main__":

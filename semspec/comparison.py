@@ -64,8 +64,7 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
         raise UserError(f"{a} and {b} are the same folder: give two runs")
     first, second = read_run(a), read_run(b)
     _refuse_unlike(first, second)
-    lines_a = {line["id"]: line for line in first.problem_lines()}
-    lines_b = {line["id"]: line for line in second.problem_lines()}
+    lines_a, lines_b = _solved(first), _solved(second)
     for run, lines in ((first, lines_a), (second, lines_b)):
         if not lines:
             raise UserError(f"{run.folder} has no solved problems yet: compare when some are done")
@@ -90,6 +89,15 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
         won=won,
         notes=_notes(first, second, lines_a, lines_b, shared, paired, own_a, own_b),
     )
+
+
+def _solved(run: Run) -> dict[str, dict[str, Any]]:
+    """What is needed of each line: the texts may be long."""
+    return {
+        line["id"]: {name: line.get(name) for name in ("question", "gold", "correct", "wall")}
+        | {"alone": line["plain"]["wall"] if line["plain"] else None}
+        for line in run.problem_lines()
+    }
 
 
 def _refuse_unlike(a: Run, b: Run) -> None:
@@ -128,7 +136,7 @@ def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def _walls(lines: Sequence[Mapping[str, Any]]) -> list[Pair]:
-    return [(line["plain"]["wall"], line["wall"]) for line in lines if line["plain"]]
+    return [(line["alone"], line["wall"]) for line in lines if line["alone"] is not None]
 
 
 def _speedup(walls: Sequence[Pair]) -> float | None:

@@ -154,6 +154,12 @@ class Rule(Protocol):
         """Loads what it was trained with, and refuses what does not belong to these models."""
         ...
 
+    def places(
+        self, models: Mapping[Role, ModelFacts], split: str
+    ) -> Mapping[Role, tuple[str, str | None]]:
+        """By role, the probe that an engine which offers ``score`` must hold, and its revision."""
+        ...
+
     def on(self, offers: Mapping[Role, Collection[What]]) -> Rule:
         """The prepared rule, reading what these engines offer; before anything else is asked of it."""
         ...

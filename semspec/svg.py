@@ -14,8 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escaped
 from typing import Any
+
+from semspec.transcript import visible
+
+
+def escape(text: str) -> str:
+    """A text as XML takes it: markup and control characters are shown, not obeyed."""
+    return escaped(visible(text), quote=True)
+
 
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#475569")
 Range = tuple[float, float]
@@ -155,7 +163,7 @@ class Plot:
         def py(value: float) -> float:
             return bottom - (value - y[0]) / (y[1] - y[0]) * (bottom - top)
 
-        whole = escape(f"{self.title}. {self.told}".rstrip(" ."), quote=True)
+        whole = escape(f"{self.title}. {self.told}".rstrip(" ."))
         out = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}"'
             f' width="{self.width}" height="{self.height}" font-family="sans-serif"'

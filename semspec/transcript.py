@@ -245,7 +245,8 @@ class Transcript:
             parts.append(("x│ rejected draft", STYLES["rejected"]))
         if self._scored:
             parts.append(("0.00│ its score", ""))
-        return Text("   ").join(Text(*part) for part in parts)
+        between = "   " if len(parts) < 6 else "  "  # within 80 columns
+        return Text(between).join(Text(*part) for part in parts)
 
     def _row(
         self,

@@ -24,7 +24,7 @@ SHARDS = {
     "type": "array",
     "items": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
     "minItems": 1,
-    "maxItems": 4096,
+    "maxItems": 1 << 16,
 }
 """How many entries each shard has."""
 

@@ -58,11 +58,12 @@ def fit(batches: Callable[[], Iterator[Floats]], dims: int) -> tuple[Projection,
     from sklearn.decomposition import IncrementalPCA
     from sklearn.preprocessing import StandardScaler
 
-    scaler = StandardScaler()
+    scaler, count = StandardScaler(), 0
     for rows in batches():
         scaler.partial_fit(rows.astype(np.float64))
-    if int(scaler.n_samples_seen_) < dims:
-        raise ValueError(f"{int(scaler.n_samples_seen_)} states are too few for {dims} dimensions")
+        count += len(rows)
+    if count < dims:
+        raise ValueError(f"{count} states are too few for {dims} dimensions")
     mean = scaler.mean_.astype(np.float32)
     deviation = np.sqrt(scaler.var_ + EPSILON).astype(np.float32)
     pca = IncrementalPCA(n_components=dims)

@@ -67,7 +67,8 @@ class Exact:
 def _best(entries: NDArray[np.int64], cosines: Floats, count: int) -> Found:
     if cosines.shape[1] > count:
         kept = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
-        entries, cosines = (np.take_along_axis(a, kept, 1) for a in (entries, cosines))
+        entries = np.take_along_axis(entries, kept, 1)
+        cosines = np.take_along_axis(cosines, kept, 1)
     order = np.lexsort((entries, -cosines), axis=1)
     return np.take_along_axis(entries, order, 1), np.take_along_axis(cosines, order, 1)
 
@@ -109,7 +110,7 @@ class Scann:
 
     @classmethod
     def load(cls, files: Files) -> Scann:
-        """ScaNN reads a folder; this one holds nothing else, so that its reader meets no pickle."""
+        """ScaNN reads a folder, and more of it than it wrote; this one holds what it wrote and nothing else."""
         module = _imported("scann")
         if set(files) != SCANN_FILES:
             raise ValueError("it is no index of ScaNN's")

@@ -65,7 +65,7 @@ class Shard:
         self._order = mapped.array("suffixes")
         if len(self._tokens) != len(self._order):
             raise ValueError("it has not as many suffixes as tokens")
-        self._places = memoryview(self._order)  # an item of it costs less than numpy's
+        self._places = self._order.data  # an item of it costs less than numpy's
 
     def __len__(self) -> int:
         return len(self._order)
@@ -131,7 +131,7 @@ class Shard:
         if len(ranks) > most:
             ranks = ranks[np.linspace(0, len(ranks) - 1, most).astype(np.int64)]
         at = self._order[ranks].astype(np.int64)[:, None] - np.arange(1, length + 1)
-        found = self._tokens.take(np.clip(at, 0, len(self._tokens) - 1)).astype(np.int64)
+        found: Tokens = self._tokens.take(np.clip(at, 0, len(self._tokens) - 1)).astype(np.int64)
         over = (found == 0xFFFFFFFF) | (at < 0)
         found[np.logical_or.accumulate(over, axis=1)] = END
         return found

@@ -56,7 +56,7 @@ def greediest(rows: Tokens) -> list[int]:
     path = list[int]()
     for depth in range(rows.shape[1]):
         if len(rows) == 1:
-            rest = rows[0, depth:].tolist()
+            rest: list[int] = rows[0, depth:].tolist()
             return path + (rest[: rest.index(END)] if END in rest else rest)
         column = rows[:, depth]
         values, counts = np.unique(column[column != END], return_counts=True)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from semspec import __version__
-from semspec.transcript import visible
+from semspec.svg import escape
 
 _HERE = Path(__file__).parent
 MARK = (  # two hands, one line
@@ -26,7 +25,7 @@ MARK = (  # two hands, one line
 
 def esc(text: object) -> str:
     """Any text as text: markup, control characters and direction marks are shown, not obeyed."""
-    return html.escape(visible(str(text)), quote=True)
+    return escape(str(text))
 
 
 def clipped(text: str, most: int) -> str:

@@ -118,16 +118,24 @@ def read_run(folder: Path) -> Run:
         )
     kept = RunFolder(folder)
     status, config, result = kept.status, kept.config or {}, kept.result
-    counted = list(kept.problem_lines())
-    lines = [line for line in counted if usable(line)]
+    counts = {True: 0, False: 0}  # lines, by whether they can be used
+
+    def lines() -> Iterator[Line]:
+        counts[True] = counts[False] = 0
+        for line in kept.problem_lines():  # one at a time: their texts may be long
+            good = usable(line)
+            counts[good] += 1
+            if good:
+                yield line
+
     seed = config.get("seed")
-    state = str(status.get("state") or ("killed" if lines else "waiting"))
+    whole = metrics.summarise(lines(), seed=seed if isinstance(seed, int) else 0)
+    state = str(status.get("state") or ("killed" if counts[True] else "waiting"))
     if result is not None:
         state = "finished"
     elif state == "finished":  # its result was deleted, or cannot be read
         state = "killed"
-    if result is None or not _whole(result):
-        whole = metrics.summarise(lines, seed=seed if isinstance(seed, int) else 0)
+    if result is None or not set(whole) <= set(result):  # an older one lacks figures of today
         result = {**(result or {}), **whole}
     starts = kept.starts()
     total = status.get("total")
@@ -138,20 +146,14 @@ def read_run(folder: Path) -> Run:
         config,
         result,
         state,
-        done=len(lines),
+        done=counts[True],
         total=total if isinstance(total, int) else None,
         error=without_folders(str(told)),
         job=str(status.get("job") or ""),
         overrides=tuple(map(str, overrides)) if isinstance(overrides, list) else (),
-        skipped=len(counted) - len(lines),
+        skipped=counts[False],
         provenance=result.get("provenance") or (starts[-1] if starts else {}),
     )
-
-
-def _whole(result: Mapping[str, Any]) -> bool:
-    """Whether a result has all figures of today; an older one is computed again from its lines."""
-    wanted = metrics.summarise([])
-    return set(wanted) <= set(result)
 
 
 def read_sweep(folder: Path) -> list[Run]:

@@ -11,13 +11,21 @@ from semspec import terminal
 from semspec.provenance import without_folders
 from semspec.report import words
 from semspec.report.html import breakable, clipped, esc, figure, notes, page, section, table
-from semspec.report.page import REPORT, origin
-from semspec.report.runs import SAME_PROBLEMS, SAME_TARGET, Run, jobs_planned
+from semspec.report.jobs import (
+    Group,
+    comparable,
+    pareto,
+    placed,
+    quality_alone,
+    shared_options,
+)
+from semspec.report.origin import origin
+from semspec.report.page import REPORT
+from semspec.report.runs import Run, jobs_planned
 from semspec.significance import ALPHA, holm
 from semspec.svg import Plot
 
 PARTS = (("plane", "Quality and speed"), ("table", "Jobs"), ("origin", "Origin"))
-Group = list[tuple[int, Run]]  # numbered as in the table
 
 
 def sweep_page(folder: Path, runs: Sequence[Run]) -> str:
@@ -49,68 +57,13 @@ def sweep_page(folder: Path, runs: Sequence[Run]) -> str:
     return page(f"{folder.name}: semspec report", "report of a sweep", body, PARTS)
 
 
-def comparable(numbered: Group) -> dict[str, Group]:
-    """Jobs by what must be the same where quality and speed are compared: target, engine, problems."""
-    groups: dict[str, Group] = {}
-    for number, run in numbered:
-        told = run.of((*SAME_TARGET, *SAME_PROBLEMS))
-        name = ", ".join(
-            f"{key.removeprefix('plugins.')}={without_folders(str(value))}"
-            for key, value in told.items()
-            if value is not None
-        )
-        groups.setdefault(name or "configuration unknown", []).append((number, run))
-    shared = (
-        set.intersection(*(set(name.split(", ")) for name in groups)) if len(groups) > 1 else set()
-    )
-    short: dict[str, Group] = {}
-    for name, group in groups.items():  # what all have in common says nothing
-        own = ", ".join(part for part in name.split(", ") if part not in shared)
-        short.setdefault(own or name, []).extend(group)
-    return short
-
-
-def _placed(group: Group) -> list[tuple[int, Run, float, float]]:
-    """Jobs with a place in the plane: number, run, speed-up, pass@1."""
-    return [
-        (number, run, run.result["speedup"], run.result["pass_at_1"])
-        for number, run in group
-        if run.result["speedup"] is not None and run.result["pass_at_1"] is not None
-    ]
-
-
-def pareto(group: Group) -> list[tuple[int, Run]]:
-    """Finished jobs that none beats in both quality and speed, the target alone included."""
-    placed = [p for p in _placed(group) if p[1].finished]
-    alone = _alone(group)
-    best = alone if alone is not None else -1.0
-    front = []
-    for number, run, speed, quality in placed:
-        beaten = any(
-            (s >= speed and q >= quality) and (s > speed or q > quality)
-            for other, _, s, q in placed
-            if other != number
-        )
-        if not beaten and not (speed <= 1 and quality <= best):
-            front.append((number, run, speed))
-    return [(number, run) for number, run, _ in sorted(front, key=lambda f: f[2])]
-
-
-def _alone(group: Group) -> float | None:
-    """pass@1 of the target alone, of the job that has most of it."""
-    known = [run.result["plain"] for _, run in group if run.result["plain"]]
-    graded = [f for f in known if f["graded"]]
-    best = max(graded, key=lambda f: f["graded"], default=None)
-    return None if best is None else float(best["pass_at_1"])
-
-
 def _plane(group: Group) -> str:
-    placed = _placed(group)
-    if not placed:
+    shown = placed(group)
+    if not shown:
         return ""
     front = pareto(group)
-    alone = _alone(group)
-    told = f"{_jobs_told(len(placed))}, numbered as in the table; bars are 95 % intervals. "
+    alone = quality_alone(group)
+    told = f"{_jobs_told(len(shown))}, numbered as in the table; bars are 95 % intervals. "
     names = ", ".join(
         f"{number} ({run.result['speedup']:.2f}×, {run.result['pass_at_1']:.3f})"
         for number, run in front
@@ -122,14 +75,14 @@ def _plane(group: Group) -> str:
     )
     return figure(
         "Quality over speed.",
-        _drawn(placed, front, alone, told, 720, 420, "wide")
-        + _drawn(placed, front, alone, told, 360, 320, "narrow"),
+        _drawn(shown, front, alone, told, 720, 420, "wide")
+        + _drawn(shown, front, alone, told, 360, 320, "narrow"),
         esc(told),
     )
 
 
 def _drawn(
-    placed: Sequence[tuple[int, Run, float, float]],
+    shown: Sequence[tuple[int, Run, float, float]],
     front: Sequence[tuple[int, Run]],
     alone: float | None,
     told: str,
@@ -137,7 +90,7 @@ def _drawn(
     height: int,
     kind: str,
 ) -> str:
-    intervals = [run.result["pass_at_1_interval"] for _, run, _, _ in placed]
+    intervals = [run.result["pass_at_1_interval"] for _, run, _, _ in shown]
     low = min([*(i[0] for i in intervals), *([alone] if alone is not None else [])])
     high = max([*(i[1] for i in intervals), *([alone] if alone is not None else [])])
     room = max(0.02, (high - low) * 0.06)
@@ -155,8 +108,8 @@ def _drawn(
     )
     best = {number for number, _ in front}
     for ink, radius, jobs in (
-        (5, 4, [p for p in placed if p[0] not in best]),
-        (0, 5, [p for p in placed if p[0] in best]),
+        (5, 4, [p for p in shown if p[0] not in best]),
+        (0, 5, [p for p in shown if p[0] in best]),
     ):
         plot.points(
             [p[2] for p in jobs],
@@ -180,18 +133,6 @@ def _drawn(
     return plot.svg().replace("<svg ", f'<svg class="{kind}" ', 1)
 
 
-def shared_options(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
-    """What all jobs were given, and each job's name without it."""
-    parts = [list(run.overrides) or run.name.split(",") for run in runs]
-    if not all("=" in part for own in parts for part in own):  # names of another kind
-        return [], [run.name for run in runs]
-    shared = [part for part in parts[0] if all(part in own for own in parts)]
-    rest = [[part for part in own if part not in shared] for own in parts]
-    if len(runs) == 1 or not all(rest):
-        return [], [run.name for run in runs]
-    return shared, [", ".join(own) for own in rest]
-
-
 def _jobs(
     group: Group, short: Mapping[int, str], front: set[int], marks: Mapping[int, float | None]
 ) -> str:
@@ -202,7 +143,7 @@ def _jobs(
         name = breakable(short[number])
         if run.job and (run.folder / REPORT).is_file():
             name = f'<a href="{quote(run.job)}/{REPORT}">{name}</a>'
-        name = f"{number}. {name}"
+        name = f"{number}.&nbsp;{name}"
         if not run.finished:
             told = f"{run.state}: {run.error}" if run.error else run.state
             name += f'<br><small class="state">{clipped(told, 300)}</small>'

@@ -13,15 +13,19 @@ from semspec.terminal import number, seconds
 from semspec.transcript import Line, Piece, gathered, lines, pieces
 
 HANDS = {"D": "draft", "T": "target", "D+T": "both"}
-LEGEND = """\
+_LEGEND = """\
 <ul class="legend" aria-label="Who wrote what">
 <li><span class="who draft">D</span> <span class="by-draft">the draft</span>, accepted</li>
 <li><span class="who target">T</span> <span class="by-target">the target</span></li>
 <li><span class="who both">D+T</span> both in one step</li>
 <li><span class="who gone">x</span> <del>a rejected draft</del>, above what stands there instead</li>
-<li><span class="by-salvaged">salvaged</span>: rejected, but begun as the target might have</li>
-</ul>
+{more}</ul>
 """
+_SALVAGED = '<li><span class="by-salvaged">salvaged</span>: rejected, but begun as the target might have</li>'
+
+
+def legend(salvage: bool) -> str:
+    return _LEGEND.format(more=_SALVAGED if salvage else "")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -21,6 +22,20 @@ class Probed(RuleBase):
 
     target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
     allow_mismatch: bool = False  # use a probe that was trained for something else
+
+    def probes(self) -> Mapping[Role, tuple[str | None, str]]:
+        """By role, the probe that was named, if any, and the features that it reads."""
+        raise NotImplementedError
+
+    def places(
+        self, models: Mapping[Role, ModelFacts], split: str
+    ) -> dict[Role, tuple[str, str | None]]:
+        """By role, where the probe is (a folder, embedded/NAME or owner/name), and its revision."""
+        return {
+            role: (given, None) if given else _indexed(models[role], role, features, split)
+            for role, (given, features) in self.probes().items()
+            if role in models
+        }
 
     def options(self) -> dict[str, Any]:
         """Its own options, for the prepared rule."""

@@ -31,6 +31,12 @@ class Semantic(Probed):
         if self.probe not in ("paper", "last_layer"):
             raise UserError(f"accept.probe={self.probe}: give paper or last_layer")
 
+    def probes(self) -> Mapping[Role, tuple[str | None, str]]:
+        return {
+            "target": (self.target_probe, self.probe),
+            "draft": (self.draft_probe, self.probe),
+        }
+
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> Prepared:

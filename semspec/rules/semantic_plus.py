@@ -42,6 +42,9 @@ class SemanticPlus(Probed):
         if self.features not in FEATURES:
             raise UserError(f"accept.features={self.features}: give {', '.join(FEATURES)}")
 
+    def probes(self) -> Mapping[Role, tuple[str | None, str]]:
+        return {"target": (self.target_probe, self.features)}
+
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> PreparedPlus:

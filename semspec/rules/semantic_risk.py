@@ -38,6 +38,9 @@ class SemanticRisk(Probed):
                     f"accept.{name}={getattr(self, name)}: give more than 0, less than 1"
                 )
 
+    def probes(self) -> Mapping[Role, tuple[str | None, str]]:
+        return {"target": (self.target_probe, "plus")}
+
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> PreparedRisk:

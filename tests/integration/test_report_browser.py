@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,34 @@ def test_what_a_model_wrote_stays_text(browser: Browser, a_run: Path) -> None:
     page.browser.wait(lambda: len(page.errors) > 1, "the refusals")
     assert page.blocked == ["csp"]
     assert any("Content Security Policy" in error for error in page.errors)
+
+
+def test_every_other_text_stays_text_as_well(browser: Browser, tmp_path: Path) -> None:
+    """Names, questions, options, machines and errors come from files, and files from anywhere."""
+    folder = make_run(
+        tmp_path / "a<b>&c",
+        3,
+        question=HOSTILE,
+        name=lambda i: f"{HOSTILE}{i}",
+        config={
+            "benchmark": {"domains": [HOSTILE]},
+            "temperature": HOSTILE,
+            "plugins": {"draft": HOSTILE},
+        },
+    )
+    result = json.loads((folder / "result.json").read_text())
+    result["provenance"] = {
+        "machine": {"cpu": HOSTILE},
+        "git": {"revision": HOSTILE},
+        "command": [HOSTILE],
+    }
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "status.json").write_text(json.dumps({"error": HOSTILE, "job": HOSTILE}))
+    for report in (write_run(folder), write_sweep(tmp_path)):
+        page = unfolded(browser.open(report))
+        assert page.errors == [] and page.requests == [page.url]
+        assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
+        assert not set("\u202e\x1b\x07") & set(page.evaluate("document.documentElement.outerHTML"))
 
 
 def test_a_phone_needs_no_sideways_scrolling(browser: Browser, report: Path) -> None:

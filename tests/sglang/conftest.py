@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support import sglang_env
 
 sglang_env.activate()
+
+from tests.support.sglang_servers import Pair, pair  # noqa: E402 (what imports SGLang comes after)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Target and draft on servers of their own, with the probes of SemanticSpec inside."""
+    with pair(tmp_path_factory.mktemp("servers"), "accept=semantic") as started:
+        yield started
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -46,6 +46,14 @@ ENGINE_ARGUMENTS: dict[str, Any] = {
 }
 
 
+def server_arguments(**changes: Any) -> str:
+    """The same for a server's command line."""
+    words = []
+    for name, value in {**ENGINE_ARGUMENTS, **changes}.items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return " ".join(words)
+
+
 def environment() -> dict[str, str]:
     """The variables of this process and SGLang's, for a process that is to run SGLang."""
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)

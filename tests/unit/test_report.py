@@ -14,10 +14,11 @@ from semspec.provenance import without_folders
 from semspec.report import words
 from semspec.report.__main__ import main
 from semspec.report.html import clipped, esc
+from semspec.report.jobs import comparable, pareto, shared_options
 from semspec.report.page import run_page
 from semspec.report.rounds import read_rounds
 from semspec.report.runs import read_run, read_sweep
-from semspec.report.sweep import comparable, pareto, shared_options, sweep_page
+from semspec.report.sweep import sweep_page
 from semspec.report.transcripts import choose
 from semspec.report.write import write_run
 from semspec.result_schema import SCHEMA

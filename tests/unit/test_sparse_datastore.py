@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -146,6 +148,27 @@ def test_many_places_are_looked_at_in_part(tmp_path: Path) -> None:
     assert len(rows) == 80
     share = Counter(rows[:, 0].tolist())
     assert share[5] == 40 and abs(share[3] - 30) <= 1
+
+
+def test_more_than_memory_opens_at_once(tmp_path: Path) -> None:
+    """A file of 60 GB, nearly all of it holes: opened and asked in under a second."""
+    tokens = 7_500_000_000
+    size = 4 * tokens
+    header = json.dumps(
+        {
+            "tokens": {"dtype": "U8", "shape": [tokens, 4], "data_offsets": [0, size]},
+            "suffixes": {"dtype": "I32", "shape": [tokens], "data_offsets": [size, 2 * size]},
+        }
+    ).encode()
+    header += b" " * (-len(header) % 8)
+    path = tmp_path / "large.safetensors"
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 2 * size)
+    began = time.process_time()
+    store = SparseStore.open([path], 64)
+    assert store.longest([1, 2, 3], 16) == []
+    assert time.process_time() - began < 1
 
 
 def test_damaged_shards_are_refused_in_words(tmp_path: Path) -> None:

@@ -1,0 +1,253 @@
+"""``python -m semspec.launch``: the SGLang servers that a run with ``engine=sglang`` wants.
+
+Prints their exact commands for the same configuration that the run is given, or starts them, waits
+until they answer, and ends them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semspec import config as configuration
+from semspec import run as running
+from semspec.command import flag, options, run_command
+from semspec.config import RunConfig
+from semspec.errors import UserError
+from semspec.models import EMBEDDED, KnownModels, ModelConfig
+from semspec.rules._probed import Probed
+from semspec.sglang_plugin.settings import VARIABLE
+from semspec.types import Role
+
+HELP = """\
+usage: python -m semspec.launch [name=value ...]
+
+Prints the two SGLang commands for a configuration, in the words of python -m semspec.run
+(model=... draft=... accept=...). The target comes first: each server takes a share of the GPU memory
+that is free when it starts. Options of its own:
+
+  start=true       start them, wait until they answer, print what to give to semspec.run, stay until Ctrl-C
+  host=            where they listen (127.0.0.1)
+  target_port=     of the target's server (30000)
+  draft_port=      of the draft's (30001)
+  target_args=     more of SGLang's arguments for the target's server, quoted: target_args="--tp-size 4"
+  draft_args=      likewise for the draft's
+  both_args=       for both
+  target_gpu=      CUDA devices of the target's server, such as 0,1; draft_gpu= of the draft's
+  python=          the Python of an environment that has SGLang (this one)
+  wait=            seconds that a server may take to start (900)
+
+A rule with probes gets them inside the servers (SEMSPEC_SGLANG, docs/sglang_plugin.md).
+"""
+OWN = (
+    *("start", "host", "target_port", "draft_port", "target_args", "draft_args", "both_args"),
+    *("target_gpu", "draft_gpu", "python", "wait"),
+)
+LAST_LINES = 15  # of a log that are shown where a server does not come up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One server: what is run, and with which variables beside those that are there."""
+
+    role: Role
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str]
+    url: str
+
+    @property
+    def command(self) -> str:
+        """As one types it."""
+        names = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join([*names, shlex.join(self.arguments)])
+
+
+def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
+    """The servers of a configuration, target first."""
+    models: dict[Role, ModelConfig] = {"target": config.model}
+    drafting = next((d for d in (config.draft, config.nested) if "draft" in d.uses), None)
+    if drafting is not None:
+        models["draft"] = drafting.model
+    variables = _plugin(config, models)
+    planned = []
+    for role, default in (("target", "30000"), ("draft", "30001")):
+        if role not in models:
+            continue
+        host, port = given.get("host", "127.0.0.1"), given.get(f"{role}_port", default)
+        if not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise UserError(f"{role}_port={port} is no port: give 1 to 65535")
+        share = config.engine.target_memory if role == "target" else config.engine.draft_memory
+        arguments = [given.get("python", sys.executable), "-m", "sglang.launch_server"]
+        arguments += ["--model-path", _place(models[role])]
+        if models[role].revision:
+            arguments += ["--revision", str(models[role].revision)]
+        arguments += ["--host", host, "--port", port]
+        # alone on its devices, a server knows best
+        if not (given.get("target_gpu") or given.get("draft_gpu")) and len(models) > 1:
+            arguments += ["--mem-fraction-static", str(share)]
+        for name in ("both_args", f"{role}_args"):
+            arguments += shlex.split(given.get(name, ""))
+        own = dict(variables.get(role, {}))
+        if gpus := given.get(f"{role}_gpu"):
+            own["CUDA_VISIBLE_DEVICES"] = gpus
+        shown = "127.0.0.1" if host == "0.0.0.0" else host
+        planned.append(
+            Planned(
+                role=role,
+                arguments=tuple(arguments),
+                variables=own,
+                url=f"http://{shown}:{port}",
+            )
+        )
+    return planned
+
+
+def _place(model: ModelConfig) -> str:
+    """A folder, or the repository's own name: its server downloads it."""
+    location = model.location
+    local = model.path.startswith(EMBEDDED) or Path(location).expanduser().is_dir()
+    return str(Path(location).expanduser().resolve()) if local else location
+
+
+def _plugin(
+    config: RunConfig, models: Mapping[Role, ModelConfig]
+) -> Mapping[Role, Mapping[str, str]]:
+    """What switches the rule's probes on, by role."""
+    rule = config.accept
+    if not isinstance(rule, Probed):
+        return {}
+    from semspec.text import Text
+
+    known = {
+        role: (model, Text(str(model.fetch(weights=False))).fingerprint)
+        for role, model in models.items()
+    }
+    told: dict[Role, Mapping[str, str]] = {}
+    for role, (place, revision) in rule.places(KnownModels(known), config.split).items():
+        if Path(place).expanduser().is_dir():
+            place = str(Path(place).expanduser().resolve())
+        probe: dict[str, Any] = {"artifacts": [f"{place}@{revision}" if revision else place]}
+        if rule.allow_mismatch:
+            probe["allow_mismatch"] = True
+        told[role] = {VARIABLE: json.dumps({"probe": probe})}
+    return told
+
+
+@contextlib.contextmanager
+def started(planned: Sequence[Planned], wait: float, logs: Path) -> Iterator[None]:
+    """Servers that answer, one started after the other; ended when the block is left."""
+    logs.mkdir(parents=True, exist_ok=True)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for one in planned:
+            log = logs / f"{one.role}.log"
+            with log.open("wb") as file:
+                processes.append(
+                    subprocess.Popen(
+                        one.arguments,
+                        env={**os.environ, **one.variables},
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,  # Ctrl-C is for us: we end them in order
+                    )
+                )
+            _await(one, processes[-1], wait, log)
+        yield
+    finally:
+        for process in reversed(processes):
+            _end(process)
+
+
+def _await(one: Planned, process: subprocess.Popen[bytes], wait: float, log: Path) -> None:
+    until = time.monotonic() + wait
+    while not answers(one.url):
+        if (code := process.poll()) is not None:
+            raise UserError(f"the {one.role}'s server ended with {code} ({_why(log)}): see {log}")
+        if time.monotonic() > until:
+            raise UserError(f"the {one.role}'s server does not answer within {wait:g} s: see {log}")
+        time.sleep(0.3)
+
+
+def answers(url: str) -> bool:
+    """Whether a server is up and has loaded its model."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _why(log: Path) -> str:
+    """The last line of a log that says something of an error."""
+    lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
+    telling = [x for x in lines if "Error" in x or "semspec's SGLang plugin" in x]
+    return (telling or lines or ["nothing told"])[-1][:300]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The server and the processes that it has started: they share a group of their own."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=15)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def read(arguments: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
+    """The run's configuration, and the options of this command."""
+    own = [a for a in arguments if a.partition("=")[0] in OWN]
+    given = options(own, OWN, "python -m semspec.launch")
+    configuration.register_configs()
+    rest = [a for a in arguments if a not in own and a.partition("=")[0] != "engine"]
+    overrides = configuration.expand_shorthands(["engine=sglang", *rest])
+    running.check_arguments(overrides, sweep=False)
+    return running.build(running.compose(overrides)), given
+
+
+def run(arguments: Sequence[str]) -> None:
+    config, given = read(arguments)
+    planned = plan(config, given)
+    line = " ".join(f"engine.{one.role}_url={one.url}" for one in planned)
+    if not flag(given, "start"):
+        for one in planned:
+            print(f"# the {one.role}\n{one.command}\n")
+        print(f"# then: python -m semspec.run engine=sglang {line} ...")
+        return
+    try:
+        wait = float(given.get("wait", "900"))
+    except ValueError as error:
+        raise UserError(f"wait={given['wait']}: give seconds") from error
+    for one in planned:
+        if answers(one.url):
+            raise UserError(f"{one.url} answers already: give another {one.role}_port=")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends them as Ctrl-C does
+    logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    with started(planned, wait, logs):
+        print(line, flush=True)
+        print(f"# logs: {logs}; Ctrl-C ends both", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            while all(answers(one.url) for one in planned):
+                time.sleep(5)
+            raise UserError(f"a server has ended: see {logs}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, HELP, arguments)
+
+
+if __name__ == "__main__":
+    main()

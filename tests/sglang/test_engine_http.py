@@ -1,0 +1,369 @@
+"""engine=sglang against real servers: what it answers is what the hf engine answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from semspec.engines.hf import Hf
+from semspec.engines.sglang import Sglang
+from semspec.errors import UserError
+from semspec.solver import Solution, Solver
+from semspec.splitters.paragraph import ParagraphBoundary
+from semspec.splitters.sentence import SentenceBoundary
+from semspec.text import Text
+from semspec.types import Answer, Context, Generate, Query, Read, Sampling, What
+from tests.support.pair import DRAFT, TARGET, configuration
+from tests.support.sglang_servers import Pair, free_port
+
+GREEDY = Sampling(0.0)
+LOGPROBS = Read(What.LOGPROBS)
+TOP = Read(What.TOP_K, k=3)
+
+
+@pytest.fixture(scope="module")
+def hf() -> Any:
+    return Hf().load(str(TARGET))
+
+
+@pytest.fixture(scope="module")
+def served(servers: Pair) -> Iterator[Any]:
+    engine = Sglang(target_url=servers.target, draft_url=servers.draft).load(str(TARGET))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def text() -> Text:
+    return Text(str(TARGET))
+
+
+@pytest.fixture(scope="module")
+def prompts(text: Text) -> list[list[int]]:
+    config = configuration("problems=6")
+    problems = islice(config.benchmark.problems(), 6)
+    return [text.prompt(problem.question, problem.system)[1] for problem in problems]
+
+
+def both(hf: Any, served: Any, prompt: Sequence[int], **asked: Any) -> tuple[Answer, Answer]:
+    """The same question to both engines; boundaries are made anew for each."""
+    make = asked.pop("boundary", None)
+    generate = asked.pop("generate", None)
+    answers = []
+    for engine in (hf, served):
+        own = generate
+        if make is not None:
+            own = dataclasses.replace(generate, boundary=make())
+        context = Context(hash(tuple(prompt)), prompt)
+        query = Query("target", context, GREEDY, random.Random(0), generate=own, **asked)
+        answers += engine.answer([query])
+        engine.forget(context)
+    return answers[0], answers[1]
+
+
+def solved(overrides: Sequence[str], count: int, budget: int = 90) -> list[Solution]:
+    config = configuration(
+        *overrides, f"problems={count}", f"max_new_tokens={budget}", "temperature=0"
+    )
+    problems = list(islice(config.benchmark.problems(), count))
+    with Solver(config) as solver:
+        return sorted(solver.solve(problems, "speculative"), key=lambda s: s.problem.id)
+
+
+TOLD = ("drafted", "ends", "kept", "written", "handed", "handed_ends", "units_kept", "passes")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("accept=logprob", "accept.threshold=-1.5"),
+        ("accept=logprob", "accept.threshold=-1.5", "split=sentence", "draft_length=2"),
+        ("accept=greedy", "split=token", "draft_length=6"),
+        ("accept=semantic",),
+    ],
+)
+def test_steps_and_verdicts_are_those_of_the_hf_engine(
+    servers: Pair, options: tuple[str, ...]
+) -> None:
+    """Token for token, round for round; with ``semantic`` the probes sit inside SGLang."""
+    ours = solved(options, 3)
+    theirs = solved([*options, *servers.overrides], 3)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.outcome.tokens == other.outcome.tokens
+        for a, b in zip(one.outcome.rounds, other.outcome.rounds, strict=True):
+            for name in TOLD:
+                assert getattr(a, name) == getattr(b, name), name
+            assert a.scores == pytest.approx(b.scores, abs=1e-3)
+    assert any(r.handed for s in theirs for r in s.outcome.rounds) or "greedy" in options[0]
+    assert any(r.kept for s in theirs for r in s.outcome.rounds)
+
+
+def test_units_end_where_they_end_for_the_hf_engine(
+    hf: Any, served: Any, prompts: list[list[int]], text: Text
+) -> None:
+    boundaries = (
+        lambda: ParagraphBoundary(text.piece, 512),
+        lambda: ParagraphBoundary(text.piece, 7),
+        lambda: SentenceBoundary(text.piece, 512),
+    )
+    for prompt in prompts:
+        for make in boundaries:
+            for limit, units in ((60, 1), (60, 3), (5, 1)):
+                ask = Generate(limit, units=units)
+                a, b = both(hf, served, prompt, generate=ask, boundary=make)
+                assert (a.tokens, a.ends, a.finish) == (b.tokens, b.ends, b.finish)
+
+
+class ByFives:
+    """A boundary that gives a server no hint."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def feed(self, token: int) -> int | None:
+        self.count += 1
+        return (0 if self.count % 2 else -1) if self.count % 5 == 0 else None
+
+
+def test_a_boundary_without_hints_and_an_end_before_its_token(
+    hf: Any, served: Any, prompts: list[list[int]]
+) -> None:
+    a, b = both(hf, served, prompts[0], generate=Generate(70, units=4), boundary=ByFives)
+    assert (a.tokens, a.ends, a.finish) == (b.tokens, b.ends, b.finish)
+    assert a.ends == [5, 9, 15, 19]
+    assert len(a.tokens) == 20
+
+
+def test_the_end_of_the_text_ends_the_answer(hf: Any, served: Any, text: Text) -> None:
+    stop = next(iter(hf.stop_ids))
+    prompt = text.encode("</think>\n\nThe answer is 7.")
+    a, b = both(hf, served, prompt, generate=Generate(200))
+    assert a.tokens == b.tokens
+    assert (a.finish, b.finish) == ("eos", "eos"), "the prompt no longer leads to an end"
+    assert b.tokens[-1] == stop
+
+
+def test_log_probabilities_and_top_k_of_scored_tokens(
+    hf: Any, served: Any, prompts: list[list[int]]
+) -> None:
+    for prompt in prompts[:3]:
+        length = len(prompt)
+        for tokens in (prompt[3:15], []):
+            for start in (None, 0, length - 3, length - 1, length + len(tokens) - 1):
+                a, b = both(
+                    hf, served, prompt, tokens=tokens, reads=(TOP, LOGPROBS), rows_from=start
+                )
+                same(a, b)
+
+
+def test_log_probabilities_of_what_was_written(
+    hf: Any, served: Any, prompts: list[list[int]]
+) -> None:
+    for start in (None, 2, len(prompts[0]) + 1):
+        a, b = both(
+            hf,
+            served,
+            prompts[0],
+            tokens=prompts[1][:4],
+            generate=Generate(9),
+            reads=(TOP, LOGPROBS),
+            rows_from=start,
+        )
+        assert a.tokens == b.tokens
+        same(a, b)
+
+
+@pytest.mark.parametrize("start", [None, 0, 3])
+def test_trees_are_read_path_by_path(
+    hf: Any, served: Any, prompts: list[list[int]], start: int | None
+) -> None:
+    prompt = prompts[0]
+    a, b = both(
+        hf,
+        served,
+        prompt,
+        tokens=[5, 9, 11, 20, 21, 22],
+        parents=[-1, -1, 0, 2, 2, 1],
+        reads=(TOP, LOGPROBS),
+        rows_from=None if start is None else len(prompt) - 2 + start,
+    )
+    same(a, b)
+
+
+def test_pooled_states_of_scored_and_written_units(
+    hf: Any, served: Any, prompts: list[list[int]], text: Text
+) -> None:
+    mean, largest = Read(What.POOLED), Read(What.POOLED, reduce="max")
+    spans = ((0, 4), (4, 9))
+    placed = tuple(dataclasses.replace(read, spans=spans) for read in (mean, largest))
+    a, b = both(hf, served, prompts[0], tokens=prompts[1][:9], reads=placed)
+    for read in placed:
+        assert torch.allclose(a[read], b[read], atol=1e-4)
+    a, b = both(
+        hf,
+        served,
+        prompts[0],
+        generate=Generate(60, units=2),
+        boundary=lambda: ParagraphBoundary(text.piece, 512),
+        reads=(mean, largest),
+    )
+    assert len(a.unit_ends()) == 2
+    for read in (mean, largest):
+        assert torch.allclose(a[read], b[read], atol=1e-4)
+
+
+def same(a: Answer, b: Answer) -> None:
+    assert torch.allclose(a[LOGPROBS], b[LOGPROBS], atol=1e-4)
+    for half in (0, 1):
+        assert a[TOP][half].shape == b[TOP][half].shape
+    assert torch.allclose(a[TOP][1], b[TOP][1], atol=1e-4)
+    assert torch.equal(a[TOP][0], b[TOP][0])
+
+
+def test_thirty_two_problems_in_flight(servers: Pair) -> None:
+    """They really are there at the same time, and each writes what it writes alone."""
+    config = configuration(
+        *servers.overrides, "temperature=0", "concurrency=32", "problems=32", "max_new_tokens=24"
+    )
+    problems = list(islice(config.benchmark.problems(), 32))
+    lock = threading.Lock()
+    now, most = 0, 0
+
+    def counted(engine: Any) -> None:
+        submit = engine.submit
+
+        def counting(query: Query) -> Future[Answer]:
+            nonlocal now, most
+            with lock:
+                now += 1
+                most = max(most, now)
+            future: Future[Answer] = submit(query)
+            future.add_done_callback(ended)
+            return future
+
+        engine.submit = counting
+
+    def ended(_: object) -> None:
+        nonlocal now
+        with lock:
+            now -= 1
+
+    with Solver(config) as solver:
+        assert solver.free
+        for engine in solver.engines.values():
+            counted(engine)
+        done = list(solver.solve(problems, "speculative"))
+        shares = [one.share for one in done]
+    assert most == 32
+    assert sorted(s.problem.id for s in done) == sorted(p.id for p in problems)
+    assert all(share is not None and share > 0 for share in shares)
+    alone = {s.problem.id: s.outcome.tokens for s in solved((), 4, budget=24)}
+    beside = {s.problem.id: s.outcome.tokens for s in done}
+    for name, tokens in alone.items():
+        assert beside[name] == tokens
+
+
+def test_prefixes_are_reused_and_little_time_passes_outside_the_servers(
+    servers: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = solved(["accept=logprob", "accept.threshold=-1.5", *servers.overrides], 6)
+    rounds = [r for one in done for r in one.outcome.rounds]
+    reused = {
+        role: sum(r.cached.get(role, 0) for r in rounds)
+        / sum(r.cached.get(role, 0) + r.fed.get(role, 0) for r in rounds)
+        for role in ("target", "draft")
+    }
+    inside = sum(sum(r.seconds.values()) for r in rounds)
+    outside = 1 - inside / sum(one.outcome.seconds for one in done)
+    with capsys.disabled():
+        print(f"\nreused of prefixes: {reused}; time outside the servers: {outside:.1%}")
+    assert min(reused.values()) > 0.6
+    assert outside < 0.05
+
+
+def test_a_problem_that_is_over_is_given_up_on_the_server(
+    served: Any, prompts: list[list[int]]
+) -> None:
+    context = Context(77, prompts[0])
+    query = Query("target", context, GREEDY, random.Random(0), generate=Generate(900))
+    future = served.submit(query)
+    with pytest.raises(TimeoutError):
+        future.result(timeout=1.0)
+    served.forget(context)
+    with pytest.raises(BaseException, match=""):
+        future.result(timeout=5.0)
+    assert future.cancelled()
+
+
+# ---- what is refused, and how ------------------------------------------------------------------
+
+
+def refused(match: str, role: Any = "target", folder: Any = TARGET, **options: Any) -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        Sglang(**{"patience": 0.5, **options}).load(str(folder), role=role)
+    assert "\n" not in str(caught.value)
+
+
+def test_nobody_there() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    refused(f"{url} does not answer .*start it", target_url=url)
+
+
+def test_servers_of_other_models(servers: Pair) -> None:
+    refused("serves tiny-draft, not the target tiny-target", target_url=servers.draft)
+    refused(
+        "serves tiny-target, not the draft tiny-draft",
+        role="draft",
+        folder=DRAFT,
+        target_url=servers.target,
+        draft_url=servers.target,
+    )
+
+
+def test_another_tokenizer_behind_the_right_name(servers: Pair, tmp_path: Path) -> None:
+    other = tmp_path / "tiny-target"
+    shutil.copytree(TARGET, other, ignore=shutil.ignore_patterns("*.safetensors"))
+    file = other / "tokenizer.json"
+    told = json.loads(file.read_text())
+    words = told["model"]["vocab"]
+    first, second = "3", "5"
+    words[first], words[second] = words[second], words[first]
+    file.write_text(json.dumps(told))
+    refused("another tokenizer", folder=other, target_url=servers.target)
+
+
+def test_no_server_of_the_draft(servers: Pair) -> None:
+    refused(
+        "engine.draft_url is missing.*semspec.launch",
+        role="draft",
+        folder=DRAFT,
+        target_url=servers.target,
+    )
+
+
+def test_what_is_no_address() -> None:
+    refused("no server's address", target_url="ftp://somewhere")
+    with pytest.raises(UserError, match="a list of them"):
+        Sglang(target_url=[7]).urls("target")
+
+
+@pytest.mark.parametrize("rule", ["lossless", "typical", "arc"])
+def test_rules_that_need_whole_distributions_are_refused_at_start(rule: str) -> None:
+    with pytest.raises(UserError, match=r"cannot give: use engine=hf, or a rule .*greedy"):
+        configuration("engine=sglang", f"accept={rule}", "split=token", "temperature=0")
+
+
+def test_a_rule_with_a_model_of_its_own_is_refused_at_start() -> None:
+    with pytest.raises(UserError, match="asks a model of its own"):
+        configuration("engine=sglang", "accept=rsd")

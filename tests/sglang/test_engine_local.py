@@ -1,0 +1,84 @@
+"""engine=sglang with both models in this process, and what a launch prints."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from semspec import launch
+from semspec.engines._sglang import local
+from semspec.engines.sglang import Sglang
+from semspec.errors import UserError
+from semspec.solver import Solver
+from tests.support import sglang_env
+from tests.support.pair import TARGET, configuration
+
+OPTIONS = ("temperature=0", "problems=2", "max_new_tokens=40", "accept.threshold=-1.5")
+
+
+def solved(*overrides: str) -> list[tuple[str, list[int], int]]:
+    config = configuration(*OPTIONS, *overrides)
+    with Solver(config) as solver:
+        done = list(solver.solve(list(islice(config.benchmark.problems(), 2)), "speculative"))
+    return sorted((s.problem.id, s.outcome.tokens, len(s.outcome.rounds)) for s in done)
+
+
+def test_both_models_in_this_process_write_what_the_hf_engine_writes() -> None:
+    arguments = {k: v for k, v in sglang_env.ENGINE_ARGUMENTS.items() if k != "log_level"}
+    told = ",".join(f"{name}: {json.dumps(value)}" for name, value in arguments.items())
+    assert solved("engine=sglang", f"engine.server_args={{{told}}}") == solved()
+
+
+def test_a_version_that_nobody_has_tried_is_refused(monkeypatch: Any) -> None:
+    version = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "0.4.9" if name == "sglang" else version(name)
+    )
+    with pytest.raises(UserError, match=r"SGLang 0\.4\.9 is not one of those .*0\.5\.23"):
+        Sglang().load(str(TARGET))
+
+
+def test_without_sglang_the_way_out_is_said(monkeypatch: Any) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(UserError, match=r"pip install 'semspec\[sglang\]', or name servers"):
+        local.check_installed()
+
+
+def planned(*arguments: str) -> list[launch.Planned]:
+    return launch.plan(*launch.read(arguments))
+
+
+def test_commands_of_a_configuration() -> None:
+    target, draft = planned("accept=semantic", "target_args=--tp-size 2", "target_port=4000")
+    assert target.role == "target" and draft.role == "draft"
+    assert target.arguments[-2:] == ("--tp-size", "2")
+    assert target.url == "http://127.0.0.1:4000"
+    told = json.loads(target.variables["SEMSPEC_SGLANG"])
+    assert told == {"probe": {"artifacts": ["embedded/probe-tiny-target-paper"]}}
+    assert "tiny-draft-paper" in draft.variables["SEMSPEC_SGLANG"]
+    assert target.command.startswith("SEMSPEC_SGLANG='{")
+    assert "--mem-fraction-static 0.7" in draft.command
+    assert not any(one.variables for one in planned("accept=logprob"))
+    assert [one.role for one in planned("draft=none")] == ["target"]
+
+
+def test_a_launch_refuses_what_the_run_would_refuse() -> None:
+    for arguments, match in (
+        (("accept=lossless", "split=token"), "cannot give"),
+        (("target_port=x",), "target_port=x is no port"),
+        (("start=maybe", "draft=none"), "give true or false"),
+    ):
+        with pytest.raises(UserError, match=match):
+            launch.run(arguments)
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    launch.main(["--help"])
+    assert "start=true" in capsys.readouterr().out

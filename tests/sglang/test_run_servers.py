@@ -1,0 +1,175 @@
+"""``python -m semspec.run engine=sglang`` as a user meets it: servers that die, come back, are two."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from semspec import launch
+from tests.support.processes import finished, hear_interrupts
+from tests.support.sglang_servers import WAIT, Pair, free_port, launch_options
+
+QUICK = ("temperature=0", "problems=10", "concurrency=3", "max_new_tokens=40", "quiet=true")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "semspec.run", *arguments]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+class Mortal:
+    """A target's server, by ``semspec.launch start=true``, that can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self.folder = free_port(), folder
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> str:
+        options = launch_options(self.port, free_port())
+        words = [sys.executable, "-m", "semspec.launch", "start=true", "draft=none", *options]
+        self.process = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": f"{os.environ['PYTHONPATH']}:{Path.cwd()}"},
+            preexec_fn=hear_interrupts,
+        )
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        """The server itself, as the machine does it that runs out of memory."""
+        assert self.process is not None
+        for child in psutil.Process(self.process.pid).children():
+            child.kill()
+
+    def ended(self) -> tuple[int, str]:
+        assert self.process is not None
+        out, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, out
+
+    def interrupt(self) -> tuple[int, str]:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        return self.ended()
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
+    made = Mortal(tmp_path_factory.mktemp("mortal"))
+    assert made.start() == f"engine.target_url={made.url}"
+    yield made
+    if made.process is not None and made.process.poll() is None:
+        made.interrupt()
+
+
+def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_goes_on(
+    servers: Pair, mortal: Mortal, tmp_path: Path
+) -> None:
+    arguments = (
+        *("engine=sglang", f"engine.target_url={mortal.url}", f"engine.draft_url={servers.draft}"),
+        *("engine.patience=1", *QUICK, f"hydra.run.dir={tmp_path / 'run'}"),
+    )
+    process = subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    committed = tmp_path / "run" / "problems.jsonl"
+    until = time.monotonic() + WAIT
+    while not (committed.exists() and committed.read_bytes().count(b"\n") >= 2):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    mortal.kill()
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert told.count("\n") == 1
+    assert f"the target's server at {mortal.url} does not answer" in told
+    assert "give the same command" in told
+    before = lines(committed)
+    assert 2 <= len(before) < 10, "the run was over before the server was killed"
+    assert mortal.ended()[0] == 2
+
+    mortal.start()
+    done = finished(command(*arguments))
+    assert "Traceback" not in done.stderr
+    after = lines(committed)
+    assert after[: len(before)] == before
+    ids = [line["id"] for line in after]
+    assert len(ids) == 10 == len(set(ids))
+    rounds = lines(tmp_path / "run" / "rounds.jsonl")
+    for line in after:  # nothing is there twice
+        own = [r for r in rounds if r["id"] == line["id"] and r["mode"] == "speculative"]
+        assert [r["round"] for r in own] == list(range(line["rounds"]))
+        assert sum(len(r["kept"] + r["written"] + r["handed"]) for r in own) == line["tokens"]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["prefix_reuse"]["target"] > 0.3
+
+
+def test_a_lost_replica_s_problems_are_continued_on_the_other(
+    servers: Pair, mortal: Mortal, tmp_path: Path
+) -> None:
+    """Greedy, so that the output must be what one server alone gives; and no problem is lost."""
+    urls = f"engine.target_url=[{mortal.url},{servers.target}]"
+    folders = tmp_path / "two", tmp_path / "one"
+    common = (f"engine.draft_url={servers.draft}", *QUICK, "plain=false")
+    process = subprocess.Popen(
+        command("engine=sglang", urls, *common, f"hydra.run.dir={folders[0]}"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    committed = folders[0] / "problems.jsonl"
+    until = time.monotonic() + WAIT
+    while not (committed.exists() and committed.read_bytes().count(b"\n") >= 1):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    mortal.kill()
+    _, told = process.communicate(timeout=WAIT)
+    assert process.returncode == 0, told
+    assert mortal.ended()[0] == 2
+    one = f"engine.target_url={servers.target}"
+    finished(command("engine=sglang", one, *common, f"hydra.run.dir={folders[1]}"))
+    found = [
+        {line["id"]: (line["text"], line["kept_units"]) for line in lines(f / "problems.jsonl")}
+        for f in folders
+    ]
+    assert len(found[0]) == 10 == len(lines(committed))
+    assert found[0] == found[1]
+
+
+def test_a_server_without_the_plugin_is_named_at_the_first_probed_request(
+    servers: Pair, mortal: Mortal, tmp_path: Path
+) -> None:
+    if mortal.process is None or mortal.process.poll() is not None:
+        mortal.start()
+    done = finished(
+        command(
+            *("engine=sglang", f"engine.target_url={mortal.url}"),
+            *(f"engine.draft_url={servers.draft}", "accept=semantic", *QUICK),
+            f"hydra.run.dir={tmp_path / 'run'}",
+        ),
+        code=2,
+    )
+    assert done.stderr.count("\n") == 1
+    assert "plugin is not loaded" in done.stderr
+    code, out = mortal.interrupt()
+    assert code == 0, out
+    assert not launch.answers(mortal.url)
