@@ -117,14 +117,20 @@ HELP = {
 }
 
 
+_STORED: dict[tuple[str, str], type[Any]] = {}  # what Hydra knows of, by group and name
+
+
 def register_configs() -> None:
     """Makes every plugin's dataclass a node of its Hydra group."""
     store = ConfigStore.instance()
-    store.store(name="run_schema", node=composable(RunConfig))
+    if not _STORED:
+        store.store(name="run_schema", node=composable(RunConfig))
     for group, kind in GROUPS.items():
         assert kind in get_args(registry.Kind)
         for name, plugin in registry.plugins(kind).items():  # type: ignore[arg-type]
-            store.store(group=group, name=name, node=composable(plugin.cls))
+            if _STORED.get((group, name)) is not plugin.cls:  # half of what composing costs
+                store.store(group=group, name=name, node=composable(plugin.cls))
+                _STORED[group, name] = plugin.cls
 
 
 def composable(cls: type[Any]) -> DictConfig:

@@ -26,18 +26,20 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from semspec.config import CONF, nearest
+from semspec.config import CONF, nearest, register_configs
 from semspec.errors import UserError, told
 from semspec.lock import is_locked
 from semspec.sweep import Job, say, state_of, work
 
 Ended = Callable[[Job], None]
-PACKAGES = {  # what each launcher needs, and the extra that brings it
+_SUBMITIT = ("submitit", "hydra_plugins", "hydra_plugins.hydra_submitit_launcher")
+PACKAGES: dict[str, tuple[str, ...]] = {  # what each launcher needs, a parent before its child
     "basic": (),
-    "submitit_local": ("submitit", "hydra_plugins.hydra_submitit_launcher"),
-    "submitit_slurm": ("submitit", "hydra_plugins.hydra_submitit_launcher"),
+    "submitit_local": _SUBMITIT,
+    "submitit_slurm": _SUBMITIT,
     "ray": ("ray",),
 }
+A_YEAR = 365 * 24 * 60  # minutes
 LOOK = 0.2  # seconds between looks at processes
 
 
@@ -70,6 +72,7 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
         if importlib.util.find_spec(package) is None:
             extra = name.partition("_")[0]
             raise UserError(f'hydra/launcher={name} needs: pip install "semspec[{extra}]"')
+    register_configs()
     ConfigStore.instance().store(group="hydra/launcher", name="ray", node=RayOptions)
     try:
         with hydra.initialize_config_dir(str(CONF.resolve()), "semspec", version_base="1.3"):
@@ -82,6 +85,8 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
     assert isinstance(options, dict)
     for ours in ("_target_", "submitit_folder", "name"):
         options.pop(ours, None)
+    if name == "submitit_local" and not any("timeout_min=" in option for option in given):
+        options["timeout_min"] = A_YEAR  # its hour is for clusters; here nobody waits for the place
     at_a_time = composed.hydra.sweeper.max_batch_size
     return name, {str(k): v for k, v in options.items()} | {"at_a_time": at_a_time}
 
@@ -144,28 +149,28 @@ def _submitit(
     at_a_time: int | None,
 ) -> None:
     import submitit
+    from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
-    shared = set(OmegaConf.structured(_queue_options()).keys())
+    shared = set(OmegaConf.structured(BaseQueueConf).keys())
     first = {f"{cluster}_{k}": options[k] for k in ("max_num_timeout",) if k in options}
-    executor = submitit.AutoExecutor(str(root.resolve() / ".submitit" / "%j"), cluster, **first)
-    executor.update_parameters(
-        name="semspec",
-        **{
-            k if k in shared else f"{cluster}_{k}": v
-            for k, v in options.items()
-            if k not in ("max_num_timeout", "submitit_folder") and v is not None
-        },
-    )
+    rest = {
+        name if name in shared else f"{cluster}_{name}": value
+        for name, value in options.items()
+        if name != "max_num_timeout" and value is not None
+    }
+    try:
+        executor = submitit.AutoExecutor(str(root.resolve() / ".submitit" / "%j"), cluster, **first)
+        executor.update_parameters(name="semspec", **rest)
+    except (RuntimeError, ValueError, TypeError) as error:  # no Slurm here, or a wrong option
+        raise UserError(f"hydra/launcher=submitit_{cluster}: {told(error)}") from error
+    running: dict[Any, Job]
     if cluster == "local":  # Slurm has a queue of its own
         at_a_time = at_a_time or max(1, (os.cpu_count() or 1) // (options["cpus_per_task"] or 1))
-        waiting = list(jobs)
-        running: dict[Any, Job] = {}
+        waiting, running = list(jobs), {}
     else:
         arguments = zip(*(_arguments(job, root) for job in jobs), strict=True)
-        waiting, running = (
-            [],
-            dict(zip(executor.map_array(Remote(), *arguments), jobs, strict=True)),
-        )
+        waiting = []
+        running = dict(zip(executor.map_array(Remote(), *arguments), jobs, strict=True))
     try:
         while waiting or running:
             while waiting and at_a_time and len(running) < at_a_time:
@@ -198,12 +203,6 @@ def _stderr_to(log: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _queue_options() -> Any:
-    from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
-
-    return BaseQueueConf
 
 
 def _why(sent: Any) -> str:
@@ -246,9 +245,8 @@ def _ray(
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
-    os.environ.setdefault(
-        "RAY_worker_niceness", "0"
-    )  # jobs are the work itself, not its background
+    # jobs are the work itself, not something in its background
+    os.environ.setdefault("RAY_worker_niceness", "0")
     # without it Ray hides all GPUs from jobs that ask for none, and warns that it will not for long
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray

@@ -234,3 +234,16 @@ def test_a_launcher_that_is_not_installed_says_how_it_comes(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'pip install "semspec\[submitit\]"'):
         options_of(["hydra/launcher=submitit_local"])
+
+
+def test_slurm_without_slurm_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, options = options_of(["hydra/launcher=submitit_slurm"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"submitit_slurm: .*srun"):
+        carry_out(plan(TINY), tmp_path / "sweep", quiet(), name, options)
+
+
+def test_a_job_on_this_machine_has_more_than_an_hour() -> None:
+    assert options_of(["hydra/launcher=submitit_local"])[1]["timeout_min"] > 24 * 60
+    given = ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=5"]
+    assert options_of(given)[1]["timeout_min"] == 5
