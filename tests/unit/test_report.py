@@ -56,9 +56,9 @@ def test_an_unfinished_run_is_told_by_what_is_there(run: Path, tmp_path: Path) -
     with (folder / "problems.jsonl").open("a") as file:
         file.write('{"id":"x"}\n[1]\n{"id":"torn","te')  # of another version; no object; torn
     found = read_run(folder)
-    assert (found.state, found.done, found.skipped) == ("interrupted", 4, 1)
+    assert (found.state, found.done, found.skipped) == ("killed", 4, 1)
     page = run_page(found)
-    assert "interrupted: 4 of 4 problems" in page and "1 lines of problems.jsonl" in page
+    assert "killed: 4 of 4 problems" in page and "1 lines of problems.jsonl" in page
 
 
 @pytest.mark.parametrize("left", ["status.json", "config.json", "problems.jsonl"])
