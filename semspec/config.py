@@ -177,6 +177,7 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
     ``group.key``; an ambiguous one is left to be refused with its full names. A word that Python keeps
     for itself is the option with an underscore behind it: ``lambda=1`` sets ``lambda_``.
     """
+    arguments = with_rule(arguments)
     known = {f.name for f in fields(RunConfig)}
     chosen = {group: name for group, name in defaults().items() if group in GROUPS}
     for argument in arguments:

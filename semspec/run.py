@@ -161,7 +161,7 @@ def _main(arguments: list[str]) -> None:
         sys.exit(reproduce.main(arguments))
     config.register_configs()
     flags, overrides = split_arguments(arguments)
-    overrides = config.expand_shorthands(config.with_rule(overrides))
+    overrides = config.expand_shorthands(overrides)
     several = {"-m", "--multirun"} & set(flags)
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:

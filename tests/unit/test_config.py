@@ -27,8 +27,10 @@ def test_an_option_of_the_chosen_rule_needs_no_prefix() -> None:
 
 def test_an_option_of_the_plugin_under_a_preset_needs_no_prefix() -> None:
     for draft in (["draft=qwen3-0.6b"], []):  # the default is a preset, too
-        expanded = config.expand_shorthands([*draft, "tree=static", "split=token"])
-        assert expanded == [*draft, "draft.tree=static", "split=token"]
+        expanded = config.expand_shorthands(
+            [*draft, "tree=static", "split=token", "accept=typical"]
+        )
+        assert expanded == [*draft, "draft.tree=static", "split=token", "accept=typical"]
 
 
 def test_an_option_of_another_rule_stays_unknown() -> None:
