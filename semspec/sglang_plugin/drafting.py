@@ -25,6 +25,7 @@ from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.rows import Rows, able
+from semspec.sglang_plugin.settings import build
 from semspec.splitters.token import TokenBoundary
 from semspec.trim import depths, keep_nodes
 from semspec.types import Context, Draft, Query, Room, Sampling
@@ -42,10 +43,7 @@ class Options:
     adapld: Mapping[str, Any] = field(default_factory=dict)
 
     def drafter(self, name: str) -> Any:
-        try:
-            return plugin("drafter", name).cls(**getattr(self, name))
-        except TypeError as error:
-            raise UserError(f"drafting.{name}: {error}") from error
+        return build(plugin("drafter", name).cls, getattr(self, name), f"drafting.{name}")
 
 
 class Drafts:

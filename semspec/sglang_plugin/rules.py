@@ -37,6 +37,9 @@ OPTIONS: dict[str, type] = {
 }
 
 
+WORDS = {float: "a number", int: "a whole number", bool: "true or false"}
+
+
 class Bound(Protocol):
     """What ARC-Decode knows of the model that is verified."""
 
@@ -74,7 +77,7 @@ def _typed(key: str, value: Any) -> Any:
     kind = OPTIONS[key]
     fits = isinstance(value, bool) == (kind is bool)
     if not fits or not isinstance(value, (int, float) if kind is float else kind):
-        raise UserError(f"{key}={value!r}: give a {kind.__name__}")
+        raise UserError(f"{key}={value!r}: give {WORDS[kind]}")
     return kind(value)
 
 

@@ -99,8 +99,9 @@ class Verification:
             sampling = compat.sampling_of(request)
             try:
                 rule = self.of(compat.asked(request), sampling)
-            except UserError as error:  # it was refused on arrival, unless it came another way
-                LOG.warning("request %s is verified losslessly: %s", request.rid, error)
+            except UserError as error:
+                # who asked was refused on arrival; the server's own rule may not be for everybody
+                _say_once(str(error))
                 continue
             if rule is not None:
                 found.setdefault((rule, sampling), []).append(i)
@@ -184,6 +185,11 @@ class _Request:
     """What ``compat.sampling_of`` looks at, before there is a request."""
 
     sampling_params: Any
+
+
+@lru_cache(maxsize=256)
+def _say_once(trouble: str) -> None:
+    LOG.warning("some requests are verified losslessly: %s", trouble)
 
 
 def _sure(seen: Judged, uniforms: Tensor | None) -> Tensor:

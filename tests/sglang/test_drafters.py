@@ -85,6 +85,21 @@ def check_identical(answers: Any, greedy: list[list[int]]) -> None:
         assert len(output) - 1 <= count + verified  # every pass writes one token of its own
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "arguments"),
+    [
+        ("SEMSPEC_PROMPT_LOOKUP", {}),
+        ("SEMSPEC_ADAPLD", {"enable_return_hidden_states": True}),
+    ],
+)
+def test_drafters_write_what_the_target_writes(
+    algorithm: str, arguments: dict[str, Any], prompts: Any, greedy: Any
+) -> None:
+    # before the shared engine is there: shutting one down kills all that this process has started
+    with server(algorithm, **arguments) as engine:
+        check_identical(generate(engine, prompts), greedy)
+
+
 def test_suffix_writes_what_the_target_writes(suffix: Any, prompts: Any, greedy: Any) -> None:
     check_identical(generate(suffix, prompts), greedy)
     alone = [generate(suffix, prompt) for prompt in prompts[:2]]  # over a cached prefix, now
@@ -95,20 +110,6 @@ def test_a_repeated_text_is_copied(suffix: Any, prompts: Any, greedy: Any) -> No
     """A request whose prompt holds what it is about to write."""
     answer = generate(suffix, [*prompts[0], *greedy[0], *prompts[0]])
     assert answer["meta_info"]["spec_accept_length"] > 1.5
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "arguments"),
-    [
-        ("SEMSPEC_PROMPT_LOOKUP", {}),
-        ("SEMSPEC_ADAPLD", {"enable_return_hidden_states": True}),
-    ],
-)
-def test_the_others_write_it_as_well(
-    algorithm: str, arguments: dict[str, Any], prompts: Any, greedy: Any
-) -> None:
-    with server(algorithm, **arguments) as engine:
-        check_identical(generate(engine, prompts), greedy)
 
 
 def in_the_loop(prompts: Any, first: list[int], *told: str) -> list[list[int]]:

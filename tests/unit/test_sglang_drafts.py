@@ -137,7 +137,7 @@ def test_what_cannot_be_had_is_left_out_or_refused() -> None:
         able(AdaPld(layer=3), runner(keeps_states=True))
     with pytest.raises(UserError, match="leaves no room for a draft"):
         drafts(PromptLookup(), 1)
-    with pytest.raises(UserError, match=r"drafting\.suffix"):
+    with pytest.raises(UserError, match=r"drafting\.suffix has no option length"):
         Options(suffix={"length": 3}).drafter("suffix")
 
 
