@@ -23,7 +23,7 @@ DEV := .venv/dev-$(call checksum,constraints/cpu.txt).stamp
 SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-cpu-nodeps.txt).stamp
 
 SGLANG_VERSIONS ?= 0.5.20 0.5.22
-PLUGIN_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification drafting))
+PLUGIN_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft))
 
 # One thread for each process: more collapse on few cores, and sums then depend on their number.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1

@@ -34,10 +34,19 @@ class Server:
     def generate(self, body: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Seconds, bytes of the answer, and the answer."""
         data = json.dumps(body)
-        began = time.perf_counter()
-        self.connection.request("POST", "/generate", data, {"Content-Type": "application/json"})
-        response = self.connection.getresponse()
-        raw = response.read()
+        for last in (False, True):
+            began = time.perf_counter()
+            try:
+                self.connection.request(
+                    "POST", "/generate", data, {"Content-Type": "application/json"}
+                )
+                response = self.connection.getresponse()
+                raw = response.read()
+                break
+            except (BrokenPipeError, http.client.RemoteDisconnected):
+                if last:
+                    raise
+                self.connection.close()  # it was idle for too long: it opens again
         answer = json.loads(raw)
         seconds = time.perf_counter() - began
         if response.status != 200:

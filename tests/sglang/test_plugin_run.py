@@ -11,14 +11,14 @@ from semspec.solver import Solution, Solver
 from tests.support import sglang_env
 from tests.support.pair import configuration
 
-PROBLEMS, LIMIT = 3, 200
+PROBLEMS, LIMIT = 2, 120
 SERVER = {**sglang_env.ENGINE_ARGUMENTS, "skip_tokenizer_init": True}
 
 
 def solved(*overrides: str) -> dict[str, Solution]:
     made = configuration(
         *("accept=semantic", "temperature=0", f"max_new_tokens={LIMIT}", "draft_length=2"),
-        *("concurrency=3", *overrides),
+        *("concurrency=2", *overrides),
     )
     problems = list(islice(made.benchmark.problems(), PROBLEMS))
     with Solver(made) as solver:
