@@ -39,6 +39,10 @@ run: $(CORE) ## Run semspec, offline on the embedded pair unless ARGS="model=...
 bench: $(CORE) ## Measure speed and accuracy on this machine and write the figures that the README quotes
 	@$(ONE_THREAD) .venv/bin/python scripts/bench.py $(ARGS)
 
+.PHONY: tables
+tables: $(CORE) ## Every drafter with every rule on the embedded pair, into docs/results.md and the README (under an hour)
+	@$(ONE_THREAD) .venv/bin/python scripts/tables.py $(ARGS)
+
 ##@ Check
 
 .PHONY: test

@@ -164,10 +164,7 @@ def _speed(
         return refused("the runs had different numbers of problems under way (concurrency)")
     if differs := _differing(a, b, ("engine",)):
         return refused(f"the engines were set differently ({differs})")
-    machines = [
-        {name: (run.provenance.get("machine") or {}).get(name) for name in MACHINE}
-        for run in (a, b)
-    ]
+    machines = [{name: run.machine.get(name) for name in MACHINE} for run in (a, b)]
     for name in MACHINE:
         if machines[0][name] != machines[1][name]:
             told = " and ".join(str(machine[name]) for machine in machines)

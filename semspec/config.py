@@ -7,7 +7,7 @@ import keyword
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
@@ -28,6 +28,7 @@ GROUPS = {
     "benchmark": "benchmark",
 }
 ANSWER_BY = ("either", "target")
+SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
 
 
 CONF = beside_package("conf")
@@ -116,14 +117,20 @@ HELP = {
 }
 
 
+_STORED: dict[tuple[str, str], type[Any]] = {}  # what Hydra knows of, by group and name
+
+
 def register_configs() -> None:
     """Makes every plugin's dataclass a node of its Hydra group."""
     store = ConfigStore.instance()
-    store.store(name="run_schema", node=composable(RunConfig))
+    if not _STORED:
+        store.store(name="run_schema", node=composable(RunConfig))
     for group, kind in GROUPS.items():
         assert kind in get_args(registry.Kind)
         for name, plugin in registry.plugins(kind).items():  # type: ignore[arg-type]
-            store.store(group=group, name=name, node=composable(plugin.cls))
+            if _STORED.get((group, name)) is not plugin.cls:  # half of what composing costs
+                store.store(group=group, name=name, node=composable(plugin.cls))
+                _STORED[group, name] = plugin.cls
 
 
 def composable(cls: type[Any]) -> DictConfig:
@@ -340,6 +347,16 @@ def check(config: RunConfig) -> None:
             f" engine={_name('engine', engine)} cannot give: use engine=hf, or a rule that does without"
             f" ({', '.join(does)})"
         )
+
+
+def free(config: RunConfig) -> tuple[str, ...]:
+    """Options that may differ from start to start of one run."""
+    return (*SHOWN_ONLY, *(f"engine.{name}" for name in config.engine.may_change))
+
+
+def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's config.json holds."""
+    return {**resolved, "plugins": plugin_names(config)}
 
 
 def _check_trees(config: RunConfig) -> None:

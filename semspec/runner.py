@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from semspec import metrics, provenance, terminal
-from semspec.config import RunConfig, plugin_names
+from semspec.config import RunConfig, free, recorded
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
@@ -20,25 +20,31 @@ from semspec.report.write import write_run
 from semspec.solver import Solution, Solver
 from semspec.transcript import pieces
 
-SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
 
 
 def execute(
-    config: RunConfig, resolved: Mapping[str, Any], folder: Path, console: Console | None = None
+    config: RunConfig,
+    resolved: Mapping[str, Any],
+    folder: Path,
+    console: Console | None = None,
+    job: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Runs (or continues) a run in ``folder``; returns what result.json holds."""
+    """Runs (or continues) a run in ``folder``; returns what result.json holds.
+
+    One ``job`` of several shows how it goes, and leaves the tables to who started it.
+    """
     console = Console(quiet=True) if config.quiet else console or terminal.open_console()
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
-    resolved = {**resolved, "plugins": plugin_names(config)}
-    may_change = (*SHOWN_ONLY, *(f"engine.{name}" for name in config.engine.may_change))
+    resolved = recorded(config, resolved)
     with RunFolder.open(
-        folder, resolved, total=len(problems), free=may_change, provenance=started
+        folder, resolved, total=len(problems), free=free(config), provenance=started, about=job
     ) as run:
-        if run.result is not None:
+        if run.result is not None and job is None:
             console.print(f"[dim]{folder}: finished before; this is its result[/]", soft_wrap=True)
+        if run.result is not None:
             result = run.result
         else:
             try:
@@ -52,7 +58,8 @@ def execute(
             run.finish(result)
         if not (folder / REPORT).exists():
             _report(run, console)
-        _show(config, run, result, problems, console)
+        if job is None:
+            _show(config, run, result, problems, console)
     return result
 
 

@@ -8,6 +8,7 @@ the shard's one row of tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from semspec.datastores.files import Mapped, Shapes, open_arrays, write_arrays
 from semspec.datastores.indices import Index
 from semspec.datastores.sparse import END
+from semspec.errors import UserError
 
 Floats = NDArray[np.float32]
 EPSILON = 1e-6  # of a variance: a dimension that never changes says nothing
@@ -109,7 +111,7 @@ class DenseShard:
         self.places: NDArray[np.int32] = mapped.array("places")
         self.tokens: NDArray[np.int32] = mapped.array("tokens")
         if len(self.keys) != len(self.places):
-            raise ValueError("it has not as many places as keys")
+            raise UserError(f"{mapped.path} has not as many places as keys: take an intact copy")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -132,7 +134,8 @@ class DenseStore:
         entries, cosines = self.index.search(self.projection(state[None]), count)
         found = []
         for entry, cosine in zip(entries[0].tolist(), cosines[0].tolist(), strict=True):
-            if not 0 <= entry < self._starts[-1]:  # an index has fewer, or was not made for this
+            # an index may have fewer, or be of other keys; keys may be anything
+            if not 0 <= entry < self._starts[-1] or not math.isfinite(cosine):
                 continue
             shard = int(np.searchsorted(self._starts, entry, "right")) - 1
             own = entry - int(self._starts[shard])

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from semspec.datastores.files import Mapped, Shapes, open_arrays, write_arrays
 from semspec.datastores.suffixes import sorted_suffixes
+from semspec.errors import UserError
 
 END = -1  # no token: the end of a document
 SHAPES: Shapes = {"tokens": ("U8", (-1, 4)), "suffixes": ("I32", (-1,))}
@@ -64,7 +65,9 @@ class Shard:
         self._tokens = mapped.array("tokens").reshape(-1).view(">u4")
         self._order = mapped.array("suffixes")
         if len(self._tokens) != len(self._order):
-            raise ValueError("it has not as many suffixes as tokens")
+            raise UserError(
+                f"{mapped.path} has not as many suffixes as tokens: take an intact copy"
+            )
         self._places = self._order.data  # an item of it costs less than numpy's
 
     def __len__(self) -> int:

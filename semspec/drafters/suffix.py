@@ -66,7 +66,8 @@ class Suffix(DrafterBase):
         return _Bound(**options, store=found.open())
 
     def open(self, kit: Kit) -> SuffixSession:
-        assert not self.datastore, "bind() comes first"
+        if self.datastore:  # it was not bound to a run's models
+            raise UserError(f"datastore={self.datastore}: suffix asks one in semspec.run alone")
         return SuffixSession(self, kit)
 
 

@@ -6,17 +6,18 @@ from typing import Any
 
 from semspec.provenance import masked, without_folders
 from semspec.report.html import clipped, esc, table
-from semspec.report.runs import Run
+from semspec.report.runs import Run, mapping
 
 
 def origin(run: Run) -> str:
     """Where the figures come from: machine, versions, code, command."""
-    told, machine = run.provenance, run.provenance.get("machine") or {}
-    git = told.get("git") or {}
+    told, machine = run.provenance, run.machine
+    git = mapping(told.get("git"))
     revision = str(git.get("revision", ""))[:12]
-    packages = told.get("packages") or {}
-    gpus = machine.get("gpus") or []
-    load = machine.get("load")
+    packages = mapping(told.get("packages"))
+    gpus, load, words = map(
+        _listed, (machine.get("gpus"), machine.get("load"), told.get("command"))
+    )
     facts = {
         "started": told.get("started"),
         "code": revision and revision + (", with changes that were not committed" if git.get("dirty") else ""),
@@ -31,7 +32,7 @@ def origin(run: Run) -> str:
     rows = "".join(
         f"<div><dt>{k}</dt><dd>{esc(v)}</dd></div>" for k, v in facts.items() if v not in (None, "")
     )
-    command = " ".join(quoted(without_folders(str(word))) for word in told.get("command") or [])
+    command = " ".join(quoted(without_folders(str(word))) for word in words)
     shown = (
         f'<h3>Command</h3><pre tabindex="0"><code>{clipped(command, 4000)}</code></pre>'
         if command
@@ -48,6 +49,10 @@ def origin(run: Run) -> str:
         else ""
     )
     return f'<dl class="facts">{rows}</dl>{shown}{every}'
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _public(name: str, value: Any) -> str:

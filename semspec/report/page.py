@@ -87,8 +87,12 @@ def decoder(run: Run) -> tuple[Decode | None, str]:
     folder = Path(ModelConfig(path=path).location).expanduser()
     if not folder.is_dir():
         from huggingface_hub import try_to_load_from_cache  # asks nothing of the network
+        from huggingface_hub.errors import HFValidationError
 
-        cached = try_to_load_from_cache(path, "tokenizer.json", revision=revision) if path.count("/") == 1 else None  # fmt: skip
+        try:
+            cached = try_to_load_from_cache(path, "tokenizer.json", revision=revision)
+        except HFValidationError:  # a folder that is gone
+            cached = None
         if not isinstance(cached, str):
             name = without_folders(path)
             return None, f"Steps are not shown: the tokenizer of {name} is not on this machine."
@@ -145,7 +149,7 @@ def _head(run: Run) -> str:
         f'<div class="head"><h1>{breakable(run.name)}{state}</h1>'
         f'<p class="method"><code>{esc(run.method)}</code></p>'
         f'<p class="target">target {esc(run.target or "unknown")}'
-        f" · {esc(run.plugins.get('benchmark', 'benchmark unknown'))}, {run.done:,} problems"
+        f" · {esc(run.plugins.get('benchmark', 'benchmark unknown'))}, {run.done:,} problem{'' if run.done == 1 else 's'}"
         f" · temperature {esc(run.config.get('temperature', 'unknown'))}</p>"
         f'<div class="cards">{"".join(cards)}</div></div>'
     )

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from semspec import metrics
+from semspec.artifacts._schema import check
 from semspec.digest import flat
 from semspec.errors import UserError
 from semspec.files import read_json
 from semspec.provenance import without_folders
 from semspec.records import Line, RunFolder
+from semspec.result_schema import SCHEMA
 
 FILES = ("config.json", "problems.jsonl", "result.json", "status.json")
 SAME_TARGET = ("model.path", "model.revision", "plugins.engine", "engine.dtype")
@@ -39,6 +41,11 @@ def usable(line: Mapping[str, Any]) -> bool:
     )
 
 
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value where it is an object; files may hold anything."""
+    return value if isinstance(value, Mapping) else {}
+
+
 @dataclass
 class Run:
     """A run's folder, read once."""
@@ -46,7 +53,7 @@ class Run:
     folder: Path
     config: Mapping[str, Any]
     result: Mapping[str, Any]  # as in result.json; of an unfinished run, of what is there
-    state: str  # finished, running, interrupted, failed, killed, waiting
+    state: str  # finished, running, failed, killed, waiting
     done: int
     total: int | None
     error: str = ""
@@ -78,8 +85,11 @@ class Run:
 
     @property
     def plugins(self) -> Mapping[str, str]:
-        known = self.config.get("plugins")
-        return known if isinstance(known, Mapping) else {}
+        return mapping(self.config.get("plugins"))
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        return mapping(self.provenance.get("machine"))
 
     @property
     def split(self) -> str:
@@ -117,7 +127,8 @@ def read_run(folder: Path) -> Run:
             f"{folder} holds no run: give the folder of one, such as run=runs/2026-01-31_12-00-00"
         )
     kept = RunFolder(folder)
-    status, config, result = kept.status, kept.config or {}, kept.result
+    status = kept.status if isinstance(read_json(folder / "status.json"), dict) else {}
+    config, result = mapping(kept.config), kept.result
     counts = {True: 0, False: 0}  # lines, by whether they can be used
 
     def lines() -> Iterator[Line]:
@@ -130,13 +141,14 @@ def read_run(folder: Path) -> Run:
 
     seed = config.get("seed")
     whole = metrics.summarise(lines(), seed=seed if isinstance(seed, int) else 0)
-    state = str(status.get("state") or ("interrupted" if counts[True] else "waiting"))
+    state = str(status.get("state") or ("killed" if counts[True] else "waiting"))
     if result is not None:
         state = "finished"
     elif state == "finished":  # its result was deleted, or cannot be read
-        state = "interrupted"
-    if result is None or not set(whole) <= set(result):  # an older one lacks figures of today
-        result = {**(result or {}), **whole}
+        state = "killed"
+    origin = mapping(result).get("provenance")
+    if result is None or not _sound(result):  # an older one lacks figures of today
+        result = whole
     starts = kept.starts()
     total = status.get("total")
     overrides = status.get("overrides")
@@ -152,8 +164,19 @@ def read_run(folder: Path) -> Run:
         job=str(status.get("job") or ""),
         overrides=tuple(map(str, overrides)) if isinstance(overrides, list) else (),
         skipped=counts[False],
-        provenance=result.get("provenance") or (starts[-1] if starts else {}),
+        provenance=mapping(origin) or (starts[-1] if starts else {}),
     )
+
+
+def _sound(result: Mapping[str, Any]) -> bool:
+    """Whether the figures of result.json keep to today's schema."""
+    figures = {name: value for name, value in result.items() if name != "provenance"}
+    schema = {**SCHEMA, "required": [n for n in SCHEMA["required"] if n != "provenance"]}
+    try:
+        check(figures, schema)
+    except ValueError:
+        return False
+    return True
 
 
 def read_sweep(folder: Path) -> list[Run]:

@@ -191,6 +191,8 @@ def _head(
         f"{len(runs)} of {_jobs_told(planned)}" if planned > len(runs) else _jobs_told(len(runs))
     )
     remarks = []
+    if not any(placed(group) for group in groups.values()):
+        remarks.append("no job has a speed-up and graded answers, so there is no plane of both")
     if any(not run.finished for run in runs):
         remarks.append(
             "not all jobs are finished: figures of the others are of the problems so far"
@@ -213,8 +215,7 @@ def _head(
 
 
 def _machine(run: Run) -> str:
-    machine = run.provenance.get("machine") or {}
-    return str({name: machine.get(name) for name in ("cpu", "gpus", "threads")})
+    return str({name: run.machine.get(name) for name in ("cpu", "gpus", "threads")})
 
 
 def _origins(runs: Sequence[Run]) -> str:

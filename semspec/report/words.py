@@ -45,7 +45,7 @@ def quality(result: Mapping[str, Any]) -> str:
     sides = f"{lost} lost and {won} won of {plain['graded']} problems, {p_value(p)}"
     if significant(result):
         return f"pass@1 {'fell' if lost > won else 'rose'}: {sides}."
-    return f"The data show no change of pass@1: {sides}."
+    return f"No change of pass@1 can be told: {sides}."
 
 
 def _range(interval: Interval, digits: int = 2) -> str:

@@ -98,7 +98,11 @@ _WORD = 16  # no abbreviation is longer; more of a word need not be kept
 
 # every place where ``_ends`` may be asked about what follows a stop; most of them end no sentence
 _TAIL = re.escape("".join(sorted(STOPS | CLOSERS)))
-_MAY_END = (rf"[.?!…][{_TAIL}]*\s+\S", rf"[。！？｡][{_TAIL}]*\s*[^\s{_TAIL}]")
+# (bounded, since a server looks back as far as a pattern may reach)
+_MAY_END = (
+    rf"[.?!…][{_TAIL}]{{0,6}}\s{{1,4}}\S",
+    rf"[。！？｡][{_TAIL}]{{0,6}}\s{{0,4}}[^\s{_TAIL}]",
+)
 
 TEXT, STOP, CLOSED, SPACE = range(4)  # in a word; after its stop; after a closer; after whitespace
 

@@ -115,7 +115,7 @@ def make(name: str, split: str, temperature: float) -> Any:
         if f"{role}_probe" in known:
             features = "paper" if name == "semantic" else "plus"
             options |= {f"{role}_probe": toy_probe(role, features), "allow_mismatch": True}
-    if "calibration" in known:
+    if "calibration" in known and "target_probe" not in known:  # else the probe's own steps
         options |= {"calibration": toy_calibration(), "allow_mismatch": True}
     if "head" in known:
         options |= {"head": toy_judge_head(), "allow_mismatch": True}

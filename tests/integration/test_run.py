@@ -130,22 +130,6 @@ def test_killed_runs_go_on_and_end_with_the_same_result(tmp_path: Path, concurre
         assert results[0][key] == results[1][key]
 
 
-def test_a_failing_job_does_not_take_the_sweep_along(tmp_path: Path) -> None:
-    done = run(
-        "-m",
-        "benchmark.domains=[residues],[weekdays]",
-        f"draft.model.path={tmp_path / 'missing'},embedded/tiny-draft",
-        "problems=1",
-        "quiet=true",
-        "max_new_tokens=40",
-        f"hydra.sweep.dir={tmp_path / 'sweep'}",
-        "hydra.sweep.subdir=${hydra.job.num}",
-        code=2,
-    )
-    assert len(list((tmp_path / "sweep").glob("*/result.json"))) == 2
-    assert "2 of the sweep's jobs failed" in done.stderr
-
-
 def test_an_interrupt_ends_with_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
     arguments = ("problems=30", *QUICK, f"hydra.run.dir={tmp_path}")
     process = subprocess.Popen(
@@ -161,22 +145,6 @@ def test_an_interrupt_ends_with_one_line_and_the_run_goes_on(tmp_path: Path) -> 
     assert "Traceback" not in said
     run(*arguments)
     assert len(lines(committed)) == 30
-
-
-def test_a_sweep_runs_every_job_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    run(
-        "-m",
-        "split=paragraph,sentence",
-        "draft_length=1,2",
-        "problems=1",
-        "quiet=true",
-        *QUICK,
-        f"hydra.sweep.dir={tmp_path}",
-    )
-    results = sorted(tmp_path.glob("*/result.json"))
-    assert len(results) == 4
-    names = {p.parent.name for p in results}
-    assert all("split=" in n and "draft_length=" in n for n in names), names
 
 
 def test_a_prompt_of_the_users_own(tmp_path: Path) -> None:
@@ -222,6 +190,9 @@ def test_help_lists_everything() -> None:
         (["accept=greedy"], "temperature=0"),
         (["accept=logprob", "threshold=nan"], "negative"),
         (["problems=abc"], "abc"),
+        (["sweep=mine"], "add -m"),
+        (["-m", "seed=0,1", "--cfg", "job"], "--cfg cannot be used with -m"),
+        (["-m", "seed=0,1", "hydra/launcher=joblib"], "known: basic, submitit_local"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from semspec.engines._sglang import identity
 from semspec.engines.hf import Hf
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
@@ -51,8 +52,8 @@ def text() -> Text:
 
 @pytest.fixture(scope="module")
 def prompts(text: Text) -> list[list[int]]:
-    config = configuration("problems=6")
-    problems = islice(config.benchmark.problems(), 6)
+    config = configuration("problems=3")
+    problems = islice(config.benchmark.problems(), 3)
     return [text.prompt(problem.question, problem.system)[1] for problem in problems]
 
 
@@ -72,7 +73,7 @@ def both(hf: Any, served: Any, prompt: Sequence[int], **asked: Any) -> tuple[Ans
     return answers[0], answers[1]
 
 
-def solved(overrides: Sequence[str], count: int, budget: int = 90) -> list[Solution]:
+def solved(overrides: Sequence[str], count: int, budget: int = 70) -> list[Solution]:
     config = configuration(
         *overrides, f"problems={count}", f"max_new_tokens={budget}", "temperature=0"
     )
@@ -97,8 +98,8 @@ def test_steps_and_verdicts_are_those_of_the_hf_engine(
     servers: Pair, options: tuple[str, ...]
 ) -> None:
     """Token for token, round for round; with ``semantic`` the probes sit inside SGLang."""
-    ours = solved(options, 3)
-    theirs = solved([*options, *servers.overrides], 3)
+    ours = solved(options, 2)
+    theirs = solved([*options, *servers.overrides], 2)
     for one, other in zip(ours, theirs, strict=True):
         assert one.outcome.tokens == other.outcome.tokens
         for a, b in zip(one.outcome.rounds, other.outcome.rounds, strict=True):
@@ -117,9 +118,9 @@ def test_units_end_where_they_end_for_the_hf_engine(
         lambda: ParagraphBoundary(text.piece, 7),
         lambda: SentenceBoundary(text.piece, 512),
     )
-    for prompt in prompts:
+    for prompt in prompts[:2]:
         for make in boundaries:
-            for limit, units in ((60, 1), (60, 3), (5, 1)):
+            for limit, units in ((50, 2), (5, 1)):
                 ask = Generate(limit, units=units)
                 a, b = both(hf, served, prompt, generate=ask, boundary=make)
                 assert (a.tokens, a.ends, a.finish) == (b.tokens, b.ends, b.finish)
@@ -148,7 +149,7 @@ def test_a_boundary_without_hints_and_an_end_before_its_token(
 def test_the_end_of_the_text_ends_the_answer(hf: Any, served: Any, text: Text) -> None:
     stop = next(iter(hf.stop_ids))
     prompt = text.encode("</think>\n\nThe answer is 7.")
-    a, b = both(hf, served, prompt, generate=Generate(200))
+    a, b = both(hf, served, prompt, generate=Generate(120))
     assert a.tokens == b.tokens
     assert (a.finish, b.finish) == ("eos", "eos"), "the prompt no longer leads to an end"
     assert b.tokens[-1] == stop
@@ -234,7 +235,7 @@ def same(a: Answer, b: Answer) -> None:
 def test_thirty_two_problems_in_flight(servers: Pair) -> None:
     """They really are there at the same time, and each writes what it writes alone."""
     config = configuration(
-        *servers.overrides, "temperature=0", "concurrency=32", "problems=32", "max_new_tokens=24"
+        *servers.overrides, "temperature=0", "concurrency=32", "problems=32", "max_new_tokens=12"
     )
     problems = list(islice(config.benchmark.problems(), 32))
     lock = threading.Lock()
@@ -268,7 +269,7 @@ def test_thirty_two_problems_in_flight(servers: Pair) -> None:
     assert most == 32
     assert sorted(s.problem.id for s in done) == sorted(p.id for p in problems)
     assert all(share is not None and share > 0 for share in shares)
-    alone = {s.problem.id: s.outcome.tokens for s in solved((), 4, budget=24)}
+    alone = {s.problem.id: s.outcome.tokens for s in solved((), 4, budget=12)}
     beside = {s.problem.id: s.outcome.tokens for s in done}
     for name, tokens in alone.items():
         assert beside[name] == tokens
@@ -277,7 +278,7 @@ def test_thirty_two_problems_in_flight(servers: Pair) -> None:
 def test_prefixes_are_reused_and_little_time_passes_outside_the_servers(
     servers: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = solved(["accept=logprob", "accept.threshold=-1.5", *servers.overrides], 6)
+    done = solved(["accept=logprob", "accept.threshold=-1.5", *servers.overrides], 3)
     rounds = [r for one in done for r in one.outcome.rounds]
     reused = {
         role: sum(r.cached.get(role, 0) for r in rounds)
@@ -337,7 +338,8 @@ def test_another_tokenizer_behind_the_right_name(servers: Pair, tmp_path: Path) 
     file = other / "tokenizer.json"
     told = json.loads(file.read_text())
     words = told["model"]["vocab"]
-    first, second = "3", "5"
+    sample = identity.Expected.of(TARGET).sample
+    first, second = (word for word, at in words.items() if at in sample[:2])
     words[first], words[second] = words[second], words[first]
     file.write_text(json.dumps(told))
     refused("another tokenizer", folder=other, target_url=servers.target)

@@ -16,7 +16,7 @@ from semspec.artifacts import _folders
 from semspec.artifacts.base import CONFIG
 from semspec.artifacts.dense_datastore import INDEX, DenseDatastore
 from semspec.datastores import dense, indices
-from semspec.datastores.files import write_arrays
+from semspec.datastores.files import open_arrays, write_arrays
 from semspec.datastores.sparse import END
 from semspec.errors import UserError
 from tests.support.datastores import dense_folder, toy_documents
@@ -151,6 +151,18 @@ def test_a_store_finds_what_followed(tmp_path: Path) -> None:
             assert sorted(n.following for n in near) == sorted(same)
             assert all(n.cosine > 0.999 for n in near)
     assert END not in [t for n in near for t in n.following]
+
+
+def test_keys_that_are_no_numbers_are_no_neighbours(tmp_path: Path) -> None:
+    folder = dense_folder(tmp_path, toy_documents(5), 5)
+    shard = folder / "shard-00000.safetensors"
+    mapped = open_arrays(shard, dense.shapes(4))
+    arrays = {name: mapped.array(name).copy() for name in ("keys", "places", "tokens")}
+    arrays["keys"][1:] = np.nan
+    arrays["places"][0] = 2**31 - 1
+    write_arrays(shard, arrays)
+    store = DenseDatastore.load(folder).open(index=True)
+    assert [n.following for n in store.nearest(states(1, 4)[0], 5, 3)] == [[]]
 
 
 def test_stores_that_are_not_whole_are_refused(tmp_path: Path) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
 
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
+from semspec.errors import UserError
 from semspec.loop import together
 from semspec.protocols import Plan
 from semspec.types import Answer, Context, Generate, Query, Role, Sampling
@@ -62,3 +67,68 @@ def test_plans_of_different_length_and_their_own_numbers() -> None:
             ((done),) = driver.run([(context, plan)])
             alone.append(done.value)
         assert list(both.value) == alone
+
+
+class Remote(ToyEngine):
+    """A toy engine that is asked as servers are: each answer comes when it comes."""
+
+    def __init__(self, engine: ToyEngine, slow: int | None = None) -> None:
+        super().__init__(engine.logits)
+        self.pool, self.slow, self.free = ThreadPoolExecutor(8), slow, threading.Event()
+        self.forgotten: list[int] = []
+
+    def submit(self, query: Query) -> Future[Answer]:
+        return self.pool.submit(self._later, query)
+
+    def _later(self, query: Query) -> Answer:
+        if query.context.key == self.slow:
+            assert self.free.wait(timeout=20)
+        return self._answer(query)
+
+    def forget(self, context: Context) -> None:
+        self.forgotten.append(context.key)
+
+
+def plans(count: int) -> list[tuple[Context, Plan[list[int]]]]:
+    made = []
+    for key in range(count):
+        context = Context(key, [0, key % 3])
+        made.append((context, write("target", context, random.Random(key), 1 + key % 4)))
+    return made
+
+
+def test_plans_run_freely_over_servers_and_write_the_same() -> None:
+    target = Toy().models()["target"]
+    expected = {d.context.key: d.value for d in Driver({"target": target}).run(plans(9), 3)}
+    engine = Remote(target, slow=0)
+    driver = Driver({"target": engine})
+    assert driver.free
+    assert not Driver({"target": target}).free
+    began = time.perf_counter()
+    done = []
+    for one in driver.run(plans(9), 3):
+        done.append(one)
+        if len(done) == 8:  # the slow one has held up nobody
+            assert 0 not in {d.context.key for d in done}
+            engine.free.set()
+    took = time.perf_counter() - began
+    assert {d.context.key: d.value for d in done} == expected
+    assert sorted(engine.forgotten) == list(range(9))
+    shares = [d.share for d in done if d.share is not None]
+    assert len(shares) == 9
+    assert sum(shares) <= took
+    assert sum(shares) == pytest.approx(took, rel=0.2)  # the driver was hardly ever without a plan
+
+
+class Breaking(Remote):
+    def _later(self, query: Query) -> Answer:
+        if query.context.key == 2:
+            raise UserError("gone")
+        return super()._later(query)
+
+
+def test_what_a_server_raises_ends_the_run_and_everything_is_forgotten() -> None:
+    engine = Breaking(Toy().models()["target"])
+    with pytest.raises(UserError, match="gone"):
+        list(Driver({"target": engine}).run(plans(6), 3))
+    assert set(engine.forgotten) >= {2}

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from semspec.datastores.files import write_arrays
 from semspec.datastores.sparse import END, SparseStore, backwards, write_shard
 from semspec.datastores.suffixes import sorted_suffixes
 from semspec.datastores.trie import greediest, heaviest
@@ -171,6 +172,27 @@ def test_more_than_memory_opens_at_once(tmp_path: Path) -> None:
     assert time.process_time() - began < 1
 
 
+def test_damaged_shards_end_in_an_error_or_in_tokens(tmp_path: Path) -> None:
+    """Bytes of header and content changed at random: refused, or asked without a crash."""
+    path, rng, refused = tmp_path / "it.safetensors", random.Random(0), 0
+    write_shard(path, [[1, 2, 3, 1, 2, 4]] * 5, 8)
+    whole = path.read_bytes()
+    for _ in range(2000):
+        damaged = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            store = SparseStore.open([path], 8)
+        except UserError:
+            refused += 1
+            continue
+        matches = store.longest([1, 2], 8)
+        if matches:
+            heaviest(store.following(matches, 4, 10), 8)
+    assert 500 < refused < 2000
+
+
 def test_damaged_shards_are_refused_in_words(tmp_path: Path) -> None:
     path = tmp_path / "it.safetensors"
     write_shard(path, [[1, 2, 3]], 8)
@@ -187,6 +209,9 @@ def test_damaged_shards_are_refused_in_words(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=says) as told:
             SparseStore.open([path], 8)
         assert "\n" not in str(told.value)
+    write_arrays(path, {"tokens": np.zeros((3, 4), np.uint8), "suffixes": np.zeros(2, np.int32)})
+    with pytest.raises(UserError, match="not as many suffixes"):
+        SparseStore.open([path], 8)
     path.unlink()
     with pytest.raises(UserError, match="is missing"):
         SparseStore.open([path], 8)

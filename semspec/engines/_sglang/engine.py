@@ -16,7 +16,7 @@ import torch
 from semspec.engines._sglang import identity, requests
 from semspec.engines._sglang.identity import Expected
 from semspec.engines._sglang.local import Local
-from semspec.engines._sglang.replicas import Replicas
+from semspec.engines._sglang.replicas import Replicas, unreachable
 from semspec.engines._sglang.requests import Paths, Payload, Scoring
 from semspec.engines._sglang.server import LostError, Place
 from semspec.engines._sglang.writing import Writing
@@ -68,9 +68,8 @@ class SglangEngine:
                     identity.check(expected, info, (), place.name, role)
                     sample = await _sample_ids(place, info)
                     identity.check(expected, info, sample, place.name, role)
-            except LostError as error:
-                self.replicas.lost(place, str(error))  # with others left it is done without
-                continue
+            except LostError as error:  # one that comes later would be taken without a look
+                raise UserError(unreachable(role, place.name, str(error))) from error
             limits = [info.get("context_length"), info.get("max_total_num_tokens")]
             known = [int(limit) - MARGIN for limit in limits if limit]
             if info.get("max_req_input_len"):

@@ -13,6 +13,14 @@ from semspec.types import Context
 REST = 15.0  # seconds that a lost replica is left alone before it is tried again
 
 
+def unreachable(role: str, names: str, why: str) -> str:
+    """The one line that ends a run."""
+    return (
+        f"the {role}'s server at {names} does not answer ({why}): start it, then give the same command"
+        " to go on from here"
+    )
+
+
 class Replicas:
     def __init__(self, places: Sequence[Place], role: str) -> None:
         assert places
@@ -41,10 +49,7 @@ class Replicas:
         if any(self._alive(other) for other in self.places):
             return
         names = ", ".join(one.name for one in self.places)
-        raise UserError(
-            f"the {self.role}'s server at {names} does not answer ({why}): start it, then give the same"
-            " command to go on from here"
-        )
+        raise UserError(unreachable(self.role, names, why))
 
     def forget(self, context: Context) -> None:
         self._home.pop(context.key, None)

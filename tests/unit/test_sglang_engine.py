@@ -1,0 +1,198 @@
+"""What engine=sglang does without a server: its HTTP, its requests, its choice of replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from semspec.engines._sglang import identity, requests
+from semspec.engines._sglang.http import Http
+from semspec.engines._sglang.replicas import Replicas
+from semspec.engines._sglang.requests import Paths
+from semspec.engines._sglang.server import LostError, Server
+from semspec.engines._sglang.writing import Writing
+from semspec.errors import UserError
+from semspec.splitters.paragraph import ParagraphBoundary
+from semspec.splitters.token import TokenBoundary
+from semspec.types import Context, Generate, Sampling, Stops
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def speaking(talk: Talk, then: Callable[[str], Awaitable[Any]]) -> Any:
+    """Runs ``then`` with the address of a listener that talks like this."""
+    listener = await asyncio.start_server(talk, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    try:
+        return await then(f"http://127.0.0.1:{port}")
+    finally:
+        listener.close()
+
+
+async def heard(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return await reader.readexactly(length)
+
+
+def test_connections_are_kept_and_one_that_was_closed_is_replaced() -> None:
+    connections = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        for _ in range(2):  # then it closes without a word, as servers do with what was idle
+            body = await heard(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        writer.close()
+
+    async def ask(url: str) -> list[tuple[int, bytes]]:
+        http = Http(url)
+        answers = []
+        for i in range(5):
+            answers.append(await http.request("POST", "/generate", {"i": i}))
+            await asyncio.sleep(0.02)
+        http.close()
+        return answers
+
+    answers = asyncio.run(speaking(talk, ask))
+    assert answers == [(200, b'{"i":%d}' % i) for i in range(5)]
+    assert connections == 3
+
+
+def test_answers_in_chunks() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await heard(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for part in (b'{"a":', b"1}"):
+            writer.write(b"%x\r\n%s\r\n" % (len(part), part))
+        writer.write(b"0\r\n\r\n")
+
+    async def ask(url: str) -> tuple[int, bytes]:
+        return await Http(url).request("POST", "/generate", {})
+
+    assert asyncio.run(speaking(talk, ask)) == (200, b'{"a":1}')
+
+
+@pytest.mark.parametrize("said", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 503 Busy\r\n\r\n"])
+def test_patience_ends_where_no_sensible_answer_comes(said: bytes) -> None:
+    asked = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await heard(reader)
+        writer.write(said)
+        writer.close()
+
+    async def ask(url: str) -> None:
+        await Server(url, timeout=5, patience=0.5).generate({})
+
+    with pytest.raises(LostError):
+        asyncio.run(speaking(talk, ask))
+    assert asked >= 2
+
+
+def test_a_server_that_says_nothing_is_named_with_the_option() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await heard(reader)
+        await asyncio.sleep(5)
+
+    async def ask(url: str) -> None:
+        await Server(url, timeout=0.2, patience=1).generate({})
+
+    with pytest.raises(UserError, match=r"has not answered within 0\.2 s.*engine\.timeout"):
+        asyncio.run(speaking(talk, ask))
+
+
+@pytest.mark.parametrize(
+    ("status", "match"),
+    [(b"401 No", "SEMSPEC_SGLANG_KEY"), (b"404 No", "has no /generate"), (b"400 No", "too long")],
+)
+def test_what_a_server_refuses_is_said_once(status: bytes, match: str) -> None:
+    body = b'{"error": {"message": "too long\\nby far"}}'
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await heard(reader)
+        writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+
+    async def ask(url: str) -> None:
+        await Server(url, timeout=5, patience=5).generate({})
+
+    with pytest.raises(UserError, match=match) as caught:
+        asyncio.run(speaking(talk, ask))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_request_to_write() -> None:
+    told = requests.write([1, 2], Sampling(0.6, 0, 0.9), 7, frozenset({9, 4}), Stops(("\n\n",)))
+    params = told["sampling_params"]
+    assert told["input_ids"] == [1, 2]
+    assert (params["temperature"], params["top_k"], params["top_p"]) == (0.6, -1, 0.9)
+    assert (params["max_new_tokens"], params["stop_token_ids"]) == (7, [4, 9])
+    assert params["stop"] == ["\n\n"] and params["no_stop_trim"] and "stop_regex" not in params
+
+
+def test_how_far_to_write_at_a_time() -> None:
+    def first(ask: Generate, room: int = 1000) -> int:
+        return Writing(ask, room, frozenset(), 64).next_limit()
+
+    piece = {0: "a", 1: "\n\n"}.__getitem__
+    assert first(Generate(100)) == 100
+    assert first(Generate(100), room=30) == 30
+    assert first(Generate(100, TokenBoundary(), 5)) == 5
+    assert first(Generate(900, ParagraphBoundary(piece, 200), 2)) == 400
+    writing = Writing(Generate(900, ParagraphBoundary(piece, 200), 2), 900, frozenset(), 64)
+    writing.take([0, 1, 0])  # what the server wrote beyond an end is the next unit's
+    assert (writing.ends, writing.done, writing.next_limit()) == ([2], False, 200)
+    writing.take([1, 0, 0])
+    assert (writing.tokens, writing.ends, writing.finish) == ([0, 1, 0, 1], [2, 4], "units")
+
+
+def test_a_tree_as_paths() -> None:
+    assert Paths([-1, -1, 0, 2, 2, 1]).paths == [[0, 2, 3], [0, 2, 4], [1, 5]]
+
+
+class Named:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_problems_stay_with_their_replica_until_it_is_lost() -> None:
+    places: Any = [Named("a"), Named("b"), Named("c")]
+    replicas = Replicas(places, "target")
+    contexts = [Context(key, [0]) for key in range(6)]
+    homes = [replicas.of(context).name for context in contexts]
+    assert sorted(homes) == ["a", "a", "b", "b", "c", "c"]
+    for _ in range(3):
+        shuffled = random.Random(0).sample(contexts, 6)
+        assert [replicas.of(c).name for c in shuffled] == [homes[c.key] for c in shuffled]
+    replicas.lost(places[0], "killed")
+    moved = [replicas.of(context).name for context in contexts]
+    assert sorted(moved) == ["b", "b", "b", "c", "c", "c"]
+    assert all(new == old for new, old in zip(moved, homes, strict=True) if old != "a")
+    replicas.forget(contexts[1])
+    replicas.lost(places[1], "killed")
+    with pytest.raises(UserError, match="target's server at a, b, c does not answer"):
+        replicas.lost(places[2], "killed")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("Qwen/QwQ-32B", "QwQ-32B"),
+        ("/models/QwQ-32B/", "QwQ-32B"),
+        ("/c/models--Qwen--QwQ-32B/snapshots/0123abc", "QwQ-32B"),
+    ],
+)
+def test_names_of_models(path: str, name: str) -> None:
+    assert identity.model_name(path) == name
+
+
+def test_a_server_without_a_prefix_cache_is_refused() -> None:
+    with pytest.raises(UserError, match="disable-radix-cache"):
+        identity.check_settings({"disable_radix_cache": True}, "http://a:1")
