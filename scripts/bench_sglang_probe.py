@@ -5,6 +5,9 @@ plugin, and one with --enable-return-hidden-states for the naive way, which ship
 token by token and leaves pooling to the client. Kinds of requests take turns; each one scores a new
 step after the same, cached context. JSON to standard output, a table to standard error.
 
+--direct measures the plugin's own work without a server, at a shape: what is read of a pass and scored.
+
+python scripts/bench_sglang_probe.py --direct 36x2560 --step 64
 python scripts/bench_sglang_probe.py --url http://127.0.0.1:30000 --naive-url http://127.0.0.1:30001 \
     --probe embedded/probe-tiny-target-paper
 """
@@ -21,8 +24,14 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+import torch
+
 from semspec.artifacts.probe import Probe
-from semspec.sglang_plugin.protocol import Ask, reply
+from semspec.models import ModelConfig
+from semspec.probes.mlp import shapes
+from semspec.sglang_plugin.compat import Loaded, Piece
+from semspec.sglang_plugin.probe import Options, Probes
+from semspec.sglang_plugin.protocol import Ask, pack, reply
 
 
 class Server:
@@ -54,19 +63,69 @@ class Server:
         return seconds, len(raw), answer
 
 
+def direct(layers: int, width: int, step: int, steps: int, repeat: int) -> dict[str, Any]:
+    """CPU time of pooling and scoring in one pass, and bytes of what goes to and fro, beside the naive way's."""
+    hidden = (512, 128)
+    size = (layers + 1) * width
+    tensors = {
+        n: torch.randn(shape) / shape[-1] ** 0.5 for n, shape in shapes(size, hidden).items()
+    }
+    tensors |= {"mean": torch.zeros(size), "std": torch.ones(size)}
+    config = Probe.example().config
+    config["model"] |= {"layers": layers, "width": width}
+    config["features"] |= {"inputs": size, "hidden": list(hidden)}
+    probe = Probe(config, tensors)
+    worker = Probes(Options())
+    worker.model = Loaded(ModelConfig(path="none"), layers, width, torch.device("cpu"))
+    worker.probes = {probe.digest: probe}
+    ask = Ask(spans=tuple((i * step, (i + 1) * step) for i in range(steps)), probe=probe.digest)
+    rows = steps * step
+    x = torch.randn(rows, width)
+    seconds = []
+    for turn in range(repeat + 3):
+        began = time.process_time()
+        piece = Piece(0, str(turn), ask.params(), rows, 0, rows, 0, 1, 0, 0)
+        one = worker.begin(1, rows, [piece])
+        assert one is not None
+        for layer in range(layers + 1):
+            one.states(layer, x)
+        told = one.replies(None, "")[0].copy()
+        seconds.append(time.process_time() - began)
+    states = Ask(spans=ask.spans, want="pooled", precision="float16")
+    pooled = pack(torch.zeros(steps, 1, layers + 1, width), states.precision)
+    return {
+        "layers": layers,
+        "width": width,
+        "tokens": rows,
+        "cpu_ms": round(1e3 * statistics.median(seconds[3:]), 3),
+        "bytes_asked": len(json.dumps(ask.params())),
+        "bytes_score": len(json.dumps(told)),
+        "bytes_pooled_float16": len(json.dumps(pooled)),
+        "bytes_naive_last_layer": len(json.dumps(x.tolist())),
+        "bytes_naive_all_layers": (layers + 1) * len(json.dumps(x.tolist())),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--url", required=True, help="a server with the plugin and the probe")
+    parser.add_argument("--direct", metavar="LAYERSxWIDTH", help="without a server, at this shape")
+    parser.add_argument("--url", help="a server with the plugin and the probe")
     parser.add_argument("--naive-url", help="a server with --enable-return-hidden-states")
-    parser.add_argument("--probe", required=True)
+    parser.add_argument("--probe", default="embedded/probe-tiny-target-paper")
     parser.add_argument("--context", type=int, default=256, help="tokens that are cached")
     parser.add_argument("--step", type=int, default=40, help="tokens of a step")
     parser.add_argument("--steps", type=int, default=1, help="steps judged in one pass")
     parser.add_argument("--repeat", type=int, default=100)
     parser.add_argument("--vocabulary", type=int, default=500, help="token ids drawn: 3 to this")
     told = parser.parse_args()
+    if told.direct:
+        layers, width = (int(n) for n in told.direct.split("x"))
+        print(json.dumps(direct(layers, width, told.step, told.steps, told.repeat), indent=1))
+        return
+    if not told.url:
+        parser.error("give --url of a server, or --direct")
 
     probe = Probe.load(told.probe)
     rng = random.Random(0)
