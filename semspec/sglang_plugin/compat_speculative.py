@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,91 +38,129 @@ def check_version() -> None:
 # ---- requests ---------------------------------------------------------------------------------
 
 
-def sampling_of(request: Any) -> Sampling:
+def params_of(request: Any) -> Any:
+    return request.sampling_params
+
+
+def sampling_of(params: Any) -> Sampling:
     """How a request draws. SGLang has turned temperature 0 into top_k = 1 when it arrived."""
-    params = request.sampling_params
     if params.top_k == 1:
         return Sampling(0.0)
     return Sampling(float(params.temperature), int(params.top_k), float(params.top_p))
 
 
-def asked(request: Any) -> Any:
-    return request.sampling_params.custom_params
+def asked(params: Any) -> Any:
+    return params.custom_params
 
 
 # ---- verification -----------------------------------------------------------------------------
 
 
-def settle(verify_input: Any, batch: Any, logits: Tensor, grammar_mask: Any) -> None:
-    """Does to ``logits`` in place what ``eagle_sample`` is about to do to them, before it samples.
+@dataclass(frozen=True, slots=True)
+class Verifying:
+    """One call of ``eagle_sample``: drafts of a batch, and the target's logits over them."""
 
-    Penalties, biases and grammar are the request's wish, and a rule has to see them. What a rule then
-    leaves is one token with a logit of 0, which may go through all of it a second time.
-    """
-    info, n = batch.sampling_info, verify_input.draft_token_num
-    if info.acc_additive_penalties is not None:
-        logits.add_(info.acc_additive_penalties.repeat_interleave(n, 0))
-    if info.acc_scaling_penalties is not None:
-        from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
+    verify_input: Any
+    batch: Any
+    output: Any
+    grammar_mask: Any
 
-        apply_scaling_penalties(logits, info.acc_scaling_penalties.repeat_interleave(n, 0))
-    if info.logit_bias is not None:
-        logits.add_(info.logit_bias.repeat_interleave(n, 0))
-    if grammar_mask is not None:
-        grammar_mask.apply(logits)
+    @property
+    def idle(self) -> bool:
+        return bool(self.batch.forward_mode.is_idle())
 
+    @property
+    def requests(self) -> Sequence[Any]:
+        found: Sequence[Any] = self.batch.reqs
+        return found
 
-def takes_the_likeliest(batch: Any) -> bool:
-    """Whether this batch is verified by argmax: all requests are greedy, or the device cannot sample."""
-    from sglang.srt.speculative import eagle_utils as theirs
+    @property
+    def tokens(self) -> Tensor:
+        """[requests, n], the last token of each text first."""
+        found: Tensor = self.verify_input.draft_token
+        return found.reshape(len(self.requests), self.verify_input.draft_token_num)
 
-    greedy = bool(batch.sampling_info.is_all_greedy)
-    if not compat.since("0.5.22"):
-        return greedy or theirs._is_cpu or theirs._is_hip or theirs._is_xpu
-    return theirs._verify_uses_greedy(  # type: ignore[no-any-return]
-        is_all_greedy=greedy,
-        is_cpu=theirs._is_cpu,
-        is_hip=theirs._is_hip,
-        is_xpu=theirs._is_xpu,
-        use_rejection_sampling=theirs.get_spec().speculative_use_rejection_sampling,
-    )
+    @property
+    def links(self) -> tuple[Tensor, Tensor]:
+        """[requests, n] each: the first child, and the next sibling."""
+        return self.verify_input.retrieve_next_token, self.verify_input.retrieve_next_sibling
 
+    @property
+    def logits(self) -> Tensor:
+        """[requests * n, vocabulary]"""
+        found: Tensor = self.output.next_token_logits
+        return found
 
-def coins(batch: Any, count: int, n: int) -> Tensor:
-    """Random numbers [requests, n], none of which SGLang draws by itself.
+    def show(self, logits: Tensor) -> None:
+        """What SGLang takes for the target's logits from now on."""
+        self.output.next_token_logits = logits
 
-    Where requests are seeded they follow from the seed: columns behind the n + 1 that it uses.
-    """
-    seed = batch.sampling_info.sampling_seed
-    if seed is None:
-        return torch.rand(count, n, device=batch.device)
-    from sglang.srt.speculative.eagle_utils import _seeded_verify_coins
+    def settle(self) -> None:
+        """Does to the logits in place what ``eagle_sample`` is about to do before it samples.
 
-    drawn: Tensor = _seeded_verify_coins(
-        sampling_seed=seed,
-        seq_lens=batch.seq_lens,
-        draft_token_num=2 * n + 1,
-        device=batch.device,
-    )[0]
-    return drawn[:, n + 1 :]
+        Penalties, biases and grammar are the request's wish, and a rule has to see them. What a rule
+        then leaves is one token with a logit of 0, which may go through all of it a second time.
+        """
+        info, n, logits = self.batch.sampling_info, self.verify_input.draft_token_num, self.logits
+        if info.acc_additive_penalties is not None:
+            logits.add_(info.acc_additive_penalties.repeat_interleave(n, 0))
+        if info.acc_scaling_penalties is not None:
+            from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 
+            apply_scaling_penalties(logits, info.acc_scaling_penalties.repeat_interleave(n, 0))
+        if info.logit_bias is not None:
+            logits.add_(info.logit_bias.repeat_interleave(n, 0))
+        if self.grammar_mask is not None:
+            self.grammar_mask.apply(logits)
 
-def drafted(verify_input: Any, tokens: Tensor, parents: Tensor) -> Tensor | None:
-    """Which nodes a drafter has really proposed, bool [requests, n]; None: all of them.
+    def takes_the_likeliest(self) -> bool:
+        """Whether it goes by argmax: all requests are greedy, or the device cannot sample."""
+        from sglang.srt.speculative import eagle_utils as theirs
 
-    SGLang's own NGRAM fills a tree up with token 0 under the root. A draft of token 0 there looks the
-    same, and is left to SGLang's rule like the filling.
-    """
-    counts = getattr(verify_input, DRAFTED, None)
-    if counts is not None:
-        own: Tensor = torch.arange(tokens.shape[1], device=tokens.device) < counts[:, None]
-        return own
-    from sglang.srt.speculative.spec_info import SpecInputType
+        greedy = bool(self.batch.sampling_info.is_all_greedy)
+        if not compat.since("0.5.22"):
+            return greedy or theirs._is_cpu or theirs._is_hip or theirs._is_xpu
+        return theirs._verify_uses_greedy(  # type: ignore[no-any-return]
+            is_all_greedy=greedy,
+            is_cpu=theirs._is_cpu,
+            is_hip=theirs._is_hip,
+            is_xpu=theirs._is_xpu,
+            use_rejection_sampling=theirs.get_spec().speculative_use_rejection_sampling,
+        )
 
-    if verify_input.spec_input_type != SpecInputType.NGRAM_VERIFY:
-        return None
-    filling: Tensor = (parents == 0) & (tokens == 0)
-    return ~filling
+    def coins(self) -> Tensor:
+        """Random numbers [requests, n], none of which SGLang draws by itself.
+
+        Where requests are seeded they follow from the seed: columns behind the n + 1 that it uses.
+        """
+        n, seed = self.verify_input.draft_token_num, self.batch.sampling_info.sampling_seed
+        if seed is None:
+            return torch.rand(len(self.requests), n, device=self.logits.device)
+        from sglang.srt.speculative.eagle_utils import _seeded_verify_coins
+
+        drawn: Tensor = _seeded_verify_coins(
+            sampling_seed=seed,
+            seq_lens=self.batch.seq_lens,
+            draft_token_num=2 * n + 1,
+            device=self.logits.device,
+        )[0]
+        return drawn[:, n + 1 :]
+
+    def proposed(self, parents: Tensor) -> Tensor | None:
+        """Which nodes a drafter has really proposed, bool [requests, n]; None: all of them.
+
+        SGLang's own NGRAM fills a tree up with token 0 under the root. A draft of token 0 there looks
+        the same, and is left to SGLang's rule like the filling.
+        """
+        from sglang.srt.speculative.spec_info import SpecInputType
+
+        counts = getattr(self.verify_input, DRAFTED, None)
+        if counts is not None:
+            own: Tensor = torch.arange(parents.shape[1], device=parents.device) < counts[:, None]
+            return own
+        if self.verify_input.spec_input_type != SpecInputType.NGRAM_VERIFY:
+            return None
+        return ~((parents == 0) & (self.tokens == 0))
 
 
 def agreed(tensor: Tensor) -> Tensor:

@@ -96,9 +96,10 @@ class Verification:
         """Who is judged by a rule of ours, by rule and sampling."""
         found: dict[tuple[TokenRule, Sampling], list[int]] = {}
         for i, request in enumerate(requests):
-            sampling = compat.sampling_of(request)
+            params = compat.params_of(request)
+            sampling = compat.sampling_of(params)
             try:
-                rule = self.of(compat.asked(request), sampling)
+                rule = self.of(compat.asked(params), sampling)
             except UserError as error:
                 # who asked was refused on arrival; the server's own rule may not be for everybody
                 _say_once(str(error))
@@ -111,11 +112,13 @@ class Verification:
 
     def check_request(self, result: Any, params: Any, *_: Any, **__: Any) -> None:
         """After a request's parameters were verified: a ValueError is its 400."""
-        if isinstance(params.custom_params, dict) and KEY in params.custom_params:
-            try:
-                self.of(params.custom_params, compat.sampling_of(_Request(params)))
-            except UserError as error:
-                raise ValueError(str(error)) from error
+        given = compat.asked(params)
+        if not (isinstance(given, dict) and KEY in given):
+            return
+        try:
+            self.of(given, compat.sampling_of(params))
+        except UserError as error:
+            raise ValueError(str(error)) from error
 
     def model_loaded(self, result: Any, runner: Any, *_: Any, **__: Any) -> None:
         if self.source is None or not compat.is_target(runner):
@@ -137,30 +140,26 @@ class Verification:
     ) -> Any:
         """Around ``eagle_sample``."""
         arguments = (verify_input, batch, logits_output, grammar_mask, *args)
-        groups = [] if batch.forward_mode.is_idle() else self.groups(batch.reqs)
+        call = compat.Verifying(verify_input, batch, logits_output, grammar_mask)
+        groups = [] if call.idle else self.groups(call.requests)
         if not groups:
             return original(*arguments, **kwargs)
-        true: Tensor = logits_output.next_token_logits
-        compat.settle(verify_input, batch, true, grammar_mask)
-        tokens = verify_input.draft_token.reshape(len(batch.reqs), verify_input.draft_token_num)
-        follows = compat.agreed(self._follows(groups, verify_input, batch, true, tokens))
-        logits_output.next_token_logits = trees.only(true, tokens, follows)
+        call.settle()
+        true = call.logits
+        follows = compat.agreed(self._follows(groups, call))
+        call.show(trees.only(true, call.tokens, follows))
         try:
             return original(*arguments, **kwargs)
         finally:
-            logits_output.next_token_logits = true
+            call.show(true)
 
-    def _follows(
-        self, groups: Sequence[Group], verify_input: Any, batch: Any, logits: Tensor, tokens: Tensor
-    ) -> Tensor:
+    def _follows(self, groups: Sequence[Group], call: compat.Verifying) -> Tensor:
         """``trees.first_accepted`` of all requests, those of no group left alone."""
+        logits, tokens = call.logits, call.tokens
         count, n = tokens.shape
-        parents = trees.parents_of(
-            verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
-        )
-        proposed = compat.drafted(verify_input, tokens, parents)
-        likeliest = compat.takes_the_likeliest(batch)
-        uniforms = None if likeliest else compat.coins(batch, count, n)
+        parents = trees.parents_of(*call.links)
+        proposed = call.proposed(parents)
+        uniforms = None if call.takes_the_likeliest() else call.coins()
         by_request = logits.view(count, n, -1)
         follows = torch.full_like(parents, -1)
         for group in groups:
@@ -178,13 +177,6 @@ class Verification:
             first = trees.first_accepted(loose, sure, seen.parents)
             follows = first if chosen is None else follows.index_copy(0, chosen, first)
         return follows
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What ``compat.sampling_of`` looks at, before there is a request."""
-
-    sampling_params: Any
 
 
 @lru_cache(maxsize=256)

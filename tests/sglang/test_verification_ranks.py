@@ -58,16 +58,19 @@ def test_ranks_go_by_what_the_first_one_says() -> None:
             [sys.executable, "-c", RANK, str(rank), str(port)],
             env=sglang_env.environment() | {"PYTHONPATH": _path()},
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
         )
         for rank in range(2)
     ]
     try:
-        told = [json.loads(rank.communicate(timeout=300)[0].splitlines()[-1]) for rank in ranks]
+        said = [rank.communicate(timeout=300) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], [error[-2000:] for _, error in said]
+    told = [json.loads(out.splitlines()[-1]) for out, _ in said]
     assert told[0]["apart"] == [[1], []] and told[1]["apart"] == [[], [1]]
     assert told[0]["hooked"] == told[1]["hooked"] == [[1], []]
 
