@@ -3,6 +3,7 @@
 # Two environments, each made when it is first needed and again when what it is made from changes:
 #   .venv         semspec on transformers; `make test` and `make lint` add the development tools
 #   .venv-sglang  SGLang on a CPU with semspec, for tests/sglang
+# The tests also look at the reports in Chromium, which is the system's: `make env-browser` sees to it.
 # A stamp in the environment's folder carries a checksum of its ingredients and is written last, so
 # an install that was interrupted is begun again from an empty folder.
 
@@ -21,6 +22,9 @@ CORE := .venv/core-$(call checksum,constraints/cpu.txt).stamp
 DEV := .venv/dev-$(call checksum,constraints/cpu.txt).stamp
 SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-cpu-nodeps.txt).stamp
 
+SGLANG_VERSIONS ?= 0.5.20 0.5.22
+PLUGIN_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft))
+
 # One thread for each process: more collapse on few cores, and sums then depend on their number.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PIP := -m pip --disable-pip-version-check --quiet --quiet
@@ -35,6 +39,10 @@ run: $(CORE) ## Run semspec, offline on the embedded pair unless ARGS="model=...
 bench: $(CORE) ## Measure speed and accuracy on this machine and write the figures that the README quotes
 	@$(ONE_THREAD) .venv/bin/python scripts/bench.py $(ARGS)
 
+.PHONY: tables
+tables: $(CORE) ## Every drafter with every rule on the embedded pair, into docs/results.md and the README (under an hour)
+	@$(ONE_THREAD) .venv/bin/python scripts/tables.py $(ARGS)
+
 ##@ Check
 
 .PHONY: test
@@ -42,12 +50,16 @@ test: $(DEV) $(SGLANG) ## All tests, SGLang's included
 	@status=0; for part in test-core test-sglang; do $(MAKE) $$part || status=1; done; exit $$status
 
 .PHONY: test-core
-test-core: $(DEV) ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
+test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
 	@$(ONE_THREAD) .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 .PHONY: test-sglang
 test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
 	@$(ONE_THREAD) .venv-sglang/bin/python -m pytest tests/sglang $(ARGS)
+
+.PHONY: sglang-matrix
+sglang-matrix: ## The plugin's tests on older SGLangs; SGLANG_VERSIONS="0.5.22" chooses
+	@status=0; for version in $(SGLANG_VERSIONS); do $(MAKE) sglang-$$version || status=1; done; exit $$status
 
 .PHONY: lint
 lint: $(DEV) ## Style (ruff), nothing is changed
@@ -73,9 +85,21 @@ env: $(DEV) ## .venv with the development tools
 env-sglang: $(SGLANG) ## .venv-sglang (about 2 GB)
 	@:
 
+# Debian's chromium by apt-get where we may install it. Elsewhere one line says what is missing: the tests of the
+# reports fail without a browser, all others need none.
+.PHONY: env-browser
+env-browser: ## Chromium for the tests of the reports (by apt-get, where it is missing and we are root)
+	@for name in "$${CHROMIUM:-chromium}" chromium-browser google-chrome google-chrome-stable; do \
+	  command -v "$$name" >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing chromium (once) ..." >&2; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends chromium >/dev/null && exit 0; fi; \
+	echo "No Chromium: the tests of reports will fail; install chromium, or name one: CHROMIUM=/path/to/it" >&2
+
 .PHONY: clean
 clean: ## Remove both environments, caches and builds; runs/ stays
-	@rm -rf .venv .venv-sglang dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-sglang .venv-sglang-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help
@@ -117,3 +141,22 @@ $(SGLANG):
 	@.venv-sglang/bin/python $(PIP) install --no-deps -r constraints/sglang-cpu-nodeps.txt
 	@.venv-sglang/bin/python $(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# Older SGLangs differ from the newest one in a few packages, constraints/sglang-VERSION.txt.
+define older_sglang
+.venv-sglang-$(1)/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-$(1).txt).stamp:
+	@$$(check_python)
+	@echo "Making .venv-sglang-$(1) (a few minutes, once) ..." >&2
+	@$$(PYTHON) -m venv --clear .venv-sglang-$(1)
+	@.venv-sglang-$(1)/bin/python $$(PIP) install -r constraints/sglang-cpu.txt
+	@.venv-sglang-$(1)/bin/python $$(PIP) install --no-deps -r constraints/sglang-cpu-nodeps.txt
+	@.venv-sglang-$(1)/bin/python $$(PIP) install --no-deps -r constraints/sglang-$(1).txt
+	@.venv-sglang-$(1)/bin/python $$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $$@
+
+.PHONY: sglang-$(1)
+sglang-$(1): .venv-sglang-$(1)/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-$(1).txt).stamp
+	@echo "==> SGLang $(1)"
+	@$$(ONE_THREAD) .venv-sglang-$(1)/bin/python -m pytest $$(PLUGIN_TESTS) $$(ARGS)
+endef
+$(foreach version,$(SGLANG_VERSIONS),$(eval $(call older_sglang,$(version))))

@@ -45,6 +45,7 @@ DRAFTERS = (
     "logitspec",
     "hybrid",
 )
+ON_THE_PAIR = (*DRAFTERS, "rest", "dresd")  # with the embedded pair's datastores
 
 
 def repeating_text(length: int, rng: random.Random) -> list[int]:
@@ -230,7 +231,43 @@ def tables(result: dict[str, Any]) -> str:
             told = [f"{tau:.2f}" if tau else "" for tau in taus]
             lines.append(f"| `{name}` | {' | '.join([*told, *shares])} |")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *datastores(result.get("datastores", {}))])
+
+
+def datastores(told: dict[str, Any]) -> list[str]:
+    """The tables of scripts/bench_datastores.py."""
+    lines: list[str] = []
+    if sparse := told.get("sparse"):
+        lines += [
+            "A question to a sparse datastore, milliseconds (CPU time, median / 90th percentile), synthetic text:",
+            "",
+            "| tokens | longest match | with its tree | sorted in | opened in |",
+            "|---|---|---|---|---|",
+        ]
+        for count, row in sorted(sparse.items(), key=lambda item: int(item[0])):
+            times = [
+                f"{row[k]['cpu_ms']:.3f} / {row[k]['cpu_ms_p90']:.3f}" for k in ("query", "draft")
+            ]
+            ends = f"{row['sorting_s']:.0f} s | {row['opening_ms']:.1f} ms"
+            lines.append(f"| {int(count):,} | {' | '.join(times)} | {ends} |")
+        lines.append("")
+    dense = [(name, told[name]) for name in ("scann", "faiss") if name in told]
+    if dense:
+        lines += [
+            "A question to a dense datastore, the same, synthetic clustered keys of 64 dimensions, 10 neighbours:",
+            "",
+            "| index | entries | milliseconds | recall@10 | bytes an entry | built in | read in |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for name, rows in dense:
+            for count, row in sorted(rows.items(), key=lambda item: int(item[0])):
+                time = f"{row['query']['cpu_ms']:.3f} / {row['query']['cpu_ms_p90']:.3f}"
+                lines.append(
+                    f"| `{name}` | {int(count):,} | {time} | {row['recall_at_10']:.3f} |"
+                    f" {row['bytes']:.0f} | {row['building_s']:.0f} s | {row['loading_s']:.2f} s |"
+                )
+        lines.append("")
+    return lines
 
 
 def write_tables(text: str, page: Path) -> None:
@@ -247,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
-    parser.add_argument("--drafters", default=",".join(DRAFTERS))
+    parser.add_argument("--drafters", help="all of them, unless they are given")
     default = beside_package("docs") / "drafters.json"
     parser.add_argument("--out", type=Path, default=default)
     given = parser.parse_args(arguments)
@@ -256,7 +293,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind = "pair" if given.pair else "alone"
     result.setdefault("provenance", {})[kind] = provenance.collect()
     part = result.setdefault(kind, {})
-    for name in given.drafters.split(","):
+    known = ON_THE_PAIR if given.pair else DRAFTERS
+    for name in given.drafters.split(",") if given.drafters else known:
         if given.pair:
             todo = {
                 f"T={t:g}": lambda t=t, name=name: on_the_pair(name, t, given.problems)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,11 +20,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from semspec import config, provenance, run
+from semspec import config, provenance, reuse, run
 from semspec.calibration.audit import audited
 from semspec.errors import UserError
 from semspec.files import LineFile, cut_torn_line, parse, whole_lines, write_json
-from semspec.metrics import mean, quantile, ratio, ratio_interval, wilson
+from semspec.metrics import mcnemar, mean, quantile, ratio, ratio_interval, wilson
 from semspec.solve import Solve
 from semspec.solver import Solution, Solver
 
@@ -85,9 +85,11 @@ class Survey:
 
     def measure(
         self, temperature: float, problems: int, few: int, out: Path, only: Sequence[str]
-    ) -> None:
+    ) -> dict[str, str]:
+        """Solves what is not in ``out`` yet; the configurations that cannot be had here, and why."""
         cut_torn_line(out)
         done = {(line["config"], line["id"]) for line in read(out)}
+        left_out: dict[str, str] = {}
         solvers: dict[str, Solver] = {}
         for name, overrides in self.all.items():
             if only and name not in only:
@@ -98,6 +100,7 @@ class Survey:
                 solvers[name] = Solver(run.build(run.compose(config.expand_shorthands(arguments))))
             except UserError as error:
                 print(f"{name}: left out: {error}", file=sys.stderr)
+                left_out[name] = str(error)
         some = next(iter(solvers.values())).config.benchmark
         todo = list(islice(some.problems(), problems))
         for solver in solvers.values():  # first passes allocate
@@ -129,11 +132,13 @@ class Survey:
                             "gained": own.gained_tokens,
                             "target_passes": own.target_passes,
                             "draft_passes": own.draft_passes,
+                            **({"reuse": own.reuse} if own.reuse else {}),
                             **(_moved(solvers[name], solved) if self.audit else {}),
                         }
                     )
                 if (number + 1) % 10 == 0:
                     print(f"{number + 1}/{problems}", flush=True)
+        return left_out
 
     def summary(self, lines: Sequence[Line]) -> list[Line]:
         """One row a configuration; speed and loss against the plain solve of the same problems."""
@@ -232,6 +237,7 @@ def _figures(own: Sequence[Line], beside: Sequence[Line]) -> Line:
         "gain_interval": (gain - spread, gain + spread),
         "lost": lost,
         "won": won,
+        "pass_at_1_p": mcnemar(lost, won),
         "speedup": sum(p for p, _ in pairs) / sum(s for _, s in pairs),
         "speedup_interval": ratio_interval(pairs),
         "speedup_median": quantile([p / s for p, s in pairs], 0.5),
@@ -241,5 +247,6 @@ def _figures(own: Sequence[Line], beside: Sequence[Line]) -> Line:
         "accept_length": ratio(total("gained"), total("drafts")),
         "tokens_per_target_pass": ratio(tokens, passes),
         "cost_model": ratio(tokens, passes + DRAFT_PASS * total("draft_passes")),
+        "reuse": reuse.figures(sum((Counter(s.get("reuse", {})) for s in own), Counter[str]())),
         **_divergence(own),
     }

@@ -22,7 +22,7 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -319,6 +319,21 @@ def train(stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: in
     model = LlamaForCausalLM(configuration(stage.layers, tokenizer, stage.bias))
     if stage.grown_from:
         grow(LlamaForCausalLM.from_pretrained(work / stage.grown_from, dtype=torch.float32), model)
+    rows = Rows(tokenizer, seed * 1009 + 7)
+    seconds = fit(model, stage, rows.batches(stage), rows.is_value)
+    unfinished = work / f"{stage.name}.part"
+    model.save_pretrained(unfinished)
+    (unfinished / "seconds.json").write_text(json.dumps(seconds))
+    unfinished.rename(work / stage.name)
+
+
+def fit(
+    model: LlamaForCausalLM,
+    stage: Stage,
+    batches: Iterator[tuple[torch.Tensor, torch.Tensor]],
+    is_value: torch.Tensor,
+) -> float:
+    """Trains on ``stage.steps`` batches of (inputs, labels); values count three times. Seconds."""
     model.train()
     blocks = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
     others = [p for n, p in model.named_parameters() if not (p.ndim == 2 and ".layers." in n)]
@@ -334,8 +349,6 @@ def train(stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: in
         torch.optim.AdamW(others, stage.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     rates = [stage.matrix_rate, stage.other_rate]
-    rows = Rows(tokenizer, seed * 1009 + 7)
-    batches = rows.batches(stage)
     started, tokens = time.perf_counter(), 0
     losses: list[tuple[float, float]] = []
     for step in range(stage.steps):
@@ -354,7 +367,7 @@ def train(stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: in
             logits = model.lm_head(hidden[learned])
         truth = labels[:, 1:][learned]
         loss = F.cross_entropy(logits.float(), truth, reduction="none")
-        value = rows.is_value[truth]
+        value = is_value[truth]
         weight = torch.where(value, 3.0, 1.0)  # the values are where meaning is
         ((loss * weight).sum() / weight.sum()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -371,10 +384,7 @@ def train(stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: in
                 f"  {tokens / seconds:,.0f} tokens/s",
                 flush=True,
             )
-    unfinished = work / f"{stage.name}.part"
-    model.save_pretrained(unfinished)
-    (unfinished / "seconds.json").write_text(json.dumps(time.perf_counter() - started))
-    unfinished.rename(work / stage.name)
+    return time.perf_counter() - started
 
 
 def mean(values: Iterator[float]) -> float:
@@ -386,21 +396,30 @@ def mean(values: Iterator[float]) -> float:
 
 
 def export(source: Path, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    model = LlamaForCausalLM.from_pretrained(source, dtype=torch.float32)
+    ship(LlamaForCausalLM.from_pretrained(source, dtype=torch.float32), folder, tokenizer)
+    legs = ancestry(source.name)
+    seconds = {
+        s.name: json.loads((source.parent / s.name / "seconds.json").read_text()) for s in legs
+    }
+    told([(s, seconds[s.name]) for s in legs], folder, "scripts/train_tiny_pair.py")
+
+
+def ship(model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """A model in transformers' format, 16 bits wide, with its tokenizer."""
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.to(torch.bfloat16)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    legs = ancestry(source.name)
-    seconds = {
-        s.name: json.loads((source.parent / s.name / "seconds.json").read_text()) for s in legs
-    }
+
+
+def told(legs: Sequence[tuple[Stage, float]], folder: Path, script: str) -> None:
+    """How the model was trained: every leg with its seconds."""
     training = {
-        "script": "scripts/train_tiny_pair.py",
-        "seconds": sum(seconds.values()),
-        "stages": [asdict(s) | {"seconds": seconds[s.name]} for s in legs],
+        "script": script,
+        "seconds": sum(seconds for _, seconds in legs),
+        "stages": [asdict(stage) | {"seconds": seconds} for stage, seconds in legs],
     }
     (folder / "training.json").write_text(json.dumps(training, indent=1) + "\n", encoding="utf-8")
 

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
+from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import certify
 from semspec.command import run_command
 from semspec.errors import UserError
@@ -37,6 +38,7 @@ usage: python -m semspec.calibrate_risk probe=FOLDER_OR_REPO [out=FOLDER] [measu
 
   probe=    the probe of the target; its model is the one to sample
   out=      the probe with its new calibration (default: the probe's folder, where it is one)
+  apart=    a folder for the calibration alone, for accept.calibration=; the probe stays as it is
   measure=  true: calibrate nothing; hold fresh steps against what the probe certifies
   least=    a step below this semantic probability counts as wrong (default 0.05)
   problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.train_probe
@@ -132,6 +134,19 @@ def measured(probe: Probe, fresh: Judged, least: float) -> list[dict[str, Any]]:
     return told
 
 
+def _thresholds(fresh: Judged, least: float) -> dict[str, float | None]:
+    """What the card lists: the threshold that each risk asks for, None where none is certified."""
+    found: dict[str, float | None] = {}
+    for risk in RISKS:
+        try:
+            told = certify(fresh.scores, fresh.semantic, fresh.groups, risk=risk, least=least)
+        except UserError:  # too few steps for so small a risk
+            found[f"threshold_{risk:g}"] = None
+        else:
+            found[f"threshold_{risk:g}"] = told.threshold
+    return found
+
+
 def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     table = Table(box=SIMPLE_HEAD)
     for heading in ("asked risk", "threshold", "accepted", "measured [95 %]"):
@@ -149,7 +164,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
-    own = {"probe": "", "out": "", "measure": "false", "least": "0.05"}
+    own = {"probe": "", "out": "", "apart": "", "measure": "false", "least": "0.05"}
     passed = []
     for argument in arguments:
         key, _, value = argument.partition("=")
@@ -164,7 +179,10 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     except ValueError:
         raise UserError(f"least={own['least']} is no number") from None
     is_folder = own["probe"].startswith(EMBEDDED) or Path(own["probe"]).is_dir()
-    if not own["out"] and own["measure"] != "true" and not is_folder:
+    written = own["out"] or own["apart"]
+    if own["out"] and own["apart"]:
+        raise UserError("out= writes into a probe, apart= beside it: give one of them")
+    if not written and own["measure"] != "true" and not is_folder:
         raise UserError(f"{own['probe']} is no folder: say where to write the probe, out=FOLDER")
     probe = Probe.load(own["probe"])
     fresh = drafted_steps(probe, passed, Steps(open_console()))
@@ -172,11 +190,16 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
         rows = measured(probe, fresh, least)
         show(rows, open_console())
         return rows
-    probe.tensors |= {
-        "calibration.scores": torch.tensor(fresh.scores),
-        "calibration.semantic": torch.tensor(fresh.semantic),
-        "calibration.groups": torch.tensor(fresh.groups),
+    columns = {
+        "scores": torch.tensor(fresh.scores),
+        "semantic": torch.tensor(fresh.semantic),
+        "groups": torch.tensor(fresh.groups),
     }
+    if own["apart"]:
+        RiskCalibration.of(probe, columns, _thresholds(fresh, least)).save(Path(own["apart"]))
+        open_console().print(f"{len(fresh.scores)} steps: {own['apart']}")
+        return None
+    probe.tensors |= {f"calibration.{name}": column for name, column in columns.items()}
     probe.config["calibration"] = {
         "steps": len(fresh.scores),
         "problems": len(set(fresh.groups)),

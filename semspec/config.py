@@ -6,7 +6,8 @@ import difflib
 import keyword
 import math
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
@@ -27,6 +28,7 @@ GROUPS = {
     "benchmark": "benchmark",
 }
 ANSWER_BY = ("either", "target")
+SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
 
 
 CONF = beside_package("conf")
@@ -111,18 +113,24 @@ HELP = {
     "seed": "of the sampling",
     "prompt": 'one question of your own: prompt="..."',
     "transcript": "show one solution, coloured by who wrote what",
-    "quiet": "print the result only",
+    "quiet": "print nothing; the run's folder holds everything",
 }
+
+
+_STORED: dict[tuple[str, str], type[Any]] = {}  # what Hydra knows of, by group and name
 
 
 def register_configs() -> None:
     """Makes every plugin's dataclass a node of its Hydra group."""
     store = ConfigStore.instance()
-    store.store(name="run_schema", node=composable(RunConfig))
+    if not _STORED:
+        store.store(name="run_schema", node=composable(RunConfig))
     for group, kind in GROUPS.items():
         assert kind in get_args(registry.Kind)
         for name, plugin in registry.plugins(kind).items():  # type: ignore[arg-type]
-            store.store(group=group, name=name, node=composable(plugin.cls))
+            if _STORED.get((group, name)) is not plugin.cls:  # half of what composing costs
+                store.store(group=group, name=name, node=composable(plugin.cls))
+                _STORED[group, name] = plugin.cls
 
 
 def composable(cls: type[Any]) -> DictConfig:
@@ -189,6 +197,41 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
                 argument = f"{owners[0]}.{key}={value}"
         expanded.append(argument)
     return expanded
+
+
+def with_rule(arguments: Sequence[str]) -> list[str]:
+    """Adds ``accept=`` where it was not given and the default rule cannot be what is meant.
+
+    The default, semantic_plus, needs a probe of the target. Steps of a target without a known one are
+    judged by logprob, which needs nothing, and tokens by the lossless rule.
+    """
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    if "accept" in given or defaults()["accept"] != "semantic_plus":
+        return list(arguments)
+    if any(key in given for key in ("accept.target_probe", "target_probe")):
+        return list(arguments)
+    splits = given.get("split", RunConfig.split).split(",")
+    if "token" in splits:
+        chosen, why = "lossless", ""
+    else:
+        from semspec.artifacts import _index  # it imports this package's models
+
+        models = [given["model.path"]] if "model.path" in given else _targets(given.get("model"))
+        missing = [m for m in models for s in splits if not _index.find(m, "target", "plus", s)]
+        if not missing:
+            return list(arguments)
+        chosen, why = "logprob", f"no probe of {missing[0]} is known for steps like these"
+    if why and given.get("quiet") != "true":
+        print(f"semspec: {why}: accept={chosen}, which needs none", file=sys.stderr)
+    return [*arguments, f"accept={chosen}"]
+
+
+def _targets(presets: str | None) -> list[str]:
+    """The models that presets of ``conf/model`` name; an unknown preset is refused later."""
+    names = (presets or defaults()["model"]).split(",")
+    files = [CONF / "model" / f"{name}.yaml" for name in names]
+    found: list[Any] = [OmegaConf.load(file) for file in files if file.is_file()]
+    return [str(preset.get("path")) for preset in found]
 
 
 def quoted(text: str) -> str:
@@ -306,6 +349,16 @@ def check(config: RunConfig) -> None:
         )
 
 
+def free(config: RunConfig) -> tuple[str, ...]:
+    """Options that may differ from start to start of one run."""
+    return (*SHOWN_ONLY, *(f"engine.{name}" for name in config.engine.may_change))
+
+
+def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's config.json holds."""
+    return {**resolved, "plugins": plugin_names(config)}
+
+
 def _check_trees(config: RunConfig) -> None:
     draft, rule = config.draft, config.accept
     if draft.levels:
@@ -346,6 +399,11 @@ def _check_greedy(group: str, rule: Any, temperature: float, unused: bool) -> No
 
 def _told(reads: Iterable[What]) -> str:
     return ", ".join(sorted(what.value for what in reads))
+
+
+def plugin_names(config: RunConfig) -> dict[str, str]:
+    """What was chosen in each group: options alone do not tell one rule without any from another."""
+    return {group: _name(group, getattr(config, group)) for group in GROUPS}
 
 
 def _name(group: str, plugin: object) -> str:

@@ -14,3 +14,10 @@ def first_line(error: BaseException) -> str:
     """The first line of what an error says, or its kind where it says nothing."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+
+
+def told(error: BaseException | None) -> str:
+    """What went wrong, in one line; of a fault that no user can mend the kind, too."""
+    if error is None or isinstance(error, UserError):
+        return "" if error is None else first_line(error)
+    return f"{type(error).__name__}: {first_line(error)}"

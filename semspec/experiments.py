@@ -18,7 +18,9 @@ from omegaconf import OmegaConf
 
 from semspec import config
 from semspec.errors import UserError
+from semspec.metrics import ratio
 from semspec.models import beside_package
+from semspec.reuse import LONGEST
 
 FOLDER = beside_package("conf") / "experiment"
 SCALES = ("real", "tiny")
@@ -32,7 +34,22 @@ METRICS = {  # of result.json, and how a table names it
     "accept_length": "tau",
     "acceptance_rate": "accepted",
     "acceptance_rate_tokens": "accepted",
+    "calls": "target passes",
+    "draft_to_verify": "drafting",
+    "details.rating": "judge",
+    "reuse.found.lexical": "lexical",
+    "reuse.found.semantic": "semantic",
+    "reuse.found.none": "no hit",
+    "reuse.recovered": "recovered",
+    "reuse.rate": "reused",
+    "reuse.branched": "by branches",
+    "reuse.length": "tokens",
+    **{
+        f"reuse.lengths.{n}": f"{n}" if n < LONGEST else f"{n} or more"
+        for n in range(1, LONGEST + 1)
+    },
 }
+SHARES = ("acceptance", "target_share", "draft_to_verify", "reuse.")
 Cell = dict[str, float | None]
 
 
@@ -219,15 +236,29 @@ def _hours(
     return int(given.get("problems", 32)) * both * float(_names(pair).get("gpus", 1)) / 3600
 
 
-def slug(text: str) -> str:
-    """A name for a folder or file."""
-    kept = "".join(c if c.isalnum() or c in "-._" else "-" for c in text.replace("+", "-plus"))
+def slug(text: str, also: str = "") -> str:
+    """A name for a folder or file; ``also``: further characters that may stay."""
+    text = text.replace("+", "-plus")
+    kept = "".join(c if (c.isascii() and c.isalnum()) or c in "-._" + also else "-" for c in text)
     return kept.strip("-.") or "x"
 
 
 def cell_of(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell:
     """The figures of one mode of a finished run."""
-    return {metric: result.get(metric) for metric in metrics}
+    return {metric: figure(result, metric) for metric in metrics}
+
+
+def figure(result: Mapping[str, Any], metric: str) -> float | None:
+    """One figure of a result; ``a.b`` is b within a."""
+    if metric == "calls":
+        return ratio(result["target_passes"], result["problems"])
+    if metric == "draft_to_verify":
+        time = result["time"] or {}
+        return ratio(time.get("draft", 0.0), time.get("verify", 0.0))
+    found: Any = result
+    for part in metric.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) else None
 
 
 def target_alone(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell | None:
@@ -236,4 +267,4 @@ def target_alone(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell | No
     if not plain:
         return None
     alone = {"speedup": 1.0, "speedup_per_token": 1.0, "target_share": 1.0}
-    return {metric: alone.get(metric, plain.get(metric)) for metric in metrics}
+    return {metric: alone.get(metric, figure(plain, metric)) for metric in metrics}

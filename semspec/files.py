@@ -119,6 +119,12 @@ def write_json(path: Path, value: Any, durable: bool = True) -> None:
         _write_all(fd, data)
 
 
+def write_text(path: Path, text: str, durable: bool = False) -> None:
+    """Writes a whole text file, or leaves the old one; what is no character becomes a question mark."""
+    with replacing(path, durable) as fd:
+        _write_all(fd, text.encode("utf-8", "replace"))
+
+
 def read_json(path: Path) -> Any | None:
     """The file's content; None where there is none or it is not JSON."""
     try:

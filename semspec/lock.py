@@ -18,6 +18,10 @@ _OURS: set[Path] = set()  # a POSIX lock does not keep a process from itself
 # up, so that this process must never open a lock file that it holds a second time.
 
 
+class FolderInUseError(UserError):
+    """Another process holds the folder."""
+
+
 class FolderLock:
     """Held from creation until ``release``, or until the process ends, however it ends."""
 
@@ -48,8 +52,8 @@ class FolderLock:
             os.close(self._fd)
 
 
-def _in_use(folder: Path, holder: str) -> UserError:
-    return UserError(
+def _in_use(folder: Path, holder: str) -> FolderInUseError:
+    return FolderInUseError(
         f"{folder} is in use by process {holder}; "
         "wait for it, stop it, or choose another hydra.run.dir"
     )

@@ -19,7 +19,7 @@ from semspec import reuse
 Interval = tuple[float, float]
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
-_SUMMED = (
+SUMMED = (
     "seconds",
     "wall",
     "tokens",
@@ -97,6 +97,17 @@ def ratio_interval(
     return (low, high) if low is not None and high is not None else None
 
 
+def mcnemar(lost: int, won: int) -> float:
+    """Two-sided exact p-value of McNemar (1947): whether ``lost`` and ``won`` are a fair coin's.
+
+    For one answer a problem it is the paired permutation test, too: swapping the two answers of a problem
+    changes something only where they differ.
+    """
+    n = lost + won
+    tail = sum(math.comb(n, k) for k in range(min(lost, won) + 1))
+    return min(1.0, float(2 * tail / 2**n))
+
+
 @dataclass(slots=True)
 class _Tally:
     """Sums over the solves of one mode; keeps a number a problem and no text."""
@@ -111,7 +122,7 @@ class _Tally:
     reuse: Counter[str] = field(default_factory=Counter)
 
     def add(self, solve: Mapping[str, Any]) -> None:
-        for name in _SUMMED:
+        for name in SUMMED:
             self.sums[name] += solve[name]
         for name in _CACHE:
             self.sums[name] += solve.get(name, 0)
@@ -210,11 +221,12 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
       paired bootstrap over problems, seeded.
     - ``speedup_per_token``: the ratio of tokens per second: speed without the effect of answers
       that became longer or shorter. ``speedup_median``: median of the problems' own ratios.
-    - ``only_plain_correct``, ``only_speculative_correct``: problems that changed sides.
+    - ``only_plain_correct``, ``only_speculative_correct``: problems that changed sides, and
+      ``pass_at_1_p``: how often chance alone changes so many so one-sidedly (``mcnemar``).
     """
     own, plain, paired = _Tally(), _Tally(), _Tally()
     pairs: list[tuple[float, float]] = []
-    lost = won = 0
+    lost = won = graded = 0
     for line in lines:
         own.add(line)
         other = line.get("plain")
@@ -223,6 +235,7 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
         plain.add(other)
         paired.add(line)
         pairs.append((other["wall"], line["wall"]))
+        graded += None not in (other["correct"], line["correct"])
         lost += other["correct"] is True and line["correct"] is False
         won += other["correct"] is False and line["correct"] is True
     result = own.figures()
@@ -235,6 +248,7 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
         "speedup_median": quantile(per_problem, 0.5),
         "only_plain_correct": lost if pairs else None,
         "only_speculative_correct": won if pairs else None,
+        "pass_at_1_p": mcnemar(lost, won) if graded else None,
         "plain": plain.figures() if pairs else None,
     }
     return result

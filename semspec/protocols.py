@@ -110,6 +110,10 @@ class Drafter(Protocol):
         """Loads what it was trained with, and refuses what does not belong to this target's folder."""
         ...
 
+    def bind(self, models: Mapping[Role, ModelFacts]) -> Drafter:
+        """Opens what it copies from beside the context, and refuses what is not of these models."""
+        ...
+
     @property
     def reach(self) -> int:
         """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
@@ -148,6 +152,12 @@ class Rule(Protocol):
 
     def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Rule:
         """Loads what it was trained with, and refuses what does not belong to these models."""
+        ...
+
+    def places(
+        self, models: Mapping[Role, ModelFacts], split: str
+    ) -> Mapping[Role, tuple[str, str | None]]:
+        """By role, the probe that an engine which offers ``score`` must hold, and its revision."""
         ...
 
     def on(self, offers: Mapping[Role, Collection[What]]) -> Rule:

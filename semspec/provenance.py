@@ -25,6 +25,18 @@ _OPTION = re.compile(rf"({_NAME}=).+", re.IGNORECASE | re.DOTALL)  # max_tokens=
 _FLAG = re.compile(rf"-{_NAME}", re.IGNORECASE)
 _VALUE = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_)[\w-]{16,}|(?<=://)[^/@\s]+(?=@)")
 
+_WORD = re.compile(r"([^\s=]*=)?((?:~|\.{0,2})/.*)", re.DOTALL)  # a path, or option=path
+_PATH = re.compile(r"(?<![\w/.~:<-])(?:~|\.{0,2})/(?:[^\s,;:'\"()\[\]/]+/)*([^\s,;:'\"()\[\]/]+)/?")
+
+
+def without_folders(text: str) -> str:
+    """A text in which paths of this machine are their last part alone: they tell who works where."""
+    text = text.replace(str(Path.home()), "~")
+    whole = _WORD.fullmatch(text)
+    if whole and "\n" not in text and "," not in text:
+        return (whole[1] or "") + (Path(whole[2]).name or whole[2])
+    return _PATH.sub(r"\1", text)
+
 
 def masked(argv: Sequence[str]) -> list[str]:
     """The command line with whatever looks like a credential replaced by ``***``."""

@@ -4,7 +4,7 @@
     starts.jsonl    one line a start: where it came from (see semspec.provenance)
     rounds.jsonl    one line a round of the loop, of both modes
     problems.jsonl  one line a problem; this line is the problem's commit mark
-    status.json     running, finished, interrupted or failed; how far
+    status.json     running, finished, failed or killed, of which job and where; how far
     result.json     the figures, at the end
 
 Rounds are written as they come. Those of a problem without its line in problems.jsonl are what a
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -23,7 +24,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 from semspec.digest import difference, digest
-from semspec.errors import UserError
+from semspec.errors import UserError, told
 from semspec.files import (
     LineFile,
     cut_torn_line,
@@ -41,6 +42,7 @@ from semspec.types import Round
 __all__ = ["Line", "Mode", "OpenRun", "RunFolder", "Solve", "problem_line"]
 
 Mode = Literal["plain", "speculative"]
+State = Literal["running", "finished", "failed", "killed"]
 Line = dict[str, Any]
 
 _ROUND_FIELDS = tuple(f.name for f in fields(Round))
@@ -54,8 +56,24 @@ class HasId(Protocol):
 P = TypeVar("P", bound=HasId)
 
 
-def _now() -> str:
+def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def status(
+    about: Mapping[str, Any], state: State, started: str, error: str | None = None
+) -> dict[str, Any]:
+    """What status.json says of a run that this process holds."""
+    return {
+        **about,
+        "state": state,
+        "error": error,
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "started": started,
+        "updated": now(),
+        "ended": None if state == "running" else now(),
+    }
 
 
 class RunFolder:
@@ -72,13 +90,17 @@ class RunFolder:
         total: int | None = None,
         free: Sequence[str] = (),
         provenance: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> OpenRun:
         """Locks the folder, mends it, and finds what is done; see ``OpenRun``.
 
         ``free`` names options (dotted) that may differ from start to start, such as how much is
-        printed. The rest of ``config`` must be what the folder was begun with.
+        printed. The rest of ``config`` must be what the folder was begun with. ``about`` is repeated
+        in status.json: a sweep says there which of its jobs this is.
         """
-        return OpenRun(path, config, total=total, free=free, provenance=provenance)
+        return OpenRun(
+            path, config, total=total, free=free, provenance=provenance, about=about or {}
+        )
 
     @property
     def config(self) -> dict[str, Any] | None:
@@ -94,9 +116,11 @@ class RunFolder:
     @property
     def status(self) -> dict[str, Any]:
         """status.json as it is, except that a run that was killed does not count as running."""
-        status = read_json(self.path / "status.json") or {}
+        status = read_json(self.path / "status.json")
+        if not isinstance(status, dict):
+            return {}
         if status.get("state") == "running" and not is_locked(self.path):
-            status["state"] = "interrupted"
+            status["state"] = "killed"
         return dict(status)
 
     def starts(self) -> list[Line]:
@@ -133,12 +157,14 @@ class OpenRun(RunFolder):
         total: int | None = None,
         free: Sequence[str] = (),
         provenance: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(path)
+        self.about = dict(about or {})
         self.done: set[str] = set()
         self.total = total
         self._next: dict[tuple[str, Mode], int] = {}  # open problems: the number of the next round
-        self._begun = _now()
+        self._begun = now()
         self._discarded = False
         self._held = contextlib.ExitStack()
         with told_in_one_line(self.path):
@@ -175,10 +201,10 @@ class OpenRun(RunFolder):
             raise UserError(
                 f"{file} cannot be read; choose another hydra.run.dir, or delete the folder"
             )
-        told = difference(self.config, config, free)
-        if told:
+        changed = difference(self.config, config, free)
+        if changed:
             raise UserError(
-                f"{self.path} holds a run with another configuration ({told}); "
+                f"{self.path} holds a run with another configuration ({changed}); "
                 "choose another hydra.run.dir, or delete the folder"
             )
 
@@ -235,19 +261,14 @@ class OpenRun(RunFolder):
             write_json(self.path / "result.json", result)
             self._say("finished")
 
-    def _say(self, state: str, note: str | None = None) -> None:
-        status = {
-            "state": state,
-            "done": len(self.done),
-            "total": self.total,
-            "pid": os.getpid(),
-            "started": self._begun,
-            "updated": _now(),
-        }
-        if note:
-            status["note"] = note
+    def _say(self, state: State, error: str | None = None) -> None:
+        said = status(self.about, state, self._begun, error)
         # Not durable: it is for onlookers, and an fsync a problem would be paid for nothing.
-        write_json(self.path / "status.json", status, durable=False)
+        write_json(
+            self.path / "status.json",
+            said | {"done": len(self.done), "total": self.total},
+            durable=False,
+        )
 
     def discard(self) -> None:
         """Removes what opening has written, where no problem was solved here: a false start."""
@@ -275,7 +296,6 @@ class OpenRun(RunFolder):
     ) -> None:
         if self.result is None and not self._discarded:
             killed = kind is None or issubclass(kind, KeyboardInterrupt | SystemExit)
-            note = None if killed else f"{kind.__name__}: {error}" if kind else None
             with contextlib.suppress(OSError):  # a full disk has been told of already
-                self._say("interrupted" if killed else "failed", note)
+                self._say("killed" if killed else "failed", None if killed else told(error))
         self.close()

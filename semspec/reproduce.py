@@ -10,20 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from semspec import config
+from semspec import config, sweep
 from semspec.errors import UserError
 from semspec.experiments import (
     METRICS,
     SCALES,
+    SHARES,
     Cell,
     Experiment,
     Job,
@@ -34,8 +32,9 @@ from semspec.experiments import (
     target_alone,
 )
 from semspec.files import write_json
+from semspec.launchers import options_of
 from semspec.records import RunFolder
-from semspec.terminal import number, open_console, percent, seconds
+from semspec.terminal import DASH, number, open_console, percent, seconds
 
 OWN = ("experiment", "scale", "plan", "hydra.run.dir")
 Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
@@ -49,10 +48,10 @@ def asked(arguments: Sequence[str]) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs an experiment; the exit code."""
-    from semspec.runner import execute
-
     given = dict(a.partition("=")[::2] for a in arguments if a.partition("=")[0] in OWN)
-    extra = [a for a in arguments if a.partition("=")[0] not in OWN]
+    rest = [a for a in arguments if a.partition("=")[0] not in OWN]
+    launcher, options = options_of([a for a in rest if a.startswith(("hydra.", "hydra/"))])
+    extra = [a for a in rest if not a.startswith(("hydra.", "hydra/"))]
     for option in extra:
         if "=" not in option or option.startswith(("-", "+", "~")):
             raise UserError(
@@ -65,7 +64,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"plan={plan}: give true (show what would be run) or false")
     experiment = load(given["experiment"])
     todo = list(jobs(experiment, scale, extra))
-    built = {job: build(job) for job in todo}  # every mistake before any work
+    for job in todo:  # every mistake before any work
+        build(job)
     console = open_console()
     for line in plan_of(experiment, scale, todo):
         console.print(line, soft_wrap=True)  # commands can be copied
@@ -73,34 +73,20 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     name = experiment.runs_of or experiment.name
     folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
-    failed: set[Job] = set()
-    for count, (job, (made, resolved)) in enumerate(built.items(), 1):
-        try:
-            result = execute(made, resolved, folder / job.folder, Console(quiet=True))
-            told = _headline(result)
-        except UserError as error:  # the others go on, as in a sweep
-            failed.add(job)
-            told = f"failed: {error}"
-        console.print(f"{count}/{len(todo)}  {job}: {told}", soft_wrap=True, markup=False)
-    found = collect(experiment, [job for job in todo if job not in failed], folder)
+    runs = [sweep.Job(job.folder.as_posix(), job.options) for job in todo]
+    sweep.carry_out(runs, folder, console, launcher, options)
+    found = collect(experiment, todo, folder)
     file = folder / f"{slug(experiment.name)}.json"
     write_json(file, record(experiment, scale, found))
     console.print(beside(experiment, scale, found))
     console.print(f"[dim]results: {file}[/]", soft_wrap=True)
-    return 2 if failed else 0
+    return 2 if any(sweep.state_of(run, folder)[0] != "finished" for run in runs) else 0
 
 
 def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
     """A job's configuration, typed and as it is recorded."""
-    from semspec.run import build, compose, one_line
-
     try:
-        composed = compose(job.options)
-        plain = OmegaConf.to_container(composed, resolve=True)
-        assert isinstance(plain, dict), job
-        return build(composed), {str(k): v for k, v in plain.items()}
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"{job}: {one_line(error)}") from error
+        return sweep.resolve(sweep.Job(job.folder.as_posix(), job.options))
     except UserError as error:
         raise UserError(f"{job}: {error}") from error
 
@@ -110,7 +96,7 @@ def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Result
     found: Results = {}
     for job in todo:
         result = RunFolder(folder / job.folder).result
-        if result is None:
+        if not result:
             continue
         rows = found.setdefault(job.block, {})
         rows.setdefault(job.row, {})[job.column] = result
@@ -192,11 +178,6 @@ def _hours(known: Sequence[float | None]) -> str:
     return f"about {sum(h for h in known if h is not None):,.0f} GPU hours"
 
 
-def _headline(result: Mapping[str, Any]) -> str:
-    faster = number(result["speedup"], 2, "x") if result["plain"] else "alone"
-    return f"pass@1 {number(result['pass_at_1'], 3)}, {faster}"
-
-
 def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
     """The paper's table beside ours, for each block; another pair stands beside the first."""
     setting = experiment.scale(scale)
@@ -250,6 +231,8 @@ def _figure(metric: str, value: float | None) -> str:
         return seconds(value) if value < 10 else f"{value:.1f}"
     if metric.startswith("speedup"):
         return number(value, 2, "x")
-    if metric.startswith("acceptance") or metric == "target_share":
+    if metric == "draft_to_verify":
+        return DASH if value is None else f"{100 * value:.1f} %"
+    if metric.startswith(SHARES) and metric != "reuse.length":
         return percent(value)
     return number(value, 3 if metric == "pass_at_1" else 1 if "second" in metric else 2)

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -19,15 +18,12 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import __version__, config, reproduce
 from semspec.command import ends_in_one_line
 from semspec.errors import UserError
-
-FAILED: list[str] = []  # of a sweep: jobs that failed do not take the others along
 
 
 def build(composed: DictConfig) -> config.RunConfig:
@@ -130,11 +126,10 @@ def one_line(error: BaseException) -> str:
 
 
 def run_job(composed: DictConfig) -> None:
-    """One job, in Hydra's run directory."""
+    """One run, in Hydra's run directory."""
     from semspec.runner import execute
 
     folder = Path(HydraConfig.get().runtime.output_dir)
-    in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
         plain = OmegaConf.to_container(composed, resolve=True)
         assert isinstance(plain, dict)
@@ -142,23 +137,13 @@ def run_job(composed: DictConfig) -> None:
     except UserError as error:
         with contextlib.suppress(OSError):  # Hydra has made the folder; where nothing is in it,
             folder.rmdir()  # nothing shall be left
-        if not in_sweep:  # SystemExit, because Hydra prints a line of its own about any other
-            print(f"semspec: {error}", file=sys.stderr)
-            sys.exit(2)
-        print(f"semspec: {folder.name}: {error}", file=sys.stderr)
-        FAILED.append(str(folder))
-    except Exception:
-        if not in_sweep:
-            raise
-        traceback.print_exc()  # a fault of ours; the other jobs go on all the same
-        FAILED.append(str(folder))
+        # SystemExit, because Hydra prints a line of its own about any other
+        print(f"semspec: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def main() -> None:
     ends_in_one_line(lambda: _main(sys.argv[1:]))
-    if FAILED:
-        print(f"semspec: {len(FAILED)} of the sweep's jobs failed", file=sys.stderr)
-        sys.exit(2)
 
 
 def _main(arguments: list[str]) -> None:
@@ -176,8 +161,18 @@ def _main(arguments: list[str]) -> None:
         sys.exit(reproduce.main(arguments))
     config.register_configs()
     flags, overrides = split_arguments(arguments)
-    overrides = config.expand_shorthands(overrides)
-    check_arguments(overrides, sweep=bool({"-m", "--multirun"} & set(flags)))
+    overrides = config.expand_shorthands(config.with_rule(overrides))
+    several = {"-m", "--multirun"} & set(flags)
+    own = [o for o in overrides if o.startswith("sweep=")]
+    if own and not several:
+        raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
+    check_arguments([o for o in overrides if o not in own], sweep=bool(several))
+    if several:
+        from semspec import sweep
+
+        if others := set(flags) - several:
+            raise UserError(f"{others.pop()} cannot be used with -m: leave one of them out")
+        sys.exit(sweep.main(overrides))
     sys.argv[1:] = [*flags, *overrides]
     # Hydra would print an error its own way and exit with 1: let it through to here
     os.environ["HYDRA_FULL_ERROR"] = "1"

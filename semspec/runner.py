@@ -11,31 +11,40 @@ from typing import Any
 from rich.console import Console
 
 from semspec import metrics, provenance, terminal
-from semspec.config import RunConfig
+from semspec.config import RunConfig, free, recorded
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
+from semspec.report.page import REPORT
+from semspec.report.write import write_run
 from semspec.solver import Solution, Solver
 from semspec.transcript import pieces
 
-SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
 
 
 def execute(
-    config: RunConfig, resolved: Mapping[str, Any], folder: Path, console: Console | None = None
+    config: RunConfig,
+    resolved: Mapping[str, Any],
+    folder: Path,
+    console: Console | None = None,
+    job: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Runs (or continues) a run in ``folder``; returns what result.json holds."""
-    console = console or terminal.open_console()
+    """Runs (or continues) a run in ``folder``; returns what result.json holds.
+
+    One ``job`` of several shows how it goes, and leaves the tables to who started it.
+    """
+    console = Console(quiet=True) if config.quiet else console or terminal.open_console()
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
-    may_change = (*SHOWN_ONLY, *(f"engine.{name}" for name in config.engine.may_change))
+    resolved = recorded(config, resolved)
     with RunFolder.open(
-        folder, resolved, total=len(problems), free=may_change, provenance=started
+        folder, resolved, total=len(problems), free=free(config), provenance=started, about=job
     ) as run:
+        if run.result is not None and job is None:
+            console.print(f"[dim]{folder}: finished before; this is its result[/]", soft_wrap=True)
         if run.result is not None:
-            console.print(f"[dim]{folder}: finished before; this is its result[/]")
             result = run.result
         else:
             try:
@@ -47,7 +56,10 @@ def execute(
             result["provenance"] = provenance.collect(config.seed) | {"started": started["started"]}
             result["concurrency"] = config.concurrency
             run.finish(result)
-        _show(config, run, result, problems, console)
+        if not (folder / REPORT).exists():
+            _report(run, console)
+        if job is None:
+            _show(config, run, result, problems, console)
     return result
 
 
@@ -112,6 +124,7 @@ def _solve_group(
             solved[problem.id, "speculative"],
             solved.get((problem.id, "plain")),
             problem.answer,
+            problem.question,
         )
 
 
@@ -140,7 +153,11 @@ def _solve_freely(
             solved[problem.id] = _solve(config, done, done.share)
             if mode == modes[-1]:
                 yield problem_line(
-                    problem.id, speculative[problem.id], plain.get(problem.id), problem.answer
+                    problem.id,
+                    speculative[problem.id],
+                    plain.get(problem.id),
+                    problem.answer,
+                    problem.question,
                 )
 
 
@@ -162,6 +179,14 @@ def _warm_up(solver: Solver, problem: BenchmarkProblem, config: RunConfig) -> No
             pass
 
 
+def _report(run: RunFolder, console: Console) -> None:
+    """The page about the run; that it cannot be written makes no finished run fail."""
+    try:
+        write_run(run.path)
+    except UserError as error:
+        console.print(f"[dim]no report: {error}[/]", soft_wrap=True)
+
+
 def _show(
     config: RunConfig,
     run: RunFolder,
@@ -175,7 +200,7 @@ def _show(
         except UserError as error:  # a finished run outlives its models
             console.print(f"[dim]no transcript: {error}[/]")
     console.print(terminal.result_table(result))
-    console.print(f"[dim]results: {run.path}[/]", soft_wrap=True)
+    console.print(f"[dim]results: {run.path}, to be read: {run.path / REPORT}[/]", soft_wrap=True)
 
 
 def _show_transcript(
@@ -193,8 +218,5 @@ def _show_transcript(
     console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
     rounds = run.round_lines(shown.id, "speculative")
 
-    def decode(tokens: Sequence[int]) -> str:
-        return text.decode([t for t in tokens if t not in text.stop_ids])
-
-    parts = pieces(rounds, decode, "tokens" if config.split == "token" else "steps")
+    parts = pieces(rounds, text.readable, "tokens" if config.split == "token" else "steps")
     console.print(terminal.transcript(parts))

@@ -92,8 +92,13 @@ class Solve:
 
 
 def problem_line(
-    problem_id: str, speculative: Solve, plain: Solve | None, gold: str | None = None
+    problem_id: str,
+    speculative: Solve,
+    plain: Solve | None,
+    gold: str | None = None,
+    question: str | None = None,
 ) -> dict[str, Any]:
     """A line of problems.jsonl: the speculative solve, with the plain one inside."""
     nested = asdict(plain) if plain else None
-    return {"id": problem_id, "gold": gold, **asdict(speculative), "plain": nested}
+    asked = {"id": problem_id, "question": question, "gold": gold}
+    return {**asked, **asdict(speculative), "plain": nested}

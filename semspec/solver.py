@@ -64,7 +64,10 @@ class Solver:
         if self.draft_text is not None and drafting is not None:
             known["draft"] = (drafting.model, self.draft_text.fingerprint)
         facts = KnownModels(known)
+        self.drafter, self.nested = self.drafter.bind(facts), self.nested.bind(facts)
         self.rule = self.rule.prepare(facts, config.split, config.temperature)
+        places = config.accept.places(facts, config.split)
+        self.probes = {r: (f"{p}@{rev}" if rev else p,) for r, (p, rev) in places.items()}
         if not self.nested.plain:
             self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
         # of drafts whose tokenizer is another one: their own chat template, by context
@@ -83,7 +86,9 @@ class Solver:
         self._contexts = 0
 
     def _load(self, folder: Path, text: Text, role: Role) -> Engine:
-        engine: Engine = self.config.engine.load(str(folder), role=role)
+        engine: Engine = self.config.engine.load(
+            str(folder), role=role, probes=self.probes.get(role, ())
+        )
         engine.stop_ids |= (
             text.stop_ids
         )  # a tokenizer may name an end that the weights' files do not

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from semspec.metrics import Interval, ratio
 from semspec.records import Mode
+from semspec.significance import ALPHA
 from semspec.transcript import Piece, Transcript
 
 DASH = "-"
@@ -201,27 +202,23 @@ class Progress:
         return Group(bar, modes, current)
 
 
-def result_table(result: Mapping[str, Any], title: str = "") -> RenderableType:
-    """The figures of result.json: quality with its interval beside speed, both modes beside."""
+def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The figures of result.json, named: those of the target alone (where it was run), then our own."""
     plain = result["plain"]
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("", no_wrap=True)
-    if plain:
-        table.add_column("plain", justify="right")
-    table.add_column("speculative", justify="right")
+    rows: list[tuple[str, ...]] = []
 
-    def row(name: str, tell: Callable[[Mapping[str, Any]], str], style: str = "") -> None:
-        cells = [tell(plain), tell(result)] if plain else [tell(result)]
-        table.add_row(name, *cells, style=style)
+    def row(name: str, tell: Callable[[Mapping[str, Any]], str]) -> None:
+        rows.append((name, *([tell(plain)] if plain else []), tell(result)))
 
     def quality(f: Mapping[str, Any]) -> str:
-        return f"{number(f['pass_at_1'], 3)} {interval(f['pass_at_1_interval'])}".strip()
+        differs = "*" if f is result and significant(result) else ""
+        return f"{number(f['pass_at_1'], 3)}{differs} {interval(f['pass_at_1_interval'])}".strip()
 
-    row("pass@1 [95 %]", quality, "bold")
+    row("pass@1 [95 %]", quality)
     if plain:
         faster = f"{number(result['speedup'], 2, 'x')} {interval(result['speedup_interval'])}"
-        table.add_row("speed-up [95 %]", "1.00x", faster.strip(), style="bold")
-        table.add_row("speed-up per token", "1.00x", number(result["speedup_per_token"], 2, "x"))
+        rows.append(("speed-up [95 %]", "1.00x", faster.strip()))
+        rows.append(("speed-up per token", "1.00x", number(result["speedup_per_token"], 2, "x")))
     row("tokens per second", lambda f: number(f["tokens_per_second"], 1))
     row("seconds per problem", lambda f: seconds(f["latency"]))
     row(
@@ -246,6 +243,24 @@ def result_table(result: Mapping[str, Any], title: str = "") -> RenderableType:
     for name in result["details"]:
         if name.endswith("_share"):
             row(name.removesuffix("_share").replace("_", " "), share("details", name))
+    return rows
+
+
+def significant(result: Mapping[str, Any], level: float = ALPHA) -> bool:
+    """Whether pass@1 differs from the target's alone by more than chance."""
+    p = result.get("pass_at_1_p")
+    return p is not None and p < level
+
+
+def result_table(result: Mapping[str, Any], title: str = "") -> RenderableType:
+    """The figures of result.json: quality with its interval beside speed, both modes beside."""
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("", no_wrap=True)
+    if result["plain"]:
+        table.add_column("plain", justify="right")
+    table.add_column("speculative", justify="right")
+    for name, *cells in result_rows(result):
+        table.add_row(name, *cells, style="bold" if name.endswith("[95 %]") else "")
     return Group(table, *(Text(f"note: {note}", "dim") for note in notes(result)))
 
 
@@ -278,6 +293,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         told.append(
             f"correct only when plain: {result['only_plain_correct']}, "
             f"only when speculative: {result['only_speculative_correct']}"
+            + (" (*: more than chance, p < 0.05)" if significant(result) else "")
         )
     cut = [(mode, f["cut_off"]) for mode, f in (("plain", plain), ("speculative", result)) if f]
     if any(count for _, count in cut):

@@ -90,6 +90,10 @@ class Text:
         )
         return text
 
+    def readable(self, ids: Sequence[int]) -> str:
+        """The text of ids without the tokens that end one."""
+        return self.decode([token for token in ids if token not in self.stop_ids])
+
     def piece(self, token: int) -> str:
         """What a token adds to a text; "" for ids that the tokenizer does not know (padding).
 

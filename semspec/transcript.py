@@ -1,6 +1,7 @@
 """One problem's solution with who wrote what, step by step; readable without colour, too.
 
 pieces(rounds, decode, unit)  ->  what was written, by whom, what was rejected
+lines(pieces)                 ->  the same by units, what was rejected beneath what stands instead
 Transcript(pieces)            ->  something that rich prints, at any width
 """
 
@@ -16,7 +17,13 @@ from rich.text import Text
 
 from semspec.types import Round, Writer
 
-STYLES = {"draft": "cyan", "target": "bold yellow", "rejected": "dim strike", "note": "dim italic"}
+STYLES = {
+    "draft": "cyan",
+    "salvaged": "cyan underline",
+    "target": "bold yellow",
+    "rejected": "dim strike",
+    "note": "dim italic",
+}
 _OVER = re.compile(r"[.?!…。？！][)\]\"'”’*]*\s*$|\n\s*$")
 _HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of half a character
 
@@ -33,6 +40,13 @@ class Piece:
     score: float | None = None  # of the drafted unit that it is, or was, a part of
     note: str = ""
     ends: bool = False  # whether a unit ends after it
+    salvaged: bool = False  # of a rejected step, kept by the target's own law
+    nested: int = 0  # tokens of the target's that a nested drafter proposed
+    ahead: bool = False  # drafted while the units before it were judged
+
+    @property
+    def style(self) -> str:
+        return "salvaged" if self.salvaged else self.writer
 
 
 class _Decoder:
@@ -100,31 +114,52 @@ def _of_round(
             score = scores[i] if i < len(scores) else None
             if kept[start:end]:
                 whole = end in ends and len(kept) >= end
-                yield Piece("draft", decoder.feed(kept[start:end]), score=score, ends=whole)
+                text = decoder.feed(kept[start:end])
+                yield Piece("draft", text, score=score, ends=whole, ahead=bool(r.get("ahead")))
             gone = drafted[max(start, len(kept)) : end]
             if gone:
                 text = decode(gone) if lost else decoder.peek(gone)
                 lost.append(Piece("draft", text, rejected=True, score=score))
             start = end
     yield from lost
-    text = decoder.feed([*r["written"], *r["handed"]])
+    written = r["written"]
+    saved = _salvaged(r) if steps else 0
+    if saved:
+        over = saved == len(written) and not r["handed"]
+        yield Piece("draft", decoder.feed(written[:saved]), salvaged=True, ends=over)
+    text = decoder.feed([*written[saved:], *r["handed"]])
     if text or r["note"]:
         # Rounds do not say where the units of a handover end; a text that looks over is taken so.
         over = steps and bool(r["handed"]) and _OVER.search(text) is not None
-        yield Piece("target", text, note=r["note"], ends=over)
+        nested = r.get("nested_kept", 0)
+        yield Piece("target", text, note=r["note"], ends=over, nested=nested)
+
+
+def _salvaged(r: Mapping[str, Any]) -> int:
+    """How many of the written tokens stood so in the rejected step (``StepSession.salvage``)."""
+    if r.get("parents") is not None:
+        return 0
+    rejected = r["drafted"][len(r["kept"]) :]
+    pairs = zip(r["written"], rejected, strict=False)
+    return next(
+        (i for i, (own, its) in enumerate(pairs) if own != its),
+        min(len(r["written"]), len(rejected)),
+    )
 
 
 @dataclass(slots=True)
-class _Line:
+class Line:
     """A unit; where units are tokens or unknown, a paragraph."""
 
-    body: Text = field(default_factory=Text)
+    body: list[tuple[str, str]] = field(default_factory=list)  # text and its style
     draft: bool = False
     target: bool = False
     score: float | None = None
     notes: list[str] = field(default_factory=list)
     rejected: list[Piece] = field(default_factory=list)
     newlines: int = 0  # after the body: two or more make a paragraph
+    nested: int = 0
+    ahead: bool = False
 
     @property
     def mark(self) -> str:
@@ -134,43 +169,46 @@ class _Line:
     def over(self) -> bool:
         return bool(self.body) and self.newlines >= 2
 
-    def write(self, text: str, writer: Writer) -> None:
+    def write(self, text: str, piece: Piece) -> None:
         text = text if self.body else text.lstrip()
         if text:
-            self.body.append("\n" * min(1, self.newlines) + text, STYLES[writer])
+            self.body.append(("\n" * min(1, self.newlines) + text, piece.style))
             self.newlines = 0
-            self.draft |= writer == "draft"
-            self.target |= writer == "target"
+            self.draft |= piece.writer == "draft"
+            self.target |= piece.writer == "target"
 
 
-def _lines(parts: Iterable[Piece]) -> Iterator[_Line]:
-    line = _Line()
+def lines(parts: Iterable[Piece]) -> Iterator[Line]:
+    """Pieces by units; texts hold nothing that could command a terminal (``visible``)."""
+    line = Line()
     for piece in parts:
         if line.over:
             yield line
-            line = _Line()
+            line = Line()
         if piece.rejected:  # to be shown beneath what replaces it
             line.rejected.append(piece)
             continue
-        for run in re.findall(r"\n+|[^\n]+", _visible(piece.text)):
+        line.nested += piece.nested
+        line.ahead |= piece.ahead
+        for run in re.findall(r"\n+|[^\n]+", visible(piece.text)):
             if run[0] == "\n":
                 line.newlines += len(run) if line.body else 0
                 continue
             if line.over and run.strip():
                 yield line
-                line = _Line()
-            line.write(run, piece.writer)
+                line = Line()
+            line.write(run, piece)
             line.score = piece.score if piece.score is not None else line.score
         if piece.note:
             line.notes.append(piece.note)
         if piece.ends and line.body:
             yield line
-            line = _Line()
+            line = Line()
     if line.body or line.rejected or line.notes:
         yield line
 
 
-def _gathered(rejected: list[Piece]) -> list[Piece]:
+def gathered(rejected: Sequence[Piece]) -> Sequence[Piece]:
     """Many small rejections within a line, as token by token, share a row."""
     if len(rejected) <= 3 or any(p.score is not None for p in rejected):
         return rejected
@@ -189,22 +227,26 @@ class Transcript:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.legend:
             yield self._legend()
-        for line in _lines(self.parts):
+        for line in lines(self.parts):
             if line.body:
-                yield from self._row(console, options, line.mark, line.score, line.body)
-            for piece in _gathered(line.rejected) if self.rejected else ():
-                gone = Text(_visible(piece.text).strip(), STYLES["rejected"])
+                body = Text.assemble(*((text, STYLES[style]) for text, style in line.body))
+                yield from self._row(console, options, line.mark, line.score, body)
+            for piece in gathered(line.rejected) if self.rejected else ():
+                gone = Text(visible(piece.text).strip(), STYLES["rejected"])
                 yield from self._row(console, options, "x", piece.score, gone)
             for note in line.notes:
                 yield from self._row(console, options, "·", None, Text(note, STYLES["note"]))
 
     def _legend(self) -> Text:
         parts = [("D│ draft", STYLES["draft"]), ("T│ target", STYLES["target"]), ("D+T│ both", "")]
+        if any(p.salvaged for p in self.parts):
+            parts.append(("D│ salvaged", STYLES["salvaged"]))
         if self.rejected and any(p.rejected for p in self.parts):
             parts.append(("x│ rejected draft", STYLES["rejected"]))
         if self._scored:
             parts.append(("0.00│ its score", ""))
-        return Text("   ").join(Text(*part) for part in parts)
+        between = "   " if len(parts) < 6 else "  "  # within 80 columns
+        return Text(between).join(Text(*part) for part in parts)
 
     def _row(
         self,
@@ -226,7 +268,7 @@ class Transcript:
             yield Text.assemble((f"{front}{bar} ", "dim"), part)
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Tabs as spaces; control characters, which could command the terminal, as pictures."""
     text = text.replace("\r\n", "\n").replace("\t", "    ")
     return "".join(_picture(c) if not c.isprintable() else c for c in text)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from semspec import registry
 from semspec.artifacts import _card, _manifest, base
+from semspec.artifacts.model import Model
 from semspec.errors import UserError
 from semspec.files import read_json
 
@@ -24,15 +25,24 @@ class Found:
 def kind_of(folder: Path) -> type[base.Artifact]:
     """The kind of an artifact's folder: by its config, or as a model in transformers' format."""
     config = read_json(folder / base.CONFIG)
+    known = registry.plugins("artifact")
     told = config.get("kind") if isinstance(config, dict) else None
     if told is None and isinstance(config, dict) and "model_type" in config:
-        told = "model"
-    known = registry.plugins("artifact")
+        heads = (n for n, p in known.items() if _is_of(p.cls, config.get("architectures")))
+        told = next(heads, "model")
     if not isinstance(told, str) or told not in known:
         raise UserError(f"{folder} is no artifact's folder: its config.json names no kind of"
                         f" {', '.join(known)}")  # fmt: skip
     cls: type[base.Artifact] = known[told].cls
     return cls
+
+
+def _is_of(cls: type[base.Artifact], architectures: object) -> bool:
+    return (
+        issubclass(cls, Model)
+        and cls.architecture is not None
+        and [cls.architecture] == architectures
+    )
 
 
 def seal(folder: Path) -> type[base.Artifact]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import EMBEDDED, beside_package
+
+if TYPE_CHECKING:
+    from semspec.artifacts.probe import Probe
 
 FIELDS = ("model", "role", "features", "path")
 SPLIT = "paragraph"  # unless an entry says otherwise

@@ -82,6 +82,7 @@ class Artifact(ABC):
     tensors: dict[str, Tensor] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)  # card and plots, to be saved along
     name: str = "artifact"
+    parts: dict[str, Path] = field(default_factory=dict)  # further files, of any size, not loaded
 
     kind: ClassVar[str]
     version: ClassVar[int] = 1
@@ -171,7 +172,7 @@ class Artifact(ABC):
         texts = dict(self.texts)
         if CARD not in texts:
             texts[CARD] = _card.default(self, folder.name)
-        write(folder, self.config, self.tensors, texts, self.kind, self.version)
+        write(folder, self.config, self.tensors, texts, self.kind, self.version, self.parts)
 
     @classmethod
     def from_pretrained(
@@ -302,7 +303,11 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
 
 def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
     """Exactly the tensors of the layout, every number finite."""
-    path = folder / TENSORS
+    return read_tensor_file(folder / TENSORS, layout)
+
+
+def read_tensor_file(path: Path, layout: Layout) -> dict[str, Tensor]:
+    """The same of a file by any name."""
     try:
         check_header(path)
         with safe_open(path, framework="pt") as file:
@@ -323,11 +328,23 @@ def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
                     raise UserError(f"{path}: {name} is {tensor.dtype}, not {types[0]}")
                 tensors[name] = tensor
     except FileNotFoundError as error:
-        raise UserError(f"{folder} has no {TENSORS}") from error
+        raise UserError(f"{path.parent} has no {path.name}") from error
     except (SafetensorError, OSError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
     check_finite(path, tensors)
     return tensors
+
+
+def tensor_names(path: Path) -> set[str]:
+    """The names of a file's tensors."""
+    try:
+        check_header(path)
+        with safe_open(path, framework="pt") as file:
+            return set(file.keys())
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} has no {path.name}") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {first_line(error)}") from error
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -375,6 +392,7 @@ def write(
     texts: Mapping[str, str],
     kind: str | None = None,
     version: int | None = None,
+    parts: Mapping[str, Path] | None = None,
 ) -> None:
     """Writes an artifact beside its place first, so that the folder is old or new, never half."""
     beside = folder.with_name(f".{folder.name}.tmp")
@@ -390,6 +408,8 @@ def write(
         for name, data in contents.items():
             with replacing(beside / name) as fd:
                 _write_all(fd, data)
+        for name, path in (parts or {}).items():
+            shutil.copyfile(path, beside / name)
         _manifest.seal(beside, kind or str(config["kind"]), version or int(config["version"]))
         if folder.exists():
             old = folder.with_name(f".{folder.name}.old")

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from semspec.artifacts import base
 from semspec.artifacts._schema import Schema
 from semspec.digest import flat
 from semspec.errors import UserError
+from semspec.provenance import without_folders
 from semspec.records import RunFolder
 from semspec.registry import register
 
@@ -71,7 +72,10 @@ class Evaluation(base.Artifact):
         made = {
             "kind": cls.kind,
             "version": cls.version,
-            "options": {k: _public(v) for k, v in flat(config, HIDDEN).items()},
+            "options": {
+                name: without_folders(value) if isinstance(value, str) else value
+                for name, value in flat(config, HIDDEN).items()
+            },
             "result": measured,
             "provenance": {name: origin[name] for name in kept if name in origin},
         }
@@ -102,10 +106,3 @@ class Evaluation(base.Artifact):
         }
         options = {"model.path": "owner/model", "draft.model.path": "owner/draft", "seed": 0}
         return cls({"kind": cls.kind, "version": cls.version, "options": options, "result": result})
-
-
-def _public(value: Any) -> Any:
-    """An option's value; of a folder on this machine its name only."""
-    if isinstance(value, str) and value.startswith(("/", "~", "./", "../")):
-        return Path(value).name
-    return value

@@ -29,6 +29,8 @@ class Model(base.Artifact):
     name: str = "model"
 
     kind: ClassVar[str] = "model"
+    # a folder in transformers' format with this architecture is of this kind; None: with any other
+    architecture: ClassVar[str | None] = None
     schema: ClassVar[Schema] = {
         "type": "object",
         "required": ["model_type", "architectures"],

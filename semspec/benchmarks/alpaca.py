@@ -24,4 +24,5 @@ class Alpaca(OpenBenchmark):
     files: ClassVar[Sequence[str]] = ("alpaca_eval.json",)
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
-        return BenchmarkProblem(name, str(pick(where, row, "instruction")))
+        parts = [str(pick(where, row, "instruction")), str(row.get("input") or "")]
+        return BenchmarkProblem(name, "\n\n".join(part for part in parts if part))

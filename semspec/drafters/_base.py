@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from semspec.models import ModelFacts
 from semspec.types import Context, Read, Role, Round, Seen, What
 
 
@@ -24,6 +26,10 @@ class DrafterBase:
 
     def prepare(self, target: Path) -> Any:
         """Loads what it was trained with and refuses what does not belong to this target."""
+        return self
+
+    def bind(self, models: Mapping[Role, ModelFacts]) -> Any:
+        """Opens what it copies from beside the context and refuses what is not of these models."""
         return self
 
     @property

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from semspec import registry
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._memory import RememberingSession
 from semspec.errors import UserError
+from semspec.models import ModelFacts
 from semspec.protocols import DraftSession, Kit, Plan
 from semspec.registry import register
-from semspec.types import Answer, Context, Draft, Query, Room, Seen, What
+from semspec.types import Answer, Context, Draft, Query, Role, Room, Seen, What
 from semspec.witness import followed
 
 PRIOR = 1.0  # tokens that a draft nothing is known about is expected to gain: so each is tried
@@ -24,6 +26,8 @@ class Hybrid(DrafterBase):
     """The best of several sources, by match, similarity and what their drafts have been worth."""
 
     sources: str = "suffix,adapld,token_recycling"
+    sparse: str = ""  # the datastore of rest, and a static one for suffix
+    dense: str = ""  # the datastore of dresd
 
     needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN, What.TOP_K, What.EMBEDDINGS})
 
@@ -34,12 +38,16 @@ class Hybrid(DrafterBase):
         names = [name.strip() for name in self.sources.split(",") if name.strip()]
         if not names or len(set(names)) < len(names) or "hybrid" in names:
             raise UserError(f"sources={self.sources}: give different drafters, separated by commas")
-        drafters = {name: registry.plugin("drafter", name).cls() for name in names}
+        stores = {"rest": self.sparse, "suffix": self.sparse, "dresd": self.dense}
+        given = {name: {"datastore": store} for name, store in stores.items() if store}
+        drafters = {
+            name: registry.plugin("drafter", name).cls(**given.get(name, {})) for name in names
+        }
         for name, drafter in drafters.items():
             if drafter.uses or drafter.plain:
                 raise UserError(
                     f"sources={self.sources}: {name} finds nothing in a text; choose among suffix,"
-                    " prompt_lookup, pld_plus, adapld, token_recycling and logitspec"
+                    " prompt_lookup, pld_plus, adapld, token_recycling, logitspec, rest and dresd"
                 )
         return drafters
 
@@ -49,10 +57,25 @@ class Hybrid(DrafterBase):
         reach: int = max(drafter.reach for drafter in self._drafters().values())
         return reach
 
+    def bind(self, models: Mapping[Role, ModelFacts]) -> Hybrid:
+        bound = {name: drafter.bind(models) for name, drafter in self._drafters().items()}
+        options = {f.name: getattr(self, f.name) for f in fields(Hybrid)}
+        return _Bound(**options, bound=bound)
+
     def open(self, kit: Kit) -> HybridSession:
-        return HybridSession(
-            {name: drafter.open(kit) for name, drafter in self._drafters().items()}, kit
-        )
+        return _opened(self._drafters(), kit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bound(Hybrid):
+    bound: Mapping[str, Any]
+
+    def open(self, kit: Kit) -> HybridSession:
+        return _opened(self.bound, kit)
+
+
+def _opened(drafters: Mapping[str, Any], kit: Kit) -> HybridSession:
+    return HybridSession({name: drafter.open(kit) for name, drafter in drafters.items()}, kit)
 
 
 @dataclass(slots=True)

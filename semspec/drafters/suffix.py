@@ -1,18 +1,28 @@
-"""The longest suffix of the text that was there before, by a suffix automaton (SAM decoding)."""
+"""The longest suffix of the text that was there before, by a suffix automaton (SAM decoding).
+
+With a datastore also the longest one that is in a corpus. SAM decoding (Hu et al. 2024) takes the context
+unless the corpus matches more by a bias, and trusts no corpus match below a threshold.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from math import ceil
 
+from semspec.artifacts.sparse_datastore import SparseDatastore
+from semspec.datastores.sparse import SparseStore
+from semspec.datastores.trie import greediest
+from semspec.drafters import _corpus
 from semspec.drafters._automaton import SuffixAutomaton
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._ngrams import Match
 from semspec.drafters._proposal import ROOT, Proposal, copied
 from semspec.errors import UserError
+from semspec.models import ModelFacts
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.types import Context, Draft, Room
+from semspec.types import Context, Draft, Role, Room
 
 
 @register("drafter", "suffix")
@@ -24,6 +34,11 @@ class Suffix(DrafterBase):
     stretch: float = 4.0  # tokens copied for each token that matched
     shortest: int = 1  # tokens that must match
     match: int = 64  # longer matches are cut to this
+    datastore: str = ""  # a sparse datastore that is asked beside the context
+    bias: int = 5  # tokens by which a match in the corpus must be longer than in the context
+    threshold: int = 5  # tokens that must match in the corpus
+    places: int = 256  # of a match in the corpus that are looked at
+    allow_mismatch: bool = False
 
     def __post_init__(self) -> None:
         if self.longest < 1 or not 1 <= self.shortest <= self.match or self.stretch <= 0:
@@ -32,32 +47,61 @@ class Suffix(DrafterBase):
                 f" match={self.match}: give longest at least 1, stretch more than 0, and shortest"
                 " from 1 to match"
             )
+        if self.bias < 0 or not 1 <= self.threshold <= self.match or self.places < 1:
+            raise UserError(
+                f"bias={self.bias}, threshold={self.threshold}, places={self.places}: give bias 0 or"
+                f" more, threshold from 1 to match={self.match}, places at least 1"
+            )
 
     @property
     def reach(self) -> int:
         """Tokens that it drafts at a time where tokens are the unit."""
         return self.longest
 
+    def bind(self, models: Mapping[Role, ModelFacts]) -> Suffix:
+        if not self.datastore:
+            return self
+        found = _corpus.load(SparseDatastore, self.datastore, models, self.allow_mismatch)
+        options = {f.name: getattr(self, f.name) for f in fields(Suffix)}
+        return _Bound(**options, store=found.open())
+
     def open(self, kit: Kit) -> SuffixSession:
+        assert not self.datastore, "bind() comes first"
         return SuffixSession(self, kit)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Bound(Suffix):
+    store: SparseStore
+
+    def open(self, kit: Kit) -> SuffixSession:
+        return SuffixSession(self, kit, self.store)
+
+
 class SuffixSession(DraftSessionBase):
-    def __init__(self, options: Suffix, kit: Kit) -> None:
-        self.options, self.kit = options, kit
+    def __init__(self, options: Suffix, kit: Kit, store: SparseStore | None = None) -> None:
+        self.options, self.kit, self.store = options, kit, store
         self.automaton = SuffixAutomaton(options.match)
 
-    def matched(self, context: Context) -> tuple[list[int], Match] | None:
-        """A text and the place in it to copy from; a corpus would be asked beside the context."""
+    def matched(self, context: Context, room: Room) -> tuple[Sequence[int], Match] | None:
+        """A text, context or corpus, and the place in it to copy from."""
+        options = self.options
         self.automaton.extend(context.tokens[self.automaton.size :])
         match = self.automaton.match
-        if match is None or match.length < self.options.shortest:
+        length = 0 if match is None else match.length
+        least = max(options.threshold, length + options.bias + 1 if length else 1)
+        if self.store is not None and least <= options.match:
+            stored = self.store.longest(context.tokens, options.match, least)
+            if stored:
+                rows = self.store.following(stored, max(room.limit, 1), options.places)
+                return greediest(rows), Match(0, stored[0].length)
+        if match is None or length < options.shortest:
             return None
         return context.tokens, match
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         yield from ()
-        hit = self.matched(context)
+        hit = self.matched(context, room)
         proposal = Proposal(self.kit, room, found="lexical" if hit else "none")
         if hit is not None:
             source, match = hit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -37,7 +38,11 @@ class Hf(EngineBase):
             )
 
     def load(
-        self, folder_or_repo: str, revision: str | None = None, role: Role = "target"
+        self,
+        folder_or_repo: str,
+        revision: str | None = None,
+        role: Role = "target",
+        probes: Sequence[str] = (),
     ) -> HfEngine:
         """The engine of one model, from a folder or a Hub repository at a revision."""
         import torch  # here, so that listing plugins stays quick

@@ -6,7 +6,7 @@ run; greedy output does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -71,9 +71,13 @@ class Sglang(EngineBase):
         return listed
 
     def load(
-        self, folder_or_repo: str, revision: str | None = None, role: Role = "target"
+        self,
+        folder_or_repo: str,
+        revision: str | None = None,
+        role: Role = "target",
+        probes: Sequence[str] = (),
     ) -> SglangEngine:
-        """The engine of one model: its servers, or one that is started here."""
+        """The engine of one model: its servers, or one that is started here and holds these probes."""
         from semspec.engines._lean.spec import read_stop_ids
         from semspec.engines._sglang.engine import SglangEngine
         from semspec.engines._sglang.identity import Expected
@@ -94,7 +98,7 @@ class Sglang(EngineBase):
         patience = self.patience if len(urls) == 1 else min(self.patience, 1.0)
         places: list[Place] = [Server(url, self.timeout, patience) for url in urls]
         if not places:
-            places = [Local(folder, self.arguments(role), self.timeout)]
+            places = [Local(folder, self.arguments(role), self.timeout, probes)]
         return SglangEngine(places, expected, read_stop_ids(folder), role, self.check)
 
     def arguments(self, role: Role) -> Mapping[str, Any]:

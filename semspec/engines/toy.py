@@ -195,7 +195,11 @@ class Toy(EngineBase):
     offers: ClassVar[frozenset[What]] = frozenset(What) - {What.ATTENTION, What.SCORE}
 
     def load(
-        self, folder_or_repo: str, revision: str | None = None, role: Role = "target"
+        self,
+        folder_or_repo: str,
+        revision: str | None = None,
+        role: Role = "target",
+        probes: Sequence[str] = (),
     ) -> ToyEngine:
         raise UserError(
             "engine=toy knows neither text nor weights, it is there for tests: use engine=hf"

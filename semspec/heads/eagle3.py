@@ -20,20 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from semspec.artifacts.base import Layout, read_tensor_file, tensor_names
 from semspec.engines._lean.folder import read_json
 from semspec.engines._lean.spec import read_spec
 from semspec.engines._lean.weights import interleave
 from semspec.errors import UserError
-from semspec.heads._files import (
-    STORED,
-    Layout,
-    from_target,
-    head_file,
-    names_in,
-    number,
-    read_head,
-    target_facts,
-)
+from semspec.heads._files import STORED, from_target, head_file, number, target_facts
 
 EMBEDDING = "embed_tokens.weight"
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -178,11 +170,14 @@ class Eagle3:
                 f" {target_facts(target)[1]}: take the head that was trained for this target"
             )
         file = head_file(folder, "model.safetensors")
-        there = names_in(file)
+        there = tensor_names(file)
         mapped = bool({"d2t", "t2d"} & there) or shape.draft_vocabulary != shape.vocabulary
-        tensors = read_head(file, shape.layout(EMBEDDING in there, mapped))
+        tensors = read_tensor_file(file, shape.layout(EMBEDDING in there, mapped))
         if mapped:
-            _check_maps(file, tensors["d2t"], tensors["t2d"])
+            try:
+                check_maps(tensors["d2t"], tensors["t2d"])
+            except ValueError as error:
+                raise UserError(f"{file}: {error}: download the head again") from error
         if EMBEDDING not in there:
             size = (shape.vocabulary, shape.width)
             tensors[EMBEDDING] = from_target(target, f"model.{EMBEDDING}", size)
@@ -281,9 +276,9 @@ def config_of(shape: Shape, target: Mapping[str, Any], **more: Any) -> dict[str,
     }
 
 
-def _check_maps(file: Path, d2t: Tensor, t2d: Tensor) -> None:
+def check_maps(d2t: Tensor, t2d: Tensor) -> None:
     """Both maps of the vocabularies must say the same."""
     ids = torch.arange(len(d2t)) + d2t
     inside = bool(((ids >= 0) & (ids < len(t2d))).all())
     if not inside or not torch.equal(ids.sort().values, t2d.nonzero()[:, 0]):
-        raise UserError(f"d2t and t2d in {file} contradict each other: download the head again")
+        raise ValueError("d2t and t2d contradict each other")

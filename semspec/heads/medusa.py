@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from semspec.artifacts.base import Layout, read_tensor_file
 from semspec.engines._lean.folder import read_json
-from semspec.heads._files import STORED, Layout, head_file, number, read_head, target_facts
+from semspec.heads._files import STORED, head_file, number, target_facts
 
 FILE = "medusa_lm_head.safetensors"
 
@@ -64,7 +65,7 @@ class Medusa:
         _, width, vocabulary = target_facts(target)
         heads, blocks = (number(config, f"medusa_num_{what}") for what in ("heads", "layers"))
         shape = Shape(heads, blocks, width, vocabulary)
-        tensors = read_head(head_file(folder, FILE), shape.layout())
+        tensors = read_tensor_file(head_file(folder, FILE), shape.layout())
         with torch.inference_mode():
             return cls(shape, {name: tensor.float() for name, tensor in tensors.items()})
 

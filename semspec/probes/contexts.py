@@ -129,7 +129,7 @@ def make_chains(
     with LineFile(path) as file:
         for start in range(len(done), len(wanted), config.batch):
             batch = wanted[start : start + config.batch]
-            made = _written(config, pair, batch) if batch[0].thinking is None else None
+            made = written(config, pair, batch) if batch[0].thinking is None else None
             for question in batch:
                 done.append(_cut(pair, question, made[question.id] if made else None))
                 file.append(asdict(done[-1]))
@@ -145,7 +145,7 @@ def read_chains(path: Path) -> list[Chain]:
     return [Chain(**value) for line in whole_lines(path) if (value := parse(line)) is not None]
 
 
-def _written(config: ProbeConfig, pair: Pair, batch: Sequence[Question]) -> dict[str, list[int]]:
+def written(config: ProbeConfig, pair: Pair, batch: Sequence[Question]) -> dict[str, list[int]]:
     """What the models write to these questions."""
     problems = [BenchmarkProblem(q.id, q.question) for q in batch]
     if config.chains == "mixed":

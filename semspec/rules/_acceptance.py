@@ -99,12 +99,7 @@ def lossless_nodes(
     """
     px = p[shape.rows, tokens]
     if q is None:
-        if shape.elder is None:
-            return uniforms < px
-        again = (shape.elder & (tokens[:, None] == tokens)).any(-1)  # was rejected before
-        px = px.masked_fill(again, 0.0)
-        left = 1.0 - shape.elder.to(px.dtype) @ px
-        return uniforms * left.clamp_min(0.0) < px
+        return point_mass_nodes(px, tokens, shape.elder, uniforms)
     if shape.elder is None:
         return uniforms * _chance(q[shape.nodes, tokens]) < px  # min(1, p(x)/q(x)) > u
     accepted = torch.empty_like(tokens, dtype=torch.bool)
@@ -116,6 +111,29 @@ def lossless_nodes(
         nodes = siblings
         accepted[nodes] = _held(ps, qs, tokens[nodes], uniforms[nodes])
     return accepted
+
+
+def point_mass_nodes(px: Tensor, tokens: Tensor, elder: Tensor | None, uniforms: Tensor) -> Tensor:
+    """``lossless_nodes`` of nodes that were not sampled, also of many trees at once.
+
+    ``px``, ``tokens`` and ``uniforms`` are [..., nodes], ``px`` being p(x) in the row that judges the
+    node; ``elder`` [..., nodes, nodes] says who its elder siblings are, None that nobody has any.
+    """
+    if elder is None:
+        return uniforms < px
+    again = (elder & (tokens[..., :, None] == tokens[..., None, :])).any(-1)  # was rejected before
+    px = px.masked_fill(again, 0.0)
+    left = 1.0 - (elder.to(px.dtype) @ px[..., None])[..., 0]
+    return uniforms * left.clamp_min(0.0) < px
+
+
+def without_gaps(flags: Tensor, parents: Tensor) -> Tensor:
+    """Nodes that are flagged, and so are all their ancestors: [..., nodes]; -1 is the root."""
+    for _ in range(flags.shape[-1].bit_length()):  # a step doubles how far up a node has looked
+        root, above = parents < 0, parents.clamp_min(0)
+        flags = flags & (root | flags.gather(-1, above))
+        parents = torch.where(root, parents, parents.gather(-1, above))
+    return flags
 
 
 def _held(p: Tensor, q: Tensor, tokens: Tensor, uniforms: Tensor) -> Tensor:

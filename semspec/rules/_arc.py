@@ -87,6 +87,23 @@ def lts(u: Tensor, tau: float | Tensor) -> Tensor:
     return (1 - u / tau).nan_to_num(nan=1.0, posinf=math.inf, neginf=-math.inf)
 
 
+def loose_nodes(
+    distances: Tensor,
+    p_likeliest: Tensor,
+    p_drafted: Tensor,
+    ends: Tensor,
+    by: Constants,
+    theta: float,
+) -> Tensor:
+    """Which nodes the bound keeps: bool, of any shape that the arguments share.
+
+    ``ends`` says where one of the two tokens, and not the other, ends the text: it has no next step
+    that could be compared, and the bound says nothing.
+    """
+    u = bounds(distances, margin(p_likeliest, p_drafted), by).masked_fill(ends, math.inf)
+    return lts(u, by.tau) >= theta
+
+
 def normalised_entropy(p: Tensor) -> Tensor:
     """H_m (eq. 2) of rows [..., V]: 0 for a certain token, 1 for the uniform distribution."""
     if p.shape[-1] < 2:

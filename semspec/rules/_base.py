@@ -30,6 +30,12 @@ class RuleBase:
         """Loads what it was trained with and refuses what does not belong to these models."""
         return self
 
+    def places(
+        self, models: Mapping[Role, ModelFacts], split: str
+    ) -> Mapping[Role, tuple[str, str | None]]:
+        """By role, the probe that its engine may hold: where it is, and its revision."""
+        return {}
+
     def on(self, offers: Mapping[Role, Collection[What]]) -> Any:
         """The prepared rule, reading what these engines offer."""
         return self

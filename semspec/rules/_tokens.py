@@ -75,7 +75,8 @@ class TokenSession:
         rows = answer[self.reads[0]]
         device = (rows[0] if isinstance(rows, tuple) else rows).device
         shape = shape_of(draft.parents, len(draft.tokens), device)
-        scored = Scored(draft, answer, shape, torch.tensor(draft.tokens, device=device))
+        tokens = torch.tensor(draft.tokens, dtype=torch.long, device=device)  # all may be pruned
+        scored = Scored(draft, answer, shape, tokens)
         yield from self.ponder(context, scored)
         path = walk(self.accepted(context, scored), shape, draft.tokens, kit.stop_ids)
         nodes = None if draft.parents is None else path

@@ -24,7 +24,8 @@ from semspec.models import ModelFacts, beside_package
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.rules import _prune
-from semspec.rules._arc import Constants, bounds, distance, lts, margin, normalised_entropy
+from semspec.rules._acceptance import without_gaps
+from semspec.rules._arc import Constants, distance, loose_nodes, normalised_entropy
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.rules._whitened import Whitened
 from semspec.trim import depths, keep_nodes
@@ -65,16 +66,16 @@ class Calibrated(TokenRule):
         self, model: ModelFacts, temperature: float
     ) -> tuple[Setting, ArcCalibration | None, int]:
         """What is known of the model at this temperature, and where it stands in its calibration."""
-        entry = _entry(self.calibration, model)
-        if "path" not in entry:  # published constants: sigma comes from the model itself
-            if entry["model"] != model.name and not self.allow_mismatch:
+        known = entry(self.calibration, model.name)
+        if "path" not in known:  # published constants: sigma comes from the model itself
+            if known["model"] != model.name and not self.allow_mismatch:
                 raise UserError(
-                    f"{entry['name']} is for {entry['model']}, the model is {model.name}: calibrate it"
+                    f"{known['name']} is for {known['model']}, the model is {model.name}: calibrate it"
                     " with python -m semspec.calibrate, or set accept.allow_mismatch=true"
                 )
-            by = Constants(*(float(entry[name]) for name in ("c_s", "alpha_kappa", "tau")))
+            by = Constants(*(float(known[name]) for name in ("c_s", "alpha_kappa", "tau")))
             return Setting(temperature, by), None, 0
-        told = ArcCalibration.load(entry["path"], entry.get("revision"))
+        told = ArcCalibration.load(known["path"], known.get("revision"))
         told.check(model, allow_mismatch=self.allow_mismatch)
         at = told.at(temperature, self.allow_mismatch)
         return told.settings[at], told, at
@@ -83,16 +84,17 @@ class Calibrated(TokenRule):
         raise AssertionError("prepare() comes first")
 
 
-def _entry(given: str | None, model: ModelFacts) -> dict[str, Any]:
+def entry(given: str | None, model: str) -> dict[str, Any]:
+    """What is known by that name, else of that model: an entry of conf/arc.yaml, or a path."""
     index: Any = OmegaConf.to_container(OmegaConf.load(beside_package("conf") / "arc.yaml"))
     if given is not None:
-        named = next((entry for entry in index if entry["name"] == given), None)
+        named = next((known for known in index if known["name"] == given), None)
         return named or {"path": given}
-    for entry in index:
-        if entry["model"] == model.name:
-            return dict(entry)
+    for known in index:
+        if known["model"] == model:
+            return dict(known)
     raise UserError(
-        f"{model.name} has no calibration for ARC-Decode: make one with python -m semspec.calibrate"
+        f"{model} has no calibration for ARC-Decode: make one with python -m semspec.calibrate"
         " and name it with accept.calibration=FOLDER, or use accept=lossless"
     )
 
@@ -228,33 +230,27 @@ class ArcSession(LosslessSession):
         places = torch.tensor((yield from known.places(both, context, self.kit, p.shape[-1])))
         rows = known.rows[places.to(p.device)]
         count = len(draft.tokens)
-        distances = distance(rows[:count], rows[count:])
-        margins = margin(best.values[judged_by], p[judged_by, scored.tokens])
         by = setting.constants
         if setting.buckets is not None:
             depth = (
                 range(count) if draft.parents is None else [d - 1 for d in depths(draft.parents)]
             )
             by = setting.buckets.of(torch.tensor(depth, device=p.device), entropy)
-        u = bounds(distances, margins, by)
         stops = self.kit.stop_ids
         ends = [
             a != b and (a in stops or b in stops) for a, b in zip(both, both[count:], strict=False)
         ]
-        if any(ends):  # an end of text has no next step that could be compared
-            u[torch.tensor(ends, device=u.device)] = math.inf
-        self.loose = lts(u, by.tau) >= self.theta
+        self.loose = loose_nodes(
+            distance(rows[:count], rows[count:]),
+            best.values[judged_by],
+            p[judged_by, scored.tokens],
+            torch.tensor(ends, device=p.device),
+            by,
+            self.theta,
+        )
         if not self.rule.resume:
-            self.loose = _without_gaps(self.loose, draft.parents)
+            parents = range(-1, count - 1) if draft.parents is None else draft.parents
+            self.loose = without_gaps(self.loose, torch.tensor(parents, device=p.device))
 
     def loosely(self, context: Context, scored: Scored) -> Tensor | None:
         return self.loose
-
-
-def _without_gaps(loose: Tensor, parents: list[int] | None) -> Tensor:
-    """Nodes that are loosely accepted, and so are all their ancestors."""
-    flags = loose.tolist()
-    for node in range(len(flags)):
-        parent = node - 1 if parents is None else parents[node]
-        flags[node] = flags[node] and (parent < 0 or flags[parent])
-    return torch.tensor(flags, device=loose.device)

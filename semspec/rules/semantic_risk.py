@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from semspec.artifacts.probe import Probe
+from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
 from semspec.models import ModelFacts
@@ -25,6 +27,7 @@ class SemanticRisk(Probed):
     risk: float = 0.05  # P(an accepted step has a semantic probability below ``least``), at most
     least: float = 0.05  # a step below this is one that the target would hardly say
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
+    calibration: str | None = None  # a folder or Hub repository; None: the probe's own steps
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
 
@@ -42,6 +45,31 @@ class SemanticRisk(Probed):
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> PreparedRisk:
         probe = self.load(self.target_probe, "plus", "target", models["target"], split, temperature)
+        scores, semantic, groups = self._steps(probe, models["target"], split, temperature)
+        return PreparedRisk(
+            **self.options(),
+            target=probe,
+            certified=certify(
+                scores,
+                semantic,
+                groups,
+                risk=self.risk,
+                least=self.least,
+                delta=1 - self.confidence,
+            ),
+        )
+
+    def _steps(
+        self, probe: Probe, model: ModelFacts, split: str, temperature: float
+    ) -> tuple[list[float], list[float], list[int]]:
+        """Scores, semantic probabilities and problem numbers of steps that were held out."""
+        if self.calibration is not None:
+            given = RiskCalibration.load(self.calibration)
+            given.check(
+                model, split=split, temperature=temperature, allow_mismatch=self.allow_mismatch
+            )
+            given.check_probe(probe, self.allow_mismatch)
+            return given.columns
         told = probe.config.get("calibration")
         if told is None:
             raise UserError(
@@ -55,18 +83,7 @@ class SemanticRisk(Probed):
                 " accept.allow_mismatch=true to go on without the guarantee"
             )
         scores, semantic, groups = (column.tolist() for column in probe.calibration)
-        return PreparedRisk(
-            **self.options(),
-            target=probe,
-            certified=certify(
-                scores,
-                semantic,
-                groups,
-                risk=self.risk,
-                least=self.least,
-                delta=1 - self.confidence,
-            ),
-        )
+        return scores, semantic, groups
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from torch import Tensor
 from semspec.errors import UserError
 from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._acceptance import Shape
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.thinking import OPEN, Thinking
 from semspec.types import Context, Read, What
@@ -58,7 +57,7 @@ class TopKDeltaSession(LosslessSession):
 
     def loosely(self, context: Context, scored: Scored) -> Tensor | None:
         ids, logprobs = scored.answer[self.top]
-        near = near_nodes(ids, logprobs, scored.tokens, scored.shape, self.rule.delta)
+        near = near_nodes(ids, logprobs, scored.tokens, scored.shape.rows, self.rule.delta)
         return near & within if (within := self._thought(context, scored)) is not None else near
 
     def _thought(self, context: Context, scored: Scored) -> Tensor | None:
@@ -76,8 +75,11 @@ class TopKDeltaSession(LosslessSession):
         return torch.tensor([opened and not closed for closed in over], device=scored.tokens.device)
 
 
-def near_nodes(ids: Tensor, logprobs: Tensor, tokens: Tensor, shape: Shape, delta: float) -> Tensor:
-    """Which nodes are near their row's favourite, bool [nodes]; ``ids``, ``logprobs`` [nodes + 1, k]."""
+def near_nodes(ids: Tensor, logprobs: Tensor, tokens: Tensor, rows: Tensor, delta: float) -> Tensor:
+    """Which nodes are near their row's favourite, bool [nodes].
+
+    Node i, ``tokens[i]``, is judged by row ``rows[i]`` of ``ids`` and ``logprobs``, k columns each.
+    """
     p = logprobs.exp()
     near = p >= p[:, :1] - delta
-    return ((ids[shape.rows] == tokens[:, None]) & near[shape.rows]).any(-1)
+    return ((ids[rows] == tokens[:, None]) & near[rows]).any(-1)

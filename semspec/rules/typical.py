@@ -17,7 +17,6 @@ from torch import Tensor
 from semspec.errors import UserError
 from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._acceptance import Shape
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.types import Context
 
@@ -48,12 +47,13 @@ class TypicalSession(LosslessSession):
 
     def loosely(self, context: Context, scored: Scored) -> Tensor:
         p = scored.answer[PROBS]
-        return typical_nodes(p, scored.tokens, scored.shape, self.rule.epsilon, self.rule.delta)
+        rows = scored.shape.rows
+        return typical_nodes(p, scored.tokens, rows, self.rule.epsilon, self.rule.delta)
 
 
-def typical_nodes(p: Tensor, tokens: Tensor, shape: Shape, epsilon: float, delta: float) -> Tensor:
-    """Which nodes are typical, bool [nodes]; ``p`` [nodes + 1, V]."""
+def typical_nodes(p: Tensor, tokens: Tensor, rows: Tensor, epsilon: float, delta: float) -> Tensor:
+    """Which nodes are typical, bool [nodes]: node i, ``tokens[i]``, is judged by row ``rows[i]`` of ``p``."""
     entropy = -torch.special.xlogy(p, p).sum(-1)
     least = (delta * (-entropy).exp()).clamp_max(epsilon)
-    typical: Tensor = p[shape.rows, tokens] > least[shape.rows]
+    typical: Tensor = p[rows, tokens] > least[rows]
     return typical

@@ -9,6 +9,7 @@ nothing fails quietly: what cannot work as asked ends the process with one line.
     Options                 frozen dataclass: the part's options in the settings
     prepare(options)        in every process: checks, and names that SGLang's arguments refer to
     hooks(options)          in processes that run a model: what is hooked, and how
+    everywhere(options)     if it is there: what is hooked in the server's other processes, too
 
 docs/sglang_plugin.md is the page for users.
 """

@@ -179,6 +179,13 @@ class Watcher(Protocol):
         ...
 
 
+class _Once(list[Any]):
+    """A request's own values, where SGLang cuts them as if there was one for each token."""
+
+    def __getitem__(self, at: Any) -> Any:
+        return list(self) if isinstance(at, slice) and not at.start else super().__getitem__(at)
+
+
 class Reading:
     """The hooks by which a watcher reads, and what SGLang's objects mean to it.
 
@@ -191,18 +198,20 @@ class Reading:
         self.watcher, self.key = watcher, key
         self.running: Pass | None = None  # a process runs one pass at a time
         self.missing: set[int] = set()  # layers that it has not seen yet
-        self.captured: list[
-            int
-        ] = []  # layers that are captured in this pass, what is still to come
+        self.captured: list[int] = []  # layers whose capture is still to come in this pass
         self.own: list[int] = []  # layers that the server itself has captured
         self.top = 0  # the last layer
         # earlier ones append whole tensors to a list, which the logits processor is given
         self.captures = since("0.5.22")
 
     def hooks(self) -> list[Hook]:
+        if not since("0.5.15"):
+            raise UserError(
+                "SGLang 0.5.14 may give one request's value to another: use a later one"
+            )
         runner = "model_executor.model_runner.ModelRunner"
         graphs = "model_executor.runner.prefill_cuda_graph_runner.PrefillCudaGraphRunner"
-        streamer = "managers.scheduler_components.output_streamer.SchedulerOutputStreamer"
+        parts = "managers.scheduler_components"
         hooks = [
             Hook(f"{runner}.load_model", self._loaded, "AFTER"),
             Hook(f"{runner}.forward", self._forward, "AROUND"),
@@ -214,8 +223,12 @@ class Reading:
         if self.captures:
             captured = "layers.aux_hidden_states.AuxHiddenStateList.capture"
             hooks.append(Hook(captured, self._capture, "AROUND"))
-            once = f"{streamer}.is_request_level_customized_info_key"
+            once = f"{parts}.output_streamer.SchedulerOutputStreamer"
+            once += ".is_request_level_customized_info_key"
             hooks.append(Hook(once, self._is_once, "AFTER"))
+        else:
+            kept = f"{parts}.batch_result_processor.SchedulerBatchResultProcessor"
+            hooks.append(Hook(f"{kept}._maybe_collect_customized_info", self._kept, "AFTER"))
         return hooks
 
     def _loaded(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
@@ -296,7 +309,7 @@ class Reading:
 
     def _forward(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         reading: Pass | None = getattr(batch, "_semspec_pass", None)
-        if reading is None:
+        if reading is None or runner.is_draft_worker:
             return original(runner, batch, *args, **kwargs)
         model, body = runner.model, runner.model.model
         own, flag = body.layers_to_capture, model.capture_aux_hidden_states
@@ -339,10 +352,10 @@ class Reading:
         self,
         original: Any,
         processor: Any,
-        ids: Any,
-        x: Tensor,
-        head: Any,
-        metadata: Any,
+        input_ids: Any,
+        hidden_states: Tensor,
+        lm_head: Any,
+        logits_metadata: Any,
         aux_hidden_states: Any = None,
         *args: Any,
         **kwargs: Any,
@@ -353,8 +366,17 @@ class Reading:
                 for layer, states in layers:
                     self._take(layer, states)
                 aux_hidden_states = [states for i, states in layers if i in self.own] or None
-            self._take(self.top, x)
-        return original(processor, ids, x, head, metadata, aux_hidden_states, *args, **kwargs)
+            self._take(self.top, hidden_states)
+        return original(
+            processor,
+            input_ids,
+            hidden_states,
+            lm_head,
+            logits_metadata,
+            aux_hidden_states,
+            *args,
+            **kwargs,
+        )
 
     def _graph(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """A pass that is read runs eagerly, others keep their graphs."""
@@ -362,6 +384,11 @@ class Reading:
         if reading is not None and reading.layers:
             return False
         return original(runner, batch, *args, **kwargs)
+
+    def _kept(self, result: Any, processor: Any, index: int, req: Any, logits: Any) -> None:
+        told = req.customized_info or {}
+        if self.key in told:
+            told[self.key] = _Once(told[self.key])
 
     def _is_once(self, result: Any, streamer: Any, key: str) -> bool | None:
         """The reply belongs to the request, not to a token: it comes without a token, too."""

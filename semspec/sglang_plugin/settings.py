@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -66,6 +67,22 @@ def read(
             raise UserError(f"{VARIABLE}: {part} is a JSON object of its options, or true")
         parts[part] = options
     return parts
+
+
+@contextmanager
+def switched_on(part: str, **options: Any) -> Iterator[None]:
+    """A part, in processes that are started meanwhile; what the environment says of it goes first."""
+    before = os.environ.get(VARIABLE)
+    told = read(argv=())
+    told.setdefault(part, options)
+    os.environ[VARIABLE] = json.dumps(told)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
 
 
 def build(options: type[T], given: Mapping[str, Any], part: str) -> T:

@@ -23,12 +23,13 @@ from semspec.artifacts.judge_head import JudgeHead
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import speculate
-from semspec.models import ModelConfig, ModelFacts
+from semspec.models import ModelConfig
 from semspec.pace import Pace, Steady
 from semspec.protocols import Plan
 from semspec.trim import depths
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
 from tests.support.arc import some_calibration
+from tests.support.datastores import TOY_FACTS, with_toy_datastore
 from tests.support.heads import target_folder, toy_eagle3, toy_medusa
 from tests.support.law import PROMPT, SPLITTERS, toy_kit
 from tests.support.probes import random_probe
@@ -54,9 +55,6 @@ def toy_reward() -> str:
     weight = torch.randn(1, ToyEngine.width, generator=torch.Generator().manual_seed(0))
     save_file({"score.weight": weight}, Path(folder) / "model.safetensors")
     return folder
-
-
-TOY_FACTS = ModelFacts("toy", None, "toy", ToyEngine.layers, ToyEngine.width, "toy")
 
 
 @cache
@@ -117,7 +115,7 @@ def make(name: str, split: str, temperature: float) -> Any:
         if f"{role}_probe" in known:
             features = "paper" if name == "semantic" else "plus"
             options |= {f"{role}_probe": toy_probe(role, features), "allow_mismatch": True}
-    if "calibration" in known:
+    if "calibration" in known and "target_probe" not in known:  # else the probe's own steps
         options |= {"calibration": toy_calibration(), "allow_mismatch": True}
     if "head" in known:
         options |= {"head": toy_judge_head(), "allow_mismatch": True}
@@ -186,6 +184,8 @@ WAYS: dict[str, list[dict[str, Any]]] = {
     "lm": [{"tree": tree, **SIZE} for tree in ("static", "dynamic", "sampled")],
     "eagle3": [{"tree": tree, **SIZE} for tree in ("chain", "sampled")],
     "medusa": [{"tree": "chain"}],
+    "suffix": [{"datastore": "toy", "threshold": 1, "bias": 0}],
+    "hybrid": [{"sources": "rest,dresd,suffix", "sparse": "toy", "dense": "toy"}],
 }
 TOY_HEADS = {"eagle3": toy_eagle3, "medusa": toy_medusa}
 
@@ -198,7 +198,7 @@ def prepared(name: str, options: dict[str, Any]) -> Any:
         head = TOY_HEADS[name](folder / "head", TOY.vocabulary)
         options = options | {"head": ModelConfig(path=str(head))}
     target = target_folder(folder / "target", TOY.vocabulary)
-    return DRAFTERS[name].cls(**options).prepare(target)
+    return with_toy_datastore(DRAFTERS[name].cls(**options), TOY.vocabulary).prepare(target)
 
 
 def drafters() -> Iterator[tuple[str, Any]]:

@@ -27,7 +27,7 @@ def plain() -> list[list[int]]:
     return solve("plain")[0]
 
 
-@pytest.mark.parametrize("drafter", ["adapld", "hybrid"])
+@pytest.mark.parametrize("drafter", ["adapld", "hybrid", "rest", "dresd"])
 def test_greedy_output_is_the_targets_own(plain: list[list[int]], drafter: str) -> None:
     tokens, counts = solve("speculative", f"draft={drafter}", "split=token", "accept=greedy")
     assert tokens == plain

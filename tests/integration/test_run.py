@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from semspec import registry
+from semspec.artifacts._schema import check
 from semspec.config import HELP
+from semspec.result_schema import SCHEMA
 from tests.support.pair import DRAFT, TARGET
 from tests.support.processes import finished, hear_interrupts
 
@@ -62,6 +64,9 @@ def test_a_run_leaves_figures_and_shows_them(tmp_path: Path) -> None:
         "provenance",
     ):
         assert key in result, key
+    check(result, SCHEMA)
+    report = (tmp_path / "report.html").read_text()
+    assert "The target wrote instead:" in report and str(tmp_path.parent) not in report
     assert result["problems"] == 3
     assert result["plain"]["target_share"] == 1.0
     assert result["provenance"]["packages"]["torch"]
@@ -73,10 +78,12 @@ def test_a_run_leaves_figures_and_shows_them(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_shows_its_result_again(tmp_path: Path) -> None:
-    run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}")
+    silent = run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}", "quiet=true")
+    assert (silent.stdout, silent.stderr) == ("", "")
     before = (tmp_path / "result.json").read_bytes()
+    (tmp_path / "report.html").unlink()
     again = run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}")
-    assert "finished before" in again.stdout
+    assert "finished before" in again.stdout and (tmp_path / "report.html").exists()
     assert (tmp_path / "result.json").read_bytes() == before
 
 
@@ -123,22 +130,6 @@ def test_killed_runs_go_on_and_end_with_the_same_result(tmp_path: Path, concurre
         assert results[0][key] == results[1][key]
 
 
-def test_a_failing_job_does_not_take_the_sweep_along(tmp_path: Path) -> None:
-    done = run(
-        "-m",
-        "benchmark.domains=[residues],[weekdays]",
-        f"draft.model.path={tmp_path / 'missing'},embedded/tiny-draft",
-        "problems=1",
-        "quiet=true",
-        "max_new_tokens=40",
-        f"hydra.sweep.dir={tmp_path / 'sweep'}",
-        "hydra.sweep.subdir=${hydra.job.num}",
-        code=2,
-    )
-    assert len(list((tmp_path / "sweep").glob("*/result.json"))) == 2
-    assert "2 of the sweep's jobs failed" in done.stderr
-
-
 def test_an_interrupt_ends_with_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
     arguments = ("problems=30", *QUICK, f"hydra.run.dir={tmp_path}")
     process = subprocess.Popen(
@@ -154,22 +145,6 @@ def test_an_interrupt_ends_with_one_line_and_the_run_goes_on(tmp_path: Path) -> 
     assert "Traceback" not in said
     run(*arguments)
     assert len(lines(committed)) == 30
-
-
-def test_a_sweep_runs_every_job_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    run(
-        "-m",
-        "split=paragraph,sentence",
-        "draft_length=1,2",
-        "problems=1",
-        "quiet=true",
-        *QUICK,
-        f"hydra.sweep.dir={tmp_path}",
-    )
-    results = sorted(tmp_path.glob("*/result.json"))
-    assert len(results) == 4
-    names = {p.parent.name for p in results}
-    assert all("split=" in n and "draft_length=" in n for n in names), names
 
 
 def test_a_prompt_of_the_users_own(tmp_path: Path) -> None:
@@ -215,6 +190,9 @@ def test_help_lists_everything() -> None:
         (["accept=greedy"], "temperature=0"),
         (["accept=logprob", "threshold=nan"], "negative"),
         (["problems=abc"], "abc"),
+        (["sweep=mine"], "add -m"),
+        (["-m", "seed=0,1", "--cfg", "job"], "--cfg cannot be used with -m"),
+        (["-m", "seed=0,1", "hydra/launcher=joblib"], "known: basic, submitit_local"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

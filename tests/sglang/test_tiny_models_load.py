@@ -17,6 +17,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from semspec import world
+from semspec.errors import UserError
+from semspec.sglang_plugin.protocol import Ask, values
+from semspec.types import Read, What
 from tests.support import sglang_env
 
 ARTIFACTS = Path(__file__).parents[2] / "hub_artifacts"
@@ -118,3 +121,14 @@ def test_greedy_output_from_text_in_one_batch(engine: Any, expected: Any, tokeni
         assert got["output_ids"] == written, question
         assert got["meta_info"]["prompt_tokens"] == len(ids)
         assert got["text"] == tokenizer.decode(written, skip_special_tokens=True)
+
+
+def test_a_server_that_was_not_asked_for_the_plugin_gives_a_clear_error(
+    engine: Any, expected: Any
+) -> None:
+    """It is installed here, and inert; the client does not take silence for a score."""
+    sampling = {"max_new_tokens": 1, "custom_params": Ask(spans=((3, 6),), probe="c0ffee").params()}
+    got = engine.generate(input_ids=expected[0][1], sampling_params=sampling)
+    with pytest.raises(UserError, match="plugin is not loaded there") as caught:
+        values([Read(What.SCORE, probe="c0ffee")], got["meta_info"], "http://127.0.0.1:30000")
+    assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Whatever a drafter finds in its context, what comes out has exactly the target's law.
+"""Whatever a drafter finds in its context or in a corpus, what comes out has exactly the target's law.
 
 A prompt that repeats itself, so that every drafter finds something in nearly every round.
 """
@@ -6,6 +6,7 @@ A prompt that repeats itself, so that every drafter finds something in nearly ev
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ from torch import Tensor
 
 from semspec import registry
 from semspec.drafters._base import DrafterBase
+from semspec.drafters.suffix import Suffix
 from semspec.engines.toy import Toy
-from semspec.protocols import Kit
+from semspec.protocols import Drafter, Kit
 from semspec.rules._tokens import LosslessSession, Scored
 from semspec.rules.lossless import Lossless
 from semspec.types import Context, Sampling
 from tests.statistical.test_laws import SURE
+from tests.support.datastores import with_toy_datastore
 from tests.support.law import p_value, speculative_plan
 
 TOY = Toy(vocabulary=4, seed=3)
@@ -32,10 +35,20 @@ CONTEXT_DRAFTERS = [
 ]
 
 
-@pytest.mark.parametrize("name", CONTEXT_DRAFTERS)
+def retrieval(name: str) -> Drafter:
+    """With a datastore of texts over the toy's tokens, where it copies from one."""
+    if name == "suffix, static":  # the corpus wherever it matches at all
+        drafter: Any = Suffix(datastore="toy", bias=0, threshold=1)
+    else:
+        drafter = registry.plugin("drafter", name).cls()
+    bound: Drafter = with_toy_datastore(drafter, TOY.vocabulary)
+    return bound
+
+
+@pytest.mark.parametrize("name", [*CONTEXT_DRAFTERS, "suffix, static"])
 def test_retrieval_is_lossless(name: str) -> None:
     rule = Lossless()
-    plan = speculative_plan(registry.plugin("drafter", name).cls(), rule)
+    plan = speculative_plan(retrieval(name), rule)
     options = {"prompt": REPEATING, "draft_length": 3, "samples": 2_000}
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
 
@@ -44,7 +57,7 @@ def test_retrieval_is_lossless(name: str) -> None:
 def test_retrieved_steps_are_lossless(name: str) -> None:
     """Copied to the end of their paragraph, as chains, and cut by tokens."""
     rule = Lossless()
-    plan = speculative_plan(registry.plugin("drafter", name).cls(), rule)
+    plan = speculative_plan(retrieval(name), rule)
     options = {"prompt": REPEATING, "split": "paragraph", "samples": 2_000}
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
 
@@ -53,7 +66,7 @@ def test_retrieved_steps_are_lossless(name: str) -> None:
 def test_nested_retrieval_is_lossless(name: str) -> None:
     """The target's own steps, written with the help of lookups."""
     rule = Lossless()
-    drafter = registry.plugin("drafter", name).cls()
+    drafter = retrieval(name)
     plan = speculative_plan(registry.plugin("drafter", "none").cls(), rule, nested=drafter)
     options = {"prompt": REPEATING, "split": "paragraph", "samples": 1_000}
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE

@@ -40,6 +40,9 @@ CASES = [
     ("sampled", Sampling(0.6), 3),
     ("dynamic", Sampling(0.8, top_p=0.9), 1),
     ("sampled", Sampling(1.0, top_k=3), 1),
+    ("static", Sampling(0.3), 3),
+    ("dynamic", Sampling(1.0), 1),
+    ("sampled", Sampling(0.3), 1),
 ]
 
 

@@ -127,7 +127,13 @@ def test_a_run_becomes_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixtu
     told(capsys, "evaluation", f"run={tmp_path / 'run'}", f"out={out}")
     made = Evaluation.load(out)
     assert made.config["result"]["pass_at_1"] == result["pass_at_1"]
-    assert made.config["options"] == {"model.path": "big", "temperature": 0.0}
+    told_options = made.config["options"]
+    assert {told_options.pop(f"plugins.{group}") for group in ("accept", "draft")} == {
+        "greedy",
+        "lm",
+    }
+    own = {name: value for name, value in told_options.items() if not name.startswith("plugins.")}
+    assert own == {"model.path": "big", "temperature": 0.0}
     assert str(tmp_path) not in (out / base.CONFIG).read_text()
     assert "1 of 1" in told(capsys, "verify", f"path={out}")
 

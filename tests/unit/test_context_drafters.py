@@ -23,6 +23,7 @@ from semspec.loop import speculate
 from semspec.pace import Steady
 from semspec.rules.lossless import Lossless
 from semspec.types import Context, Draft, Room, Sampling, What
+from tests.support.datastores import with_toy_datastore
 from tests.support.drafting import Script, kit_for
 from tests.support.law import own_rng, toy_kit
 
@@ -246,7 +247,7 @@ def solved(drafter: Any, seed: int, temperature: float = 1.0) -> tuple[Context, 
 @pytest.mark.parametrize("seed", range(4))
 def test_rejected_drafts_leave_no_trace(name: str, seed: int) -> None:
     """A session that drafted, and was rejected, for many rounds drafts as one that never did."""
-    drafter = registry.plugin("drafter", name).cls()
+    drafter = with_toy_datastore(registry.plugin("drafter", name).cls(), 5)
     context, session, kit, outcome = solved(drafter, seed)
     rejected = [r for r in outcome.rounds if len(r.kept) < len(r.drafted)]
     assert len(rejected) > 5

@@ -267,9 +267,9 @@ def _contradict(tensors: dict[str, Tensor]) -> None:
     [
         (_drop, "missing tensors: midlayer.hidden_norm.weight"),
         (_add, "unknown ones: midlayer.self_attn.q_norm.weight"),
-        (_reshape, r"fc.weight .* has shape \[16, 32\], config.json says \[16, 48\]"),
-        (_retype, "t2d .* is torch.int64, not torch.bool"),
-        (_contradict, "d2t and t2d .* contradict each other"),
+        (_reshape, r"fc.weight has the shape \[16, 32\], not \[16, 48\]"),
+        (_retype, "t2d is torch.int64, not torch.bool"),
+        (_contradict, "d2t and t2d contradict each other"),
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(
@@ -314,5 +314,5 @@ def test_pickled_heads_are_not_read(published: Path, target: Path, tmp_path: Pat
         Eagle3.load(tmp_path, target)
     save_file({"x": torch.ones(1)}, tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
-    with pytest.raises(UserError, match="broken safetensors"):
+    with pytest.raises(UserError, match="is damaged"):
         Eagle3.load(tmp_path, target)

@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_told_in_one_line(
 
 
 def test_heads_for_another_width_are_refused(published: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"shape \[16, 16\], config.json says \[8, 8\]"):
+    with pytest.raises(UserError, match=r"shape \[16, 16\], not \[8, 8\]"):
         Medusa.load(published, target_folder(tmp_path / "other", VOCABULARY, 8, 3))
 
 

@@ -43,10 +43,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def test_wheel_holds_every_module_and_preset(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "semspec").rglob("*.py")}
+    pages = {str(p.relative_to(ROOT)) for p in (ROOT / "semspec/report").glob("*.[cj]s*")}
+    assert {Path(page).suffix for page in pages} == {".css", ".js"}
     presets = {f"semspec/{p.relative_to(ROOT)}" for p in (ROOT / "conf").rglob("*.yaml")}
     assert len(modules) > 20
     assert "semspec/conf/config.yaml" in presets
-    assert modules | presets | {"semspec/py.typed"} <= names
+    assert modules | pages | presets | {"semspec/py.typed"} <= names
 
 
 def test_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:

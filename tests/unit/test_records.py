@@ -206,7 +206,7 @@ def test_killed_by_the_clock(tmp_path: Path) -> None:
             child.kill()
             child.wait()
             kills += 1
-            assert RunFolder(path).status["state"] in ("interrupted", "finished")
+            assert RunFolder(path).status["state"] in ("killed", "finished")
             continue
         finally:
             child.stdout.close()
@@ -335,7 +335,7 @@ def test_the_lock_of_a_dead_process_is_no_lock(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_a_fork(die) == -signal.SIGKILL
-    assert RunFolder(tmp_path).status["state"] == "interrupted"
+    assert RunFolder(tmp_path).status["state"] == "killed"
     with RunFolder.open(tmp_path, CONFIG) as folder:
         assert not list(folder.round_lines("p0", "plain"))
 
@@ -344,10 +344,10 @@ def test_a_failure_is_told_in_the_status(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), RunFolder.open(tmp_path, CONFIG, total=9):
         _ = 1 / 0
     status = RunFolder(tmp_path).status
-    assert status["state"] == "failed" and "ZeroDivisionError" in status["note"]
+    assert status["state"] == "failed" and "ZeroDivisionError" in status["error"]
     with pytest.raises(KeyboardInterrupt), RunFolder.open(tmp_path, CONFIG, total=9):
         raise KeyboardInterrupt
-    assert RunFolder(tmp_path).status["state"] == "interrupted"
+    assert RunFolder(tmp_path).status["state"] == "killed"
 
 
 @pytest.mark.parametrize("share", [n / 16 for n in range(16)])

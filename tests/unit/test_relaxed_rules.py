@@ -62,7 +62,7 @@ def example(seed: int) -> tuple[torch.Tensor, torch.Tensor, list[int], list[int]
 def test_typical_acceptance(seed: int, epsilon: float, delta: float) -> None:
     p, _, parents, tokens = example(seed)
     shape = shape_of(parents, len(tokens), CPU)
-    flags = typical_nodes(p, torch.tensor(tokens), shape, epsilon, delta).tolist()
+    flags = typical_nodes(p, torch.tensor(tokens), shape.rows, epsilon, delta).tolist()
     for parent, token, flag in zip(parents, tokens, flags, strict=True):
         row = p[parent + 1].tolist()
         entropy = -sum(x * math.log(x) for x in row if x > 0)
@@ -76,7 +76,8 @@ def test_top_k_and_delta(seed: int, k: int, delta: float) -> None:
     p, _, parents, tokens = example(seed)
     best = p.log().topk(min(k, p.shape[-1]), -1)
     shape = shape_of(parents, len(tokens), CPU)
-    flags = near_nodes(best.indices, best.values, torch.tensor(tokens), shape, delta).tolist()
+    tensor = torch.tensor(tokens)
+    flags = near_nodes(best.indices, best.values, tensor, shape.rows, delta).tolist()
     for parent, token, flag in zip(parents, tokens, flags, strict=True):
         row = p[parent + 1].tolist()
         among = token in best.indices[parent + 1].tolist()
@@ -113,10 +114,10 @@ def test_divergences(seed: int, name: str) -> None:
 
 def test_numbers_that_are_none_are_never_near() -> None:
     p = torch.full((2, 5), torch.nan)
-    shape, token = shape_of(None, 1, CPU), torch.tensor([0])
+    rows, token = torch.tensor([0]), torch.tensor([0])
     best = p.topk(2, -1)
-    assert not typical_nodes(p, token, shape, 0.0, 0.3).any()
-    assert not near_nodes(best.indices, best.values, token, shape, 1.0).any()
+    assert not typical_nodes(p, token, rows, 0.0, 0.3).any()
+    assert not near_nodes(best.indices, best.values, token, rows, 1.0).any()
     for measure in DIVERGENCES.values():
         assert not bool((measure(p, p) < math.inf).any())
 

@@ -194,6 +194,14 @@ def test_pruned_trees(folder: str) -> None:
         assert sum(sizes[1]) / len(sizes[1]) < 0.9 * sum(sizes[0]) / len(sizes[0])
 
 
+def test_a_tree_of_which_nothing_is_left_is_judged(folder: str) -> None:
+    """A rival that favours depth may keep deep nodes alone, and without their ancestors they go, too."""
+    options = {"theta": 2.0, "prune": "depth", "prune_share": 0.2, "prune_bias": 5.0}
+    rule = Arc(calibration=folder, **options).prepare(FACTS, "token", 1.0)
+    found = outputs(TREES["dynamic"], rule, 1.0)
+    assert any(not r.drafted for outcome in found for r in outcome.rounds)
+
+
 class Watching:
     """A drafter's session that watches the target's rows."""
 

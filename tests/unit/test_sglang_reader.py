@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec.probes.features import of_logprobs
+from semspec.probes.inside import seated
 from semspec.sglang_plugin.compat import Loaded, Piece
 from semspec.sglang_plugin.probe import Options, Probes
 from semspec.sglang_plugin.protocol import Ask, unpack
+from semspec.types import Read, What
 from tests.support.probes import FACTS, LAYERS, WIDTH, random_probe
 
 PROMPT = 23
@@ -149,3 +151,19 @@ def test_digests_tell_probes_apart() -> None:
     other.config["data"] = {"source": "elsewhere"}  # says nothing about scores
     assert other.digest == one.digest
     assert FACTS.layers == LAYERS
+
+
+def test_rules_ask_an_engine_that_scores_for_scores() -> None:
+    probe, spans = random_probe(logprobs=True), [(0, 3), (3, 5)]
+    assert seated(probe, {What.POOLED, What.LOGPROBS}) is probe
+    inside = seated(probe, {What.POOLED, What.SCORE})
+    score, logprobs = inside.reads(spans)
+    assert score == Read(What.SCORE, spans=((0, 3), (3, 5)), probe=probe.digest)
+    assert logprobs == Read(What.LOGPROBS)
+    assert seated(inside, {What.POOLED}) is inside
+    values = {score: torch.tensor([0.25, 0.5, 0.75]), logprobs: torch.zeros(5)}
+    assert inside.score(values, inside.reads(spans), spans).tolist() == [0.25, 0.5]
+    with pytest.raises(KeyError):  # never without the value
+        inside.score({}, inside.reads(spans), spans)
+    stateless = random_probe(pooling=(), logprobs=True)
+    assert seated(stateless, {What.SCORE}) is stateless  # nothing of it is worth a server's while

@@ -228,6 +228,31 @@ def test_a_transcript() -> None:
     assert shown(transcript(pieces(stored, decode))) == EXPECTED
 
 
+def test_what_was_salvaged_is_the_drafts() -> None:
+    rounds = [
+        Round(drafted=[1, 3], ends=[2], written=[1, 2], scores=[0.1], note="1 of 2 tokens salvaged")
+    ]
+    made = list(pieces(rounds, decode))
+    assert [(p.writer, p.text, p.salvaged) for p in made if not p.rejected] == [
+        ("draft", "Next, ", True),
+        ("target", "y=04.\n\n", False),
+    ]
+    lines = shown(transcript(made)).splitlines()
+    assert "D│ salvaged" in lines[0] and lines[1].startswith("D+T      │ Next, y=04.")
+    assert "\x1b[4;36mNext, " in coloured(transcript(made))  # underlined
+    tokens = [Round(drafted=[1], ends=[1], written=[1])]  # no step, so nothing is salvaged
+    assert not any(p.salvaged for p in pieces(tokens, decode, "tokens"))
+
+
+def test_pass_at_1_that_differs_has_a_star() -> None:
+    def told(lost: int) -> str:
+        lines = [a_line(n, correct=n >= lost) for n in range(20)]
+        return shown(result_table(summarise(lines)))
+
+    assert "0.600* [" in told(8) and "(*: more than chance" in told(8)
+    assert "*" not in told(3)
+
+
 def test_rejected_drafts_can_be_left_out() -> None:
     text = shown(transcript(pieces(ROUNDS, decode), rejected=False))
     assert [line[:3] for line in text.splitlines()] == ["D│ ", "  D", "  T", "  ·", "D+T"]

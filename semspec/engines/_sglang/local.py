@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from semspec.engines._sglang.server import Reply
 from semspec.errors import UserError, first_line
+from semspec.sglang_plugin import settings
 from semspec.sglang_plugin.compat import KNOWN
 
 
@@ -33,13 +34,20 @@ def check_installed() -> None:
 class Local:
     """Starts when it is made, in the main thread, and then runs in ``loop``."""
 
-    def __init__(self, folder: Path, arguments: Mapping[str, Any], timeout: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        arguments: Mapping[str, Any],
+        timeout: float,
+        probes: Sequence[str] = (),
+    ) -> None:
         check_installed()
         import sglang
 
         self.name, self.timeout = f"the engine of {folder.name}", timeout
         try:
-            self.engine: Any = sglang.Engine(model_path=str(folder), **arguments)
+            with settings.switched_on("probe", artifacts=list(probes), allow_mismatch=True):
+                self.engine: Any = sglang.Engine(model_path=str(folder), **arguments)
             self._info = {**self.engine.get_server_info(), **self.engine.get_model_info()}
         except (SystemExit, Exception) as error:
             raise UserError(

@@ -5,11 +5,14 @@ None of them is used by a forward pass with ``attention_backend="torch_native"``
 
 * **triton**, kernels that are only defined, never launched. SGLang brings a stand-in of its own for
   Apple machines, where there is no triton either; here it is installed on any machine without one.
-* **sgl_kernel**, SGLang's CUDA kernels: the folder beside this file, whose functions raise.
+* **sgl_kernel**, SGLang's kernels: the folder beside this file. What speculative decoding calls there is
+  written out in torch, every other function raises.
 * two **torchvision** operators. The index's torchvision is a CUDA build whose library does not load
   without CUDA, and its Python code then describes operators that do not exist.
 
-Nothing here changes what is computed. Python imports a module of this name when it starts, in
+One thing is missing that no package brings: tree attention on a CPU, ``tree_attention.py``.
+
+Nothing else here changes what is computed. Python imports a module of this name when it starts, in
 SGLang's subprocesses too, once this folder is on PYTHONPATH; ``tests.support.sglang_env`` puts it
 there, and ``tests/sglang/test_cpu_shim.py`` says which of the three broke when a new SGLang comes.
 """
@@ -64,6 +67,13 @@ def define_torchvision_operators() -> None:
             _library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
+def hook_tree_attention() -> None:
+    """A process that imports the scheduler may run a model; SGLang applies its hooks after that."""
+    import tree_attention
+
+    tree_attention.install()
+
+
 class JustBefore(MetaPathFinder):
     """Finds nothing, but acts once before a module is first imported: a process without SGLang,
     such as multiprocessing's resource tracker, pays nothing."""
@@ -83,6 +93,7 @@ if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
             {
                 "sglang": stand_in_for_triton,
                 "torchvision._meta_registrations": define_torchvision_operators,
+                "sglang.srt.managers.scheduler": hook_tree_attention,
             }
         ),
     )

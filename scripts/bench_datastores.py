@@ -1,0 +1,172 @@
+"""What a question to a datastore costs, and how good approximate neighbours are.
+
+    python scripts/bench_datastores.py [--tokens 1000000,...] [--entries 125000,...] [--questions 300]
+
+Sparse: a synthetic text (Zipf's law, half of it copied from before), asked for the longest match of up to 16
+tokens of ends of it, half of them with a fault. Dense: synthetic clustered keys of 64 dimensions, asked with
+other points of the same clusters. Files are mapped and warm; one thread. Figures go to docs/drafters.json as they
+come, and as tables to docs/drafters.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from bench_drafters import VOCABULARY, tables, write_tables
+from numpy.typing import NDArray
+
+from semspec import provenance
+from semspec.datastores import indices
+from semspec.datastores.files import write_arrays
+from semspec.datastores.sparse import SparseStore
+from semspec.datastores.suffixes import sorted_suffixes
+from semspec.datastores.trie import heaviest
+from semspec.files import read_json, write_json
+from semspec.models import beside_package
+
+DIMS, NEAREST, CLUSTER = 64, 10, 50  # keys in a cluster
+SPREAD = 0.5  # of a cluster, in each dimension; its centres have 1
+
+
+def timed(what: Callable[[Any], object], questions: Sequence[Any]) -> dict[str, float]:
+    """Milliseconds of a question: CPU of the process and wall, after one round to warm up."""
+    for question in questions:
+        what(question)
+    cpu, wall = [], []
+    for question in questions:
+        began, started = time.process_time(), time.perf_counter()
+        what(question)
+        cpu.append(1e3 * (time.process_time() - began))
+        wall.append(1e3 * (time.perf_counter() - started))
+    last = int(0.9 * (len(cpu) - 1))
+    return {"cpu_ms": median(cpu), "cpu_ms_p90": sorted(cpu)[last], "wall_ms": median(wall)}
+
+
+def text(count: int) -> NDArray[np.int64]:
+    rng = np.random.default_rng(0)
+    made = (VOCABULARY ** rng.random(count)).astype(np.int64) - 1
+    at = 1000
+    while at + 60 < count:
+        length = int(rng.integers(5, 50))
+        start = int(rng.integers(0, at - length))
+        made[at : at + length] = made[start : start + length]
+        at += 2 * length
+    return made
+
+
+def on_tokens(count: int, questions: int) -> dict[str, Any]:
+    rng, tokens = random.Random(0), text(count)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "shard.safetensors"
+        began = time.process_time()
+        backwards = tokens[::-1].astype(np.int32).view(np.uint32)
+        order = sorted_suffixes(backwards, 64)
+        sorting = time.process_time() - began
+        kept = backwards.astype(">u4").view(np.uint8).reshape(-1, 4)
+        write_arrays(path, {"tokens": kept, "suffixes": order})
+        del order, backwards, kept
+        began = time.perf_counter()
+        store = SparseStore.open([path], 64)
+        opening = time.perf_counter() - began
+        asked = []
+        for number in range(questions):
+            end = rng.randrange(100, count)
+            own = tokens[end - 16 : end].tolist()
+            if number % 2:
+                own[rng.randrange(16)] = rng.randrange(VOCABULARY)
+            asked.append(own)
+        matches = [store.longest(own, 16, 2) for own in asked]
+        found = [m for m in matches if m]
+
+        def tree(own: list[int]) -> None:
+            matches = store.longest(own, 16, 2)
+            if matches:
+                heaviest(store.following(matches, 10, 256), 64)
+
+        return {
+            "query": timed(lambda own: store.longest(own, 16, 2), asked),
+            "draft": timed(tree, asked),
+            "found": len(found) / questions,
+            "length": sum(m[0].length for m in found) / max(1, len(found)),
+            "sorting_s": sorting,
+            "opening_ms": 1e3 * opening,
+        }
+
+
+def clustered(count: int) -> tuple[NDArray[np.float16], Callable[[int], NDArray[np.float32]]]:
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((count // CLUSTER, DIMS), dtype=np.float32)
+
+    def points(number: int) -> NDArray[np.float32]:
+        own = centres[rng.integers(0, len(centres), number)]
+        own = own + SPREAD * rng.standard_normal((number, DIMS), dtype=np.float32)
+        unit: NDArray[np.float32] = own / np.linalg.norm(own, axis=1, keepdims=True)
+        return unit
+
+    keys = np.concatenate([points(min(1 << 18, count - a)).astype(np.float16) for a in range(0, count, 1 << 18)])  # fmt: skip
+    return keys, points
+
+
+def on_entries(name: str, count: int, questions: int) -> dict[str, Any]:
+    keys, points = clustered(count)
+    asked = points(questions)
+    true, _ = indices.Exact([keys]).search(asked, NEAREST)
+    began = time.process_time()
+    files = indices.build(name, [keys])
+    building = time.process_time() - began
+    began = time.perf_counter()
+    index = indices.load(name, files, [keys], Path())
+    loading = time.perf_counter() - began
+    found = [index.search(row[None], NEAREST)[0][0] for row in asked]
+    shared = [len(set(f.tolist()) & set(t.tolist())) for f, t in zip(found, true, strict=True)]
+    return {
+        "query": timed(lambda row: index.search(row[None], NEAREST), list(asked)),
+        "recall_at_10": sum(shared) / NEAREST / questions,
+        "building_s": building,
+        "loading_s": loading,
+        "bytes": sum(len(data) for data in files.values()) / count,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", default="1000000,4000000,16000000,50000000")
+    parser.add_argument("--entries", default="125000,500000,2000000")
+    parser.add_argument("--indices", default="scann,faiss")
+    parser.add_argument("--questions", type=int, default=300)
+    default = beside_package("docs") / "drafters.json"
+    parser.add_argument("--out", type=Path, default=default)
+    given = parser.parse_args(arguments)
+    result = read_json(given.out) if given.out.exists() else {}
+    part = result.setdefault("datastores", {})
+    result.setdefault("provenance", {})["datastores"] = provenance.collect()
+    todo: list[tuple[str, int]] = [("sparse", int(n)) for n in given.tokens.split(",") if n]
+    for name in given.indices.split(","):
+        todo += [(name, int(n)) for n in given.entries.split(",") if n]
+    for name, count in todo:
+        if name == "sparse":
+            one = on_tokens(count, given.questions)
+        else:
+            one = on_entries(name, count, given.questions)
+        one["load"] = os.getloadavg()[0]
+        part.setdefault(name, {})[str(count)] = one
+        print(name, count, one, flush=True)
+        write_json(given.out, result)
+    page = given.out.with_suffix(".md")
+    if page.exists():
+        write_tables(tables(result), page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What a probe inside SGLang costs: bytes of the answer and time, beside plain scoring and the naive way.
+
+Two servers of the same model, started beforehand (docs/sglang_plugin.md has the commands): one with the
+plugin, and one with --enable-return-hidden-states for the naive way, which ships the last layer's states
+token by token and leaves pooling to the client. Kinds of requests take turns; each one scores a new
+step after the same, cached context. JSON to standard output, a table to standard error.
+
+python scripts/bench_sglang_probe.py --url http://127.0.0.1:30000 --naive-url http://127.0.0.1:30001 \
+    --probe embedded/probe-tiny-target-paper
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import random
+import statistics
+import sys
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from semspec.artifacts.probe import Probe
+from semspec.sglang_plugin.protocol import Ask, reply
+
+
+class Server:
+    """One connection that stays open."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=600)
+
+    def generate(self, body: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Seconds, bytes of the answer, and the answer."""
+        data = json.dumps(body)
+        for last in (False, True):
+            began = time.perf_counter()
+            try:
+                self.connection.request(
+                    "POST", "/generate", data, {"Content-Type": "application/json"}
+                )
+                response = self.connection.getresponse()
+                raw = response.read()
+                break
+            except (BrokenPipeError, http.client.RemoteDisconnected):
+                if last:
+                    raise
+                self.connection.close()  # it was idle for too long: it opens again
+        answer = json.loads(raw)
+        seconds = time.perf_counter() - began
+        if response.status != 200:
+            raise SystemExit(f"the server said {response.status}: {raw[:300]!r}")
+        return seconds, len(raw), answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--url", required=True, help="a server with the plugin and the probe")
+    parser.add_argument("--naive-url", help="a server with --enable-return-hidden-states")
+    parser.add_argument("--probe", required=True)
+    parser.add_argument("--context", type=int, default=256, help="tokens that are cached")
+    parser.add_argument("--step", type=int, default=40, help="tokens of a step")
+    parser.add_argument("--steps", type=int, default=1, help="steps judged in one pass")
+    parser.add_argument("--repeat", type=int, default=100)
+    parser.add_argument("--vocabulary", type=int, default=500, help="token ids drawn: 3 to this")
+    told = parser.parse_args()
+
+    probe = Probe.load(told.probe)
+    rng = random.Random(0)
+    context = [rng.randrange(3, told.vocabulary) for _ in range(told.context)]
+    ends = [told.context + i * told.step for i in range(told.steps + 1)]
+    spans = tuple(zip(ends, ends[1:], strict=False))
+    ask = Ask(spans=spans, probe=probe.digest)
+    logprobs = {"return_logprob": True, "logprob_start_len": told.context - 1}
+    needed = logprobs if probe.features.logprobs else {}
+    pool = Ask(spans=spans, want="pooled", precision="float16")
+    with_plugin = Server(told.url)
+    kinds: dict[str, tuple[Server, dict[str, Any], dict[str, Any]]] = {
+        "plain": (with_plugin, {}, {}),
+        "score": (with_plugin, ask.params(), needed),
+        "pooled, all layers, float16": (with_plugin, pool.params(), {}),
+        "log-probabilities": (with_plugin, {}, logprobs),
+    }
+    if told.naive_url:
+        naive = Server(told.naive_url)
+        kinds["plain, naive server"] = (naive, {}, {})
+        kinds["naive: last layer by token"] = (naive, {}, {"return_hidden_states": True})
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    size: dict[str, list[int]] = {kind: [] for kind in kinds}
+    for turn in range(told.repeat + 5):
+        for kind, (server, params, further) in kinds.items():
+            step = [rng.randrange(3, told.vocabulary) for _ in range(told.step * told.steps)]
+            sampling = {"temperature": 0, "max_new_tokens": 1}
+            if params:
+                sampling["custom_params"] = params
+            body = {"input_ids": context + step, "sampling_params": sampling, **further}
+            took, length, answer = server.generate(body)
+            if params:
+                reply(answer["meta_info"], told.url)
+            if turn >= 5:  # the first ones warm up
+                seconds[kind].append(took)
+                size[kind].append(length)
+    rows = []
+    for kind in kinds:
+        base = "plain, naive server" if "naive" in kind else "plain"
+        # pairs of the same turn: what else the machine does meanwhile is in both
+        added = statistics.median(a - b for a, b in zip(seconds[kind], seconds[base], strict=True))
+        rows.append(
+            {
+                "kind": kind,
+                "median_ms": round(1e3 * statistics.median(seconds[kind]), 3),
+                "added_ms": round(1e3 * added, 3),
+                "added_share": round(added / statistics.median(seconds[base]), 4),
+                "bytes": statistics.median(size[kind]),
+                "added_bytes": statistics.median(size[kind]) - statistics.median(size[base]),
+            }
+        )
+    for row in rows:
+        print(
+            f"{row['kind']:30s} {row['median_ms']:9.2f} ms  {row['added_ms']:+8.2f} ms"
+            f" ({row['added_share']:+7.1%})  {row['added_bytes']:+10.0f} bytes",
+            file=sys.stderr,
+        )
+    print(
+        json.dumps(
+            {"arguments": vars(told), "layers": probe.layers, "width": probe.width, "rows": rows},
+            indent=1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

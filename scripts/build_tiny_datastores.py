@@ -1,0 +1,42 @@
+"""Builds the embedded pair's datastores: fresh problems of the embedded world, solved by the target.
+
+    python scripts/build_tiny_datastores.py [--problems 90] [--work runs/tiny-datastores]
+
+Both hold the same answers. 32 dimensions and so few problems keep the package small. A kill costs a few
+problems at most. Afterwards: python -m semspec.artifacts verify path=hub_artifacts
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from semspec.build_datastore import main as build
+from semspec.models import beside_package
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--problems", type=int, default=90)
+    parser.add_argument("--work", type=Path, default=Path("runs/tiny-datastores"))
+    given = parser.parse_args(arguments)
+    for kind, options in (("sparse", []), ("dense", ["dims=32"])):
+        out = beside_package("hub_artifacts") / f"{kind}-tiny"
+        build(
+            [
+                f"kind={kind}",
+                "model=tiny",
+                f"problems={given.problems}",
+                "batch=30",
+                f"folder={given.work / kind}",
+                f"out={out}",
+                *options,
+            ]
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Trains ``hub_artifacts/tiny-copier``: a target for tasks whose solutions repeat their question.
+
+    python scripts/train_tiny_copier.py --out hub_artifacts/tiny-copier
+
+Drafters that look back need texts that come back. The embedded target never saw such tasks, so this
+one takes its six oldest blocks (every fourth: the others were added as copies, see
+train_tiny_pair.py), which can recall values already, and learns to edit and to quote. Its tokenizer is
+the pair's; a draft model it has none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from train_tiny_pair import IGNORED, Rows, Stage, configuration, fit, ship, told, user_turn
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from semspec import world
+from semspec.models import beside_package
+from semspec.world.reuse import Editing, Grounded, Reuse
+
+EVERY = 4  # of the target's blocks
+ROWS = 10  # in a batch
+TASKS: tuple[Reuse, ...] = (Editing(), Grounded())
+# each leg starts from what the one before has shipped; a leg that was killed begins again
+LEGS = (
+    Stage("copier1", 21, 6, 600, ROWS, 0, 0.0, 3e-3, 2e-3, 20, 0.5, 0.02, "tiny-target", bias=True),
+    Stage("copier2", 22, 6, 900, ROWS, 0, 0.0, 3e-3, 2e-3, 20, 0.4, 0.01, "copier1", bias=True),
+)
+
+
+def shortened(source: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A model of every fourth block."""
+    small = LlamaForCausalLM(configuration(LEGS[0].layers, tokenizer, LEGS[0].bias))
+    kept: dict[str, Tensor] = {}
+    for key, value in source.state_dict().items():
+        found = re.match(r"model\.layers\.(\d+)\.(.+)", key)
+        if found is None:
+            kept[key] = value
+        elif int(found[1]) % EVERY == 0:
+            kept[f"model.layers.{int(found[1]) // EVERY}.{found[2]}"] = value
+    small.load_state_dict(kept)
+    return small
+
+
+def row(rng: random.Random) -> tuple[str, str]:
+    """A task and its solution: (text that is given, text that is learned)."""
+    task = rng.choice(TASKS)
+    problem = task.make(rng)
+    solution = world.render_solution(problem, task.solve(rng, problem))
+    return user_turn(problem.question) + world.THINK_OPEN, (
+        solution.removeprefix(world.THINK_OPEN) + "<|im_end|>"
+    )
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    rng = random.Random(seed)
+    while True:
+        rows = [row(rng) for _ in range(20 * ROWS)]
+        given = tokenizer([a for a, _ in rows])["input_ids"]
+        learned = tokenizer([b for _, b in rows])["input_ids"]
+        encoded = sorted(
+            zip(given, learned, strict=True), key=lambda pair: len(pair[0]) + len(pair[1])
+        )
+        groups = [encoded[i : i + ROWS] for i in range(0, len(encoded), ROWS)]
+        rng.shuffle(groups)
+        for group in groups:
+            width = max(len(a) + len(b) for a, b in group)
+            inputs = torch.full((ROWS, width), tokenizer.pad_token_id)
+            labels = torch.full((ROWS, width), IGNORED)
+            for i, (a, b) in enumerate(group):
+                inputs[i, : len(a) + len(b)] = torch.tensor(a + b)
+                labels[i, len(a) : len(a) + len(b)] = torch.tensor(b)
+            yield inputs, labels
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("hub_artifacts/tiny-copier"))
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    a = parser.parse_args()
+    torch.set_num_threads(a.threads)
+    target = beside_package("hub_artifacts") / "tiny-target"
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(target)
+    is_value = Rows(tokenizer, 0).is_value
+    done = [(s, t) for s in LEGS if (t := finished(a.out, s)) is not None]
+    for stage in LEGS[len(done) :]:
+        torch.manual_seed(stage.seed)
+        begin = a.out if done else target
+        model = LlamaForCausalLM.from_pretrained(begin, dtype=torch.float32)
+        if not done:
+            model = shortened(model, tokenizer)
+        done.append((stage, fit(model, stage, batches(tokenizer, stage.seed), is_value)))
+        ship(model, a.out, tokenizer)
+        told(done, a.out, "scripts/train_tiny_copier.py")
+    return 0
+
+
+def finished(folder: Path, stage: Stage) -> float | None:
+    """Seconds of a leg that the folder's weights have behind them."""
+    file = folder / "training.json"
+    legs = json.loads(file.read_text(encoding="utf-8"))["stages"] if file.exists() else []
+    return next((leg["seconds"] for leg in legs if leg["name"] == stage.name), None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

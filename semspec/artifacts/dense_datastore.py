@@ -1,0 +1,154 @@
+"""A target's states over a corpus, and what followed them: what ``dresd`` drafts from.
+
+store = DenseDatastore.load("embedded/dense-tiny")
+store.check(facts(model))
+neighbours = store.open().nearest(state, 10, 20)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from semspec.artifacts import _binding, _datastore, _manifest, base
+from semspec.artifacts._schema import Schema
+from semspec.datastores import indices
+from semspec.datastores.dense import DenseStore, Projection, open_shards, write_shard
+from semspec.datastores.files import open_arrays
+from semspec.errors import UserError
+from semspec.models import ModelFacts
+from semspec.registry import register
+
+INDEX = "index.safetensors"
+SCHEMA = base.of_schema(
+    {
+        "model": _binding.model_with("layers", "width"),
+        "dims": {"type": "integer", "minimum": 1, "maximum": 4096},
+        "shards": _datastore.SHARDS,
+        "documents": _datastore.COUNT,
+        "responses": {"enum": ["target", "as_is"]},
+        "index": {
+            "type": "object",
+            "required": ["name", "files"],
+            "additionalProperties": False,
+            "properties": {
+                "name": {"enum": list(indices.NAMES)},
+                "files": {  # names and bytes, all of them in one file
+                    "type": "object",
+                    "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 1 << 48},
+                },
+            },
+        },
+    },
+    (
+        *("model", "dims", "shards", "documents", "responses", "index"),
+        *("data", "training", "metrics"),
+    ),
+)
+
+
+@register("artifact", "dense_datastore")
+@dataclass
+class DenseDatastore(_datastore.Datastore):
+    """States of a target over a corpus, found by likeness, with the tokens that followed each.
+
+    ``tensors`` holds ``mean`` and ``deviation`` of the states, and the principal components of what they
+    are standardised to, with their ``centre``.
+    """
+
+    name: str = "dense_datastore"
+
+    kind: ClassVar[str] = "dense_datastore"
+    schema: ClassVar[Schema] = SCHEMA
+    made_by: ClassVar[str] = "python -m semspec.build_datastore kind=dense"
+    tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
+
+    @classmethod
+    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+        width, dims = config["model"]["width"], config["dims"]
+        if dims > width:
+            raise ValueError(f"dims is {dims}, of states of width {width}")
+        row = ((width,), (torch.float32,))
+        return dict.fromkeys(("mean", "deviation", "centre"), row) | {
+            "components": ((dims, width), (torch.float32,))
+        }
+
+    @classmethod
+    def part_names(cls, config: Mapping[str, Any]) -> list[str]:
+        names = _datastore.shard_names(len(config["shards"]))
+        return [*names, INDEX] if config["index"]["files"] else names
+
+    def check_content(self) -> None:
+        if not bool((self.tensors["deviation"] > 0).all()):
+            raise ValueError("deviation is not above 0 everywhere")
+        if self.config["index"]["name"] != "exact" and not self.config["index"]["files"]:
+            raise ValueError("the index has no files")
+
+    def projection(self) -> Projection:
+        arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
+        return Projection(**arrays)
+
+    def open(self, index: bool = False) -> DenseStore:
+        """Maps the shards; ``index`` also reads the index, which native code does not map."""
+        paths = [self.parts[n] for n in self.part_names(self.config) if n != INDEX]
+        shards = open_shards(paths, self.config["dims"])
+        for path, shard, told in zip(paths, shards, self.config["shards"], strict=True):
+            if len(shard) != told:
+                raise UserError(f"{path} has {len(shard):,} entries, not {told:,}")
+        keys = [shard.keys for shard in shards]
+        told = self.config["index"]
+        found: indices.Index = indices.Exact(keys)
+        if index and told["name"] != "exact":
+            found = indices.load(told["name"], self._index_files(), keys, self.parts[INDEX])
+        return DenseStore(shards, self.projection(), found)
+
+    def _index_files(self) -> indices.Files:
+        """Native readers check little: what they are given is hashed first."""
+        path = self.parts[INDEX]
+        manifest = _manifest.read(path.parent)
+        unlike = manifest and _manifest.differences(path.parent, manifest, (path.name,))
+        if unlike:
+            raise UserError(
+                f"{path.parent} is not as it was made ({unlike[0]}): take an intact copy"
+            )
+        sizes = self.config["index"]["files"]
+        mapped = open_arrays(path, {name: ("U8", (size,)) for name, size in sizes.items()})
+        return {name: mapped.array(name) for name in sizes}
+
+    def figures(self) -> Mapping[str, float]:
+        told = self.config["metrics"]
+        names = ("mrr", "recall_at_10", "variance")
+        entries = {"entries": float(sum(self.config["shards"]))}
+        return entries | {n: float(told[n]) for n in names if told.get(n) is not None}
+
+    @classmethod
+    def example(cls) -> Self:
+        path: Path = _datastore.example_folder(cls.kind) / "shard-00000.safetensors"
+        keys = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
+        write_shard(path, keys, np.array([0, 1, 2], np.int32), [5, 6, 7, 8])
+        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
+        config = {
+            "kind": cls.kind,
+            "version": cls.version,
+            "model": _binding.of(model),
+            "dims": 2,
+            "shards": [3],
+            "documents": 1,
+            "responses": "target",
+            "index": {"name": "exact", "files": {}},
+            "data": {"source": "embedded"},
+            "training": {"rows": 3},
+            "metrics": {"mrr": 1.0},
+        }
+        tensors = {
+            "mean": torch.zeros(4),
+            "deviation": torch.ones(4),
+            "centre": torch.zeros(4),
+            "components": torch.eye(2, 4),
+        }
+        return cls(config, tensors, parts={path.name: path})

@@ -1,0 +1,103 @@
+"""An EAGLE-3 head in the published checkpoints' format: names, shapes and types are checked strictly.
+
+``config.json`` and the tensors' names are those of the published heads, so that SGLang and vLLM load the
+folder as well; which target it belongs to is checked when it is loaded beside one (``heads/eagle3.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from semspec.artifacts import _binding, base
+from semspec.artifacts._schema import Schema
+from semspec.artifacts.model import Model
+from semspec.heads.eagle3 import EMBEDDING, Shape, check_maps
+from semspec.registry import register
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+_SIZES = (
+    *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("vocab_size", "draft_vocab_size", "target_hidden_size"),
+)
+
+
+@register("artifact", "eagle3_head")
+@dataclass
+class Eagle3Head(Model):
+    """An EAGLE-3 head: one decoder layer that drafts from the target's low, middle and high states."""
+
+    name: str = "eagle3_head"
+
+    kind: ClassVar[str] = "eagle3_head"
+    architecture: ClassVar[str | None] = ARCHITECTURE
+    schema: ClassVar[Schema] = {
+        "type": "object",
+        "required": ["model_type", "architectures", *_SIZES[:7]],
+        "properties": {
+            "model_type": {"type": "string", "minLength": 1},
+            "architectures": {"const": [ARCHITECTURE]},
+            "num_hidden_layers": {"const": 1},
+            **{
+                name: {"type": "integer", "minimum": 1, "maximum": _binding.LARGEST}
+                for name in _SIZES
+            },
+        },
+    }
+    made_by: ClassVar[str] = "scripts/train_eagle3.py"
+    tags: ClassVar[tuple[str, ...]] = ("eagle3", "draft-head")
+
+    @classmethod
+    def own_tensors(cls, folder: Path, layout: base.Layout) -> dict[str, Tensor]:
+        """Embedding and maps may be left out of a published head; everything else has to be there."""
+        config = cls.own_config(folder)
+        there = base.tensor_names(folder / base.TENSORS)
+        mapped = bool({"d2t", "t2d"} & there) or config["draft_vocab_size"] != config["vocab_size"]
+        return base.read_tensors(folder, _shape(config).layout(EMBEDDING in there, mapped))
+
+    def summary(self) -> str:
+        told = self.config
+        return (
+            f"EAGLE-3 head of width {told['hidden_size']}, {told['draft_vocab_size']} of"
+            f" {told['vocab_size']} tokens can be drafted."
+        )
+
+    def check_content(self) -> None:
+        if "d2t" in self.tensors:
+            check_maps(self.tensors["d2t"], self.tensors["t2d"])
+
+    @classmethod
+    def example(cls) -> Self:
+        sizes = dict(zip(_SIZES[:7], (4, 6, 2, 1, 2, 8, 3), strict=True))
+        config = {"model_type": "llama", "architectures": [ARCHITECTURE], **sizes}
+        made: dict[str, Tensor] = {}
+        for name, (shape, _) in _shape(config).layout(embedding=False, mapped=False).items():
+            made[name] = torch.linspace(-1, 1, max(1, torch.Size(shape).numel())).reshape(shape)
+        own = torch.tensor([1, 4, 6])
+        made["d2t"], made["t2d"] = own - torch.arange(3), torch.zeros(8, dtype=torch.bool)
+        made["t2d"][own] = True
+        return cls(config, made)
+
+
+def _shape(config: Mapping[str, Any]) -> Shape:
+    """What of a head's shape its own config says; the rest is the target's."""
+    width = config["hidden_size"]
+    return Shape(
+        width=width,
+        target_width=config.get("target_hidden_size", width),
+        inner=config["intermediate_size"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        head_dim=config["head_dim"],
+        eps=0.0,
+        vocabulary=config["vocab_size"],
+        draft_vocabulary=config["draft_vocab_size"],
+        layers=(0, 0, 0),
+        frequencies=torch.empty(0),
+        rope_scale=1.0,
+    )

@@ -1,0 +1,66 @@
+"""Medusa heads with the published checkpoints' names, checked strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from semspec.artifacts import _binding, base
+from semspec.artifacts._schema import Schema
+from semspec.artifacts.model import Model
+from semspec.heads.medusa import Shape, config_of
+from semspec.registry import register
+
+ARCHITECTURE = "MedusaModel"
+_MANY = {"type": "integer", "minimum": 1, "maximum": 64}
+_SIZE = {"type": "integer", "minimum": 1, "maximum": _binding.LARGEST}
+
+
+@register("artifact", "medusa_head")
+@dataclass
+class MedusaHead(Model):
+    """Medusa heads: each guesses one of the next tokens from the target's last hidden state."""
+
+    name: str = "medusa_head"
+
+    kind: ClassVar[str] = "medusa_head"
+    architecture: ClassVar[str | None] = ARCHITECTURE
+    schema: ClassVar[Schema] = {
+        "type": "object",
+        "required": ["architectures", "medusa_num_heads", "medusa_num_layers", "hidden_size", "vocab_size"],
+        "properties": {
+            "model_type": {"type": "string", "minLength": 1},
+            "architectures": {"const": [ARCHITECTURE]},
+            **dict.fromkeys(("medusa_num_heads", "medusa_num_layers"), _MANY),
+            **dict.fromkeys(("hidden_size", "vocab_size"), _SIZE),
+        },
+    }  # fmt: skip
+    made_by: ClassVar[str] = "scripts/train_medusa.py"
+    tags: ClassVar[tuple[str, ...]] = ("medusa", "draft-head")
+
+    @classmethod
+    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+        names = ("medusa_num_heads", "medusa_num_layers", "hidden_size", "vocab_size")
+        return Shape(*(config[name] for name in names)).layout()
+
+    @classmethod
+    def own_tensors(cls, folder: Path, layout: base.Layout) -> dict[str, Tensor]:
+        return base.read_tensors(folder, layout)
+
+    def summary(self) -> str:
+        told = self.config
+        return (
+            f"{told['medusa_num_heads']} Medusa heads of {told['medusa_num_layers']} block(s), for a"
+            f" target of width {told['hidden_size']}."
+        )
+
+    @classmethod
+    def example(cls) -> Self:
+        shape = Shape(heads=2, blocks=1, width=4, vocabulary=6)
+        made = {n: torch.linspace(-1, 1, torch.Size(s).numel()).reshape(s) for n, (s, _) in shape.layout().items()}  # fmt: skip
+        return cls(config_of(shape, "owner/model"), made)

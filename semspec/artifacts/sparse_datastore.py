@@ -1,0 +1,81 @@
+"""A corpus as a suffix array: what ``rest`` and ``suffix`` copy from.
+
+store = SparseDatastore.load("embedded/sparse-tiny")
+store.check(facts(model))
+matches = store.open().longest(context.tokens, 16, 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from semspec.artifacts import _binding, _datastore, base
+from semspec.artifacts._schema import Schema
+from semspec.datastores.sparse import SparseStore, write_shard
+from semspec.errors import UserError
+from semspec.models import ModelFacts
+from semspec.registry import register
+
+SCHEMA = base.of_schema(
+    {
+        "model": _binding.MODEL,
+        "depth": {"type": "integer", "minimum": 1, "maximum": 4096},
+        "shards": _datastore.SHARDS,
+        "documents": _datastore.COUNT,
+        "responses": {"enum": ["target", "as_is"]},
+    },
+    ("model", "depth", "shards", "documents", "responses", "data"),
+)
+
+
+@register("artifact", "sparse_datastore")
+@dataclass
+class SparseDatastore(_datastore.Datastore):
+    """A corpus in a model's tokens, sorted so that the longest match of a text's end is found at once."""
+
+    name: str = "sparse_datastore"
+
+    kind: ClassVar[str] = "sparse_datastore"
+    schema: ClassVar[Schema] = SCHEMA
+    made_by: ClassVar[str] = "python -m semspec.build_datastore kind=sparse"
+    tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
+
+    @classmethod
+    def part_names(cls, config: Mapping[str, Any]) -> list[str]:
+        return _datastore.shard_names(len(config["shards"]))
+
+    def open(self) -> SparseStore:
+        names = self.part_names(self.config)
+        store = SparseStore.open([self.parts[name] for name in names], self.config["depth"])
+        for name, shard, told in zip(names, store.shards, self.config["shards"], strict=True):
+            if len(shard) != told:
+                raise UserError(f"{self.parts[name]} has {len(shard):,} tokens, not {told:,}")
+        return store
+
+    def figures(self) -> Mapping[str, float]:
+        return {"tokens": float(sum(self.config["shards"]))}
+
+    @classmethod
+    def example(cls) -> Self:
+        path = _datastore.example_folder(cls.kind) / "shard-00000.safetensors"
+        count = write_shard(path, [[1, 2, 3, 1, 2, 4], [2, 3]], 8)
+        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
+        config = {
+            "kind": cls.kind,
+            "version": cls.version,
+            "model": bound_to(model),
+            "depth": 8,
+            "shards": [count],
+            "documents": 2,
+            "responses": "as_is",
+            "data": {"source": "embedded"},
+        }
+        return cls(config, parts={path.name: path})
+
+
+def bound_to(model: ModelFacts) -> dict[str, Any]:
+    """Tokens can be copied whatever the layers: another model of the same tokenizer is a mismatch, no more."""
+    told = _binding.of(model)
+    return {name: told[name] for name in told if name not in ("layers", "width")}

@@ -1,0 +1,114 @@
+"""From a corpus to a datastore's folder; each stage goes on where a kill left off.
+
+config.json               what all of it depends on
+documents/                stage 1, see ``corpus``
+fit-*.safetensors         dense: states of documents that the projection is fitted to
+projection.safetensors    dense: the projection
+shard-*.safetensors       what drafters will map
+index.safetensors         dense: the index, where there is one
+
+Memory is bounded by a group of documents and a shard, except that ScaNN holds all keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from semspec.artifacts._datastore import Datastore, shard_names
+from semspec.artifacts.sparse_datastore import SparseDatastore, bound_to
+from semspec.datastores import sparse
+from semspec.datastores.build_dense import build_dense
+from semspec.datastores.corpus import Documents, collect
+from semspec.datastores.settings import ALL, Options, described
+from semspec.digest import difference
+from semspec.errors import UserError
+from semspec.files import read_json, told_in_one_line, write_json
+from semspec.lock import FolderLock
+from semspec.models import ModelFacts, facts
+from semspec.probes.progress import Steps
+from semspec.probes.settings import ProbeConfig
+from semspec.probes.sources import commit_of
+from semspec.text import Text
+
+LEAD = 16  # tokens of a prompt that stand before its answer: what REST's first match may look at
+
+
+def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore, Path]:
+    """Builds and saves a datastore."""
+    model = config.model.path.rstrip("/").rpartition("/")[2]
+    folder = Path(config.folder or f"runs/{options.kind}-{model}")
+    out = Path(options.out) if options.out else folder / "datastore"
+    with told_in_one_line(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(folder)
+        try:
+            text = Text(str(config.model.fetch()))
+            bound = facts(config.model, text.fingerprint)
+            _begin(config, options, bound, folder)
+            total = None if config.problems == ALL else config.problems
+            with steps.stage("documents", total) as tell:
+                documents = collect(config, options, text, folder, tell.to)
+            build = _sparse if options.kind == "sparse" else build_dense
+            made = build(config, options, bound, documents, folder, steps)
+            with steps.stage("saving", None):
+                made.save(out)
+        finally:
+            lock.release()
+    return made, out
+
+
+def _begin(config: ProbeConfig, options: Options, model: ModelFacts, folder: Path) -> None:
+    stored = read_json(folder / "config.json")
+    if config.source == "hub" and config.revision is None:  # a branch may move: what is read stays
+        config.revision = stored["revision"] if stored else commit_of(config)
+    wanted = config.sampled() | {"facts": asdict(model), "options": options.made_from()}
+    if stored is None:
+        write_json(folder / "config.json", wanted)
+    elif unlike := difference(stored, wanted):
+        raise UserError(f"{folder} was begun with other options ({unlike}): give another folder=")
+
+
+def _sparse(
+    config: ProbeConfig,
+    options: Options,
+    model: ModelFacts,
+    documents: Documents,
+    folder: Path,
+    steps: Steps,
+) -> Datastore:
+    told = documents.told
+    assert told is not None
+    counts: list[int] = []
+    with steps.stage("sorting", told["tokens"]) as tell:
+        for part in _parts(documents, options.shard):
+            path = folder / f"shard-{len(counts):05d}.safetensors"
+            counts.append(sum(len(tokens) + 1 for tokens in part))
+            if not path.exists():
+                sparse.write_shard(path, part, options.depth)
+            tell.by(counts[-1])
+    config_of = described(SparseDatastore, config, options, told) | {
+        "model": bound_to(model),
+        "depth": options.depth,
+        "shards": counts,
+    }
+    return SparseDatastore(config_of, parts={n: folder / n for n in shard_names(len(counts))})
+
+
+def _parts(documents: Documents, size: int) -> Iterator[list[list[int]]]:
+    """The documents of each shard; one that is longer than a shard is cut."""
+    part: list[list[int]] = []
+    filled = 0
+    for group in documents.groups():
+        for tokens, given in group:
+            own = tokens[max(0, given - LEAD) :]
+            for start in range(0, len(own), size - 1):
+                piece = own[start : start + size - 1]
+                if filled + len(piece) + 1 > size:
+                    yield part
+                    part, filled = [], 0
+                part.append(piece)
+                filled += len(piece) + 1
+    if part:
+        yield part

@@ -1,0 +1,108 @@
+"""Arrays of a safetensors file that stay where they are: mapped, not read.
+
+A header is read with suspicion, and nothing else of the file: one of many gigabytes opens at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from semspec.errors import UserError, first_line
+from semspec.files import _write_all, replacing
+
+LARGEST_HEADER = 2**16  # bytes; ours name a few arrays
+TYPES: Mapping[str, np.dtype[Any]] = {
+    name: np.dtype(told)
+    for name, told in (("U8", "u1"), ("I32", "<i4"), ("I64", "<i8"), ("F16", "<f2"), ("F32", "<f4"))
+}
+Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Name -> type and shape; -1 is any length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A file in memory as far as it is looked at, and where its arrays are."""
+
+    path: Path
+    map: mmap.mmap
+    places: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], int]]  # and the first byte
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Read only; pages are fetched when they are looked at."""
+        dtype, shape, start = self.places[name]
+        count = math.prod(shape)
+        found = np.frombuffer(self.map, dtype, count, start) if count else np.zeros(0, dtype)
+        return found.reshape(shape)
+
+    def start(self, name: str) -> int:
+        return self.places[name][2]
+
+
+def open_arrays(path: Path, wanted: Shapes) -> Mapped:
+    """Exactly the arrays that are wanted, or a UserError."""
+    assert sys.byteorder == "little", "files are little endian"
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= LARGEST_HEADER or 8 + length > size:
+                raise ValueError(f"its header claims {length:,} bytes")
+            header = json.loads(file.read(length))
+            places = _places(header, wanted, 8 + length, size)
+            opened = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing: take an intact copy of the datastore") from error
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(
+            f"{path} is damaged or cut off ({first_line(error)[:200]}): take an intact copy of the"
+            " datastore"
+        ) from error
+    return Mapped(path, opened, places)
+
+
+def _places(
+    header: Any, wanted: Shapes, base: int, size: int
+) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    names = set(header) - {"__metadata__"}
+    if names != set(wanted):
+        raise ValueError(f"it holds {ascii(sorted(names))[:80]}, not {sorted(wanted)}")
+    places, taken = {}, 0
+    for name, (kind, shape) in wanted.items():
+        entry = header[name]
+        found, (start, end) = entry["shape"], entry["data_offsets"]
+        numbers = [*found, start, end]
+        if any(type(n) is not int or not 0 <= n < 1 << 48 for n in numbers):
+            raise ValueError(f"{name} has sizes that are none")
+        alike = len(found) == len(shape) and all(
+            w in (-1, f) for f, w in zip(found, shape, strict=True)
+        )
+        if entry["dtype"] != kind or not alike:
+            raise ValueError(f"{name} is {str(entry['dtype'])[:8]} {found[:4]}, not {kind} {list(shape)}")  # fmt: skip
+        if end - start != math.prod(found) * TYPES[kind].itemsize:
+            raise ValueError(f"{name} has {end - start:,} bytes, which is not its shape's size")
+        if base + end > size:
+            raise ValueError(f"{name} ends behind the file's end")
+        places[name] = (TYPES[kind], tuple(found), base + start)
+        taken += end - start
+    if base + taken != size:
+        raise ValueError(f"it has {size:,} bytes, not {base + taken:,}")
+    return places
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Writes the file whole, or leaves what was there."""
+    with replacing(path) as fd:
+        _write_all(fd, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))

@@ -1,0 +1,232 @@
+"""Indices over unit keys: exact, ScaNN (fast), and faiss (small).
+
+Each is built from the shards' keys, kept as bytes by the name of a file (``files``), and made of them again. ScaNN
+and faiss are optional; their own readers are native code, which is given nothing but a manifest's files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semspec.errors import UserError, first_line
+
+Keys = Sequence[NDArray[np.float16]]  # of each shard [n, dims]
+Floats = NDArray[np.float32]
+Found = tuple[
+    NDArray[np.int64], Floats
+]  # entries [queries, count] and their cosines; entry -1: none
+Files = Mapping[str, NDArray[np.uint8]]
+NAMES = ("scann", "faiss", "exact")
+CHUNK = 1 << 18  # keys that are compared at a time
+WANTED_BY_SCANN = 20_000  # entries from which on a tree pays
+SAMPLE = 250_000  # keys that quantisers are trained on
+SCANN_FILES = frozenset(
+    {
+        *("ah_codebook.pb", "bfloat16_dataset.npy", "datapoint_to_token.npy", "hashed_dataset.npy"),
+        *("scann_assets.pbtxt", "scann_config.pb", "serialized_partitioner.pb"),
+    }
+)
+
+
+class Index(Protocol):
+    def search(self, queries: Floats, count: int) -> Found:
+        """The nearest entries of each query, the nearest first."""
+        ...
+
+
+class Exact:
+    """Compares all keys, a part of them at a time."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+
+    def search(self, queries: Floats, count: int) -> Found:
+        entries = np.zeros((len(queries), 0), np.int64)
+        cosines = np.zeros((len(queries), 0), np.float32)
+        start = 0
+        for shard in self.keys:
+            for at in range(0, len(shard), CHUNK):
+                part = shard[at : at + CHUNK].astype(np.float32)
+                alike = queries @ part.T
+                own = np.broadcast_to(np.arange(start + at, start + at + len(part)), alike.shape)
+                entries = np.concatenate([entries, own], 1)
+                cosines = np.concatenate([cosines, alike], 1)
+                entries, cosines = _best(entries, cosines, count)
+            start += len(shard)
+        return entries, cosines
+
+
+def _best(entries: NDArray[np.int64], cosines: Floats, count: int) -> Found:
+    if cosines.shape[1] > count:
+        kept = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
+        entries = np.take_along_axis(entries, kept, 1)
+        cosines = np.take_along_axis(cosines, kept, 1)
+    order = np.lexsort((entries, -cosines), axis=1)
+    return np.take_along_axis(entries, order, 1), np.take_along_axis(cosines, order, 1)
+
+
+class Scann:
+    """A tree over the keys, quantised anisotropically, and the best reordered by bf16 (Guo et al. 2020)."""
+
+    def __init__(self, searcher: Any) -> None:
+        self.searcher = searcher
+
+    def search(self, queries: Floats, count: int) -> Found:
+        if len(queries) == 1:
+            entries, cosines = self.searcher.search(queries[0], final_num_neighbors=count)
+            entries, cosines = entries[None], cosines[None]
+        else:
+            entries, cosines = self.searcher.search_batched(queries, final_num_neighbors=count)
+        return entries.astype(np.int64), cosines
+
+    @staticmethod
+    def build(keys: Keys, leaves: int, searched: int, reordered: int) -> Files:
+        module = _imported("scann")
+        count, dims = _counted(keys), keys[0].shape[1]
+        # ScaNN holds all keys in memory, twice while it is built
+        _check_memory(3 * 4 * count * dims)
+        held = np.concatenate([shard.astype(np.float32) for shard in keys])
+        bf16 = module.scann_ops_pybind.scann_builder.ReorderType.BFLOAT16
+        searcher = (
+            module.scann_ops_pybind.builder(held, 10, "dot_product")
+            .tree(leaves, searched, training_sample_size=min(count, SAMPLE))
+            .score_ah(
+                2, anisotropic_quantization_threshold=0.2, training_sample_size=min(count, SAMPLE)
+            )
+            .reorder(min(reordered, count), quantize=bf16)
+            .build()
+        )
+        with tempfile.TemporaryDirectory() as folder:  # its path is absolute, as ScaNN wants it
+            searcher.serialize(folder, relative_path=True)
+            return {f.name: np.fromfile(f, np.uint8) for f in sorted(Path(folder).iterdir())}
+
+    @classmethod
+    def load(cls, files: Files) -> Scann:
+        """ScaNN reads a folder, and more of it than it wrote; this one holds what it wrote and nothing else."""
+        module = _imported("scann")
+        if set(files) != SCANN_FILES:
+            raise ValueError("it is no index of ScaNN's")
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in files.items():
+                data.tofile(Path(folder) / name)
+            return cls(module.scann_ops_pybind.load_searcher(folder))
+
+
+class Faiss:
+    """Lists of keys by their nearest centre, each a few bytes; the best are compared again, exactly."""
+
+    AGAIN = 8  # so many times more are compared again than are wanted
+
+    def __init__(self, index: Any, keys: Keys) -> None:
+        self.index, self.keys = index, keys
+        self._starts = np.cumsum([0, *map(len, keys)])
+
+    def search(self, queries: Floats, count: int) -> Found:
+        _, entries = self.index.search(np.ascontiguousarray(queries), self.AGAIN * count)
+        at = np.clip(np.searchsorted(self._starts, entries, "right") - 1, 0, len(self.keys) - 1)
+        cosines = np.full(entries.shape, -np.inf, np.float32)
+        for number, query in enumerate(queries):
+            for shard in np.unique(at[number]):
+                own = (at[number] == shard) & (entries[number] >= 0)
+                rows = self.keys[shard][entries[number][own] - self._starts[shard]]
+                cosines[number, own] = rows.astype(np.float32) @ query
+        return _best(entries.astype(np.int64), cosines, count)
+
+    @staticmethod
+    def build(keys: Keys, leaves: int, searched: int) -> Files:
+        module = _imported("faiss")
+        count, dims = _counted(keys), keys[0].shape[1]
+        rng = np.random.default_rng(0)
+        share = min(1.0, SAMPLE / count)
+        sample = [
+            k[np.sort(rng.permutation(len(k))[: max(1, round(share * len(k)))])] for k in keys
+        ]
+        # half a byte a dimension, which trains in no time; product codes of that size take minutes
+        index = module.index_factory(dims, f"IVF{leaves},SQ4", module.METRIC_INNER_PRODUCT)
+        index.train(np.concatenate(sample).astype(np.float32))
+        for shard in keys:
+            for at in range(0, len(shard), CHUNK):
+                index.add(shard[at : at + CHUNK].astype(np.float32))
+        index.nprobe = min(searched, leaves)
+        return {"index": module.serialize_index(index)}
+
+    @classmethod
+    def load(cls, files: Files, keys: Keys) -> Faiss:
+        module = _imported("faiss")
+        if set(files) != {"index"}:
+            raise ValueError("it is no index of faiss")
+        index = module.deserialize_index(np.array(files["index"]))
+        if index.d != keys[0].shape[1] or index.ntotal != _counted(keys):
+            raise ValueError("its index is of other keys")
+        return cls(index, keys)
+
+
+def suited(entries: int) -> str:
+    """What ``index=auto`` is."""
+    return "scann" if entries >= WANTED_BY_SCANN else "exact"
+
+
+def build(name: str, keys: Keys, leaves: int = 0, searched: int = 0, reordered: int = 200) -> Files:
+    """The index's files; leaves 0: about the root of the entries, searched 0: what finds 0.95 and more."""
+    count = _counted(keys)
+    leaves = leaves or max(1, round(count**0.5))
+    searched = searched or max(1, min(leaves, leaves // 20 + 20))
+    if name == "exact":
+        return {}
+    if count < 1000:
+        raise UserError(f"index={name} wants 1,000 entries, these are {count:,}: use index=exact")
+    if name == "scann":
+        return Scann.build(keys, leaves, searched, reordered)
+    return Faiss.build(keys, leaves, searched)
+
+
+def load(name: str, files: Files, keys: Keys, where: Path) -> Index:
+    if name == "exact":
+        return Exact(keys)
+    with _native(where):
+        return Scann.load(files) if name == "scann" else Faiss.load(files, keys)
+
+
+@contextlib.contextmanager
+def _native(where: Path) -> Iterator[None]:
+    """Whatever native code says of a damaged file, in one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, TypeError, RuntimeError, OSError, MemoryError) as error:
+        raise UserError(
+            f"{where} cannot be read as an index ({first_line(error)[:200]}): take an intact copy of"
+            " the datastore"
+        ) from error
+
+
+def _imported(name: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError as error:
+        raise UserError(
+            f"index={name} needs {name}, which cannot be imported ({first_line(error)[:100]}): run pip"
+            " install 'semspec[datastores]', or use index=exact"
+        ) from error
+
+
+def _counted(keys: Keys) -> int:
+    return sum(map(len, keys))
+
+
+def _check_memory(needed: int) -> None:
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > free:
+        raise UserError(
+            f"index=scann needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free: use"
+            " index=faiss"
+        )

@@ -1,0 +1,182 @@
+"""A sparse datastore: where in a corpus a text's last tokens stood, and what followed there.
+
+The text of a shard is kept backwards: the longest suffix of a context is then the longest prefix of what is
+looked for, and one binary search finds it. Tokens are four bytes each, the most significant first, so
+that bytes are ordered as tokens are and a step of the search compares bytes of the mapped file.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semspec.datastores.files import Mapped, Shapes, open_arrays, write_arrays
+from semspec.datastores.suffixes import sorted_suffixes
+from semspec.errors import UserError
+
+END = -1  # no token: the end of a document
+SHAPES: Shapes = {"tokens": ("U8", (-1, 4)), "suffixes": ("I32", (-1,))}
+Tokens = NDArray[np.int64]
+
+
+def backwards(documents: Iterable[Sequence[int]]) -> NDArray[np.uint32]:
+    """The text of a shard: documents behind marks of their ends, and all of it backwards."""
+    parts = [np.asarray([END, *document], np.int64) for document in documents]
+    text = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    if len(text) and (text.min() < END or text.max() >= 2**31):
+        raise ValueError("a token is not from 0 to 2^31 - 1")
+    return text[::-1].astype(np.int32).view(np.uint32)
+
+
+def write_shard(path: Path, documents: Iterable[Sequence[int]], depth: int) -> int:
+    """Sorts the documents' tokens and writes the shard; how many places it has."""
+    text = backwards(documents)
+    order = sorted_suffixes(text, depth)
+    tokens = text.astype(">u4").view(np.uint8).reshape(-1, 4)
+    write_arrays(path, {"tokens": tokens, "suffixes": order})
+    return len(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Places of one shard before which the context's last ``length`` tokens stand."""
+
+    length: int
+    shard: Shard
+    first: int  # of the sorted suffixes
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.first
+
+
+class Shard:
+    """A mapped file."""
+
+    def __init__(self, mapped: Mapped) -> None:
+        self._map: mmap.mmap = mapped.map
+        self._start = mapped.start("tokens")
+        self._tokens = mapped.array("tokens").reshape(-1).view(">u4")
+        self._order = mapped.array("suffixes")
+        if len(self._tokens) != len(self._order):
+            raise UserError(
+                f"{mapped.path} has not as many suffixes as tokens: take an intact copy"
+            )
+        self._places = self._order.data  # an item of it costs less than numpy's
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def _key(self, rank: int, size: int) -> bytes:
+        at = self._start + 4 * self._places[rank]
+        return self._map[at : at + size]
+
+    def longest(self, wanted: bytes, least: int) -> Match | None:
+        """The longest prefix of ``wanted``, of at least ``least`` tokens, with all its places."""
+        low, high, size = 0, len(self._places), len(wanted)
+        places, text, start = self._places, self._map, self._start
+        while low < high:
+            middle = (low + high) >> 1
+            at = start + 4 * places[middle]
+            if text[at : at + size] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        around = [rank for rank in (low - 1, low) if 0 <= rank < len(places)]
+        # what shares most with it stands beside where it would stand
+        length = max((_shared(self._key(rank, size), wanted) for rank in around), default=0)
+        if length < max(least, 1):
+            return None
+        prefix = wanted[: 4 * length]
+        return Match(length, self, self._first(prefix, low), self._behind(prefix, low))
+
+    def _first(self, prefix: bytes, near: int) -> int:
+        """The first suffix that begins with it; all from there to ``near`` do."""
+        step, size = 1, len(prefix)
+        low, high = near, near
+        while high > 0 and self._key(max(0, high - step), size) == prefix:
+            high = max(0, high - step)
+            step *= 2
+        low = max(0, high - step)
+        while low < high:
+            middle = (low + high) >> 1
+            if self._key(middle, size) == prefix:
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+    def _behind(self, prefix: bytes, near: int) -> int:
+        """Behind the last suffix that begins with it; all from ``near`` on do."""
+        step, size, count = 1, len(prefix), len(self._places)
+        low = near
+        while low < count and self._key(min(count, low + step) - 1, size) == prefix:
+            low = min(count, low + step)
+            step *= 2
+        high = min(count, low + step)
+        while low < high:
+            middle = (low + high) >> 1
+            if self._key(middle, size) == prefix:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def following(self, match: Match, length: int, most: int) -> Tokens:
+        """What followed [places, length]; of very many places evenly chosen ones. END: nothing more."""
+        ranks = np.arange(match.first, match.end)
+        if len(ranks) > most:
+            ranks = ranks[np.linspace(0, len(ranks) - 1, most).astype(np.int64)]
+        at = self._order[ranks].astype(np.int64)[:, None] - np.arange(1, length + 1)
+        found: Tokens = self._tokens.take(np.clip(at, 0, len(self._tokens) - 1)).astype(np.int64)
+        over = (found == 0xFFFFFFFF) | (at < 0)
+        found[np.logical_or.accumulate(over, axis=1)] = END
+        return found
+
+
+def _shared(key: bytes, wanted: bytes) -> int:
+    """Tokens that both begin with."""
+    if key == wanted:
+        return len(wanted) // 4
+    return next(i for i in range(len(wanted)) if key[i : i + 1] != wanted[i : i + 1]) // 4
+
+
+class SparseStore:
+    """The shards of a datastore."""
+
+    def __init__(self, shards: Sequence[Shard], depth: int) -> None:
+        self.shards, self.depth = list(shards), depth
+
+    @classmethod
+    def open(cls, paths: Sequence[Path], depth: int) -> SparseStore:
+        """Maps the files; nothing is read but headers."""
+        return cls([Shard(open_arrays(path, SHAPES)) for path in paths], depth)
+
+    def longest(self, context: Sequence[int], longest: int, shortest: int = 1) -> list[Match]:
+        """The longest suffix of the context that stands in the corpus; the shards that hold it."""
+        longest = min(longest, self.depth, len(context))
+        last = context[len(context) - longest :]
+        wanted = np.array(last[::-1], ">i4").tobytes()
+        found: list[Match] = []
+        for shard in self.shards:
+            match = shard.longest(wanted, found[0].length if found else shortest)
+            if match is not None:
+                if found and match.length > found[0].length:
+                    found.clear()
+                found.append(match)
+        return found
+
+    def following(self, matches: Sequence[Match], length: int, most: int) -> Tokens:
+        """What followed in all shards, each by its share of the places."""
+        places = sum(match.count for match in matches)
+        parts = [
+            match.shard.following(match, length, max(1, most * match.count // places))
+            for match in matches
+        ]
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]

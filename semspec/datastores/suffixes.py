@@ -1,0 +1,76 @@
+"""A suffix array over tokens of any vocabulary, sorted as deep as anybody looks.
+
+Prefix doubling (Manber and Myers 1993): suffixes that are sorted by their first h tokens are sorted by 2h
+once each is paired with the rank of the suffix h tokens behind it. Only groups that are still tied
+are sorted again (Larsson and Sadakane 2007), and none deeper than ``depth``: a match is never longer.
+Ties that are left stand in the order of their places, so that the same text gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+LARGEST = 2**31 - 2  # tokens: places are int32
+BYTES = 60  # of memory for a token while it is sorted, at the peak
+
+
+def sorted_suffixes(text: NDArray[np.uint32], depth: int) -> NDArray[np.int32]:
+    """The places of ``text`` in the order of what stands there, as far as ``depth`` tokens."""
+    count = len(text)
+    assert count <= LARGEST and depth >= 1
+    # 0 is the end of the text; the mark of a document's end, 2^32 - 1, stands behind all tokens
+    own = np.minimum(text, np.uint32(2**31)) + np.uint32(1)
+    keys = own.astype(np.uint64)
+    keys <<= np.uint64(32)
+    if depth > 1 and count:
+        keys[:-1] |= own[1:]
+    del own
+    order = np.argsort(keys).astype(np.int32)
+    keys = keys[order]
+    rank, tied = _ranks(order, keys)
+    del keys
+    sorted_by = 2
+    while sorted_by < depth and len(tied):
+        places = order[tied]
+        behind = places.astype(np.int64) + sorted_by
+        pairs = rank[places].astype(np.int64) << 32
+        inside = behind < count
+        # the end of the text is before everything: 0, and ranks count from 1
+        pairs[inside] |= rank[behind[inside]].astype(np.int64) + 1
+        del behind, inside
+        again = np.argsort(pairs)
+        order[tied] = places[again]
+        tied = _refine(order, rank, tied, pairs[again])
+        sorted_by *= 2
+    if len(tied):
+        last = (rank[order[tied]].astype(np.int64) << 32) | order[tied]
+        last.sort()
+        order[tied] = (last & 0xFFFFFFFF).astype(np.int32)
+    return order
+
+
+def _ranks(
+    order: NDArray[np.int32], keys: NDArray[np.uint64]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Each suffix's rank, the place of its group's first one; and which places in order are tied."""
+    count = len(order)
+    first = np.ones(count + 1, bool)  # of a group; one behind the end
+    np.not_equal(keys[1:], keys[:-1], out=first[1:-1])
+    rank = np.empty(count, np.int32)
+    starts = np.where(first[:-1], np.arange(count, dtype=np.int32), np.int32(0))
+    rank[order] = np.maximum.accumulate(starts) if count else starts
+    return rank, np.flatnonzero(~(first[:-1] & first[1:]))
+
+
+def _refine(
+    order: NDArray[np.int32],
+    rank: NDArray[np.int32],
+    tied: NDArray[np.int64],
+    pairs: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    first = np.ones(len(tied) + 1, bool)
+    np.not_equal(pairs[1:], pairs[:-1], out=first[1:-1])
+    starts = np.where(first[:-1], tied, 0)
+    rank[order[tied]] = np.maximum.accumulate(starts)
+    return tied[~(first[:-1] & first[1:])]

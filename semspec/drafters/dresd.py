@@ -1,0 +1,116 @@
+"""DReSD: what the target wrote in a corpus where its state was most like the last one (Gritta et al. 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semspec.artifacts.dense_datastore import DenseDatastore
+from semspec.datastores.dense import DenseStore
+from semspec.drafters import _corpus
+from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.errors import UserError
+from semspec.models import ModelFacts
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.types import Answer, Context, Draft, Query, Read, Role, Room, Seen, What
+
+LAST = Read(What.HIDDEN, layers=(-1,))  # what the language model's head reads
+SHAPES = {True: (3, 20), False: (10, 10)}  # greedy: drafts, and tokens in each (section 5.5)
+
+
+@register("drafter", "dresd")
+@dataclass(frozen=True, kw_only=True)
+class Dresd(DrafterBase):
+    """Drafts what followed the target's most similar states in a corpus."""
+
+    datastore: str = "embedded/dense-tiny"
+    drafts: int = 0  # that are sent as one tree; 0: 10, or 3 at temperature 0
+    longest: int = 0  # tokens in a draft; 0: 10, or 20 at temperature 0
+    neighbours: int = 32  # that are asked for; those that began otherwise are dropped
+    allow_mismatch: bool = False
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
+
+    def __post_init__(self) -> None:
+        if min(self.drafts, self.longest) < 0 or self.neighbours < 1:
+            raise UserError(
+                f"drafts={self.drafts}, longest={self.longest}, neighbours={self.neighbours}: the first"
+                " two are 0 (as the paper has them) or more, neighbours at least 1"
+            )
+
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit."""
+        return self.longest or max(length for _, length in SHAPES.values())
+
+    def bind(self, models: Mapping[Role, ModelFacts]) -> Dresd:
+        found = _corpus.load(DenseDatastore, self.datastore, models, self.allow_mismatch)
+        options = {f.name: getattr(self, f.name) for f in fields(Dresd)}
+        return _Bound(**options, store=found.open(index=True))
+
+    def open(self, kit: Kit) -> DresdSession:
+        raise AssertionError("bind() comes first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bound(Dresd):
+    store: DenseStore
+
+    def open(self, kit: Kit) -> DresdSession:
+        return DresdSession(self, self.store, kit)
+
+
+class DresdSession(DraftSessionBase):
+    """The pass that wrote the text's last token began from the state that is looked up.
+
+    So the token is known when its state is, and neighbours that did not go on with it are dropped
+    (section 3.1).
+    """
+
+    watches = (LAST,)
+
+    def __init__(self, options: Dresd, store: DenseStore, kit: Kit) -> None:
+        self.options, self.store, self.kit = options, store, kit
+        self._states: dict[int, NDArray[np.float32]] = {}  # the newest two, by position
+
+    def see(self, seen: Seen) -> None:
+        """The last row may be the last token's own, where the target wrote what was drafted."""
+        newest = range(max(0, seen.count - 2), seen.count)
+        rows = seen.values[LAST][newest.start : newest.stop, 0].float().numpy(force=True)
+        self._states = {seen.start + at: row for at, row in zip(newest, rows, strict=True)}
+
+    def _catch_up(self, context: Context) -> Plan[None]:
+        """The prompt's state before its last token comes with the pass that the prompt needs anyway."""
+        wanted = len(context) - 2
+        if wanted in self._states:
+            return
+        answer: Answer = yield Query(
+            "target", context, self.kit.sampling, self.kit.rng, reads=(LAST,), rows_from=wanted
+        )
+        self.see(Seen(wanted, 1, answer.values))
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        kit, options = self.kit, self.options
+        if len(context) < 2:
+            return Draft(found="none")
+        yield from self._catch_up(context)
+        drafts, longest = SHAPES[kit.sampling.greedy]
+        drafts, longest = options.drafts or drafts, options.longest or longest
+        length = longest if kit.trees else max(room.limit, 1)
+        token = context.tokens[-1]
+        near = self.store.nearest(self._states[len(context) - 2], options.neighbours, 1 + length)
+        sharing = [n for n in near if n.following[:1] == [token] and len(n.following) > 1]
+        proposal = Proposal(kit, room, found="semantic" if sharing else "none")
+        if sharing:
+            proposal.grade = min(9, max(0, int(10 * sharing[0].cosine)))
+        different = dict.fromkeys(tuple(n.following[1:]) for n in sharing)  # the nearest first
+        for rank, run in enumerate(list(different)[:drafts]):
+            tokens = copied(kit, room, run, 0, longest)
+            proposal.extend(ROOT, tokens, "branch" if rank else "main")
+        return proposal.draft()

@@ -1,0 +1,96 @@
+"""REST: what most often followed the text's last tokens in a corpus, as a tree (He et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from semspec.artifacts.sparse_datastore import SparseDatastore
+from semspec.datastores.sparse import SparseStore
+from semspec.datastores.trie import greediest, heaviest
+from semspec.drafters import _corpus
+from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.errors import UserError
+from semspec.models import ModelFacts
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.types import Context, Draft, Role, Room
+
+
+@register("drafter", "rest")
+@dataclass(frozen=True, kw_only=True)
+class Rest(DrafterBase):
+    """Drafts the most frequent continuations of the text's longest match in a corpus."""
+
+    datastore: str = "embedded/sparse-tiny"
+    span: int = 16  # tokens that should match; fewer, down to ``shortest``, where they do not
+    shortest: int = 2
+    nodes: int = 64  # of the tree: the heaviest of the trie
+    longest: int = 10  # levels of the tree; a step that was begun is copied to its end
+    places: int = 256  # of a match that are looked at; of more, evenly chosen ones
+    allow_mismatch: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shortest <= self.span:
+            raise UserError(
+                f"shortest={self.shortest}, span={self.span}: shortest is 1 or more, and span not"
+                " less than it"
+            )
+        if min(self.nodes, self.longest, self.places) < 1:
+            raise UserError(
+                f"nodes={self.nodes}, longest={self.longest}, places={self.places}: each is 1 or more"
+            )
+
+    @property
+    def reach(self) -> int:
+        """Tokens that it drafts at a time where tokens are the unit."""
+        return self.longest
+
+    def bind(self, models: Mapping[Role, ModelFacts]) -> Rest:
+        found = _corpus.load(SparseDatastore, self.datastore, models, self.allow_mismatch)
+        options = {f.name: getattr(self, f.name) for f in fields(Rest)}
+        return _Bound(**options, store=found.open())
+
+    def open(self, kit: Kit) -> RestSession:
+        raise AssertionError("bind() comes first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bound(Rest):
+    store: SparseStore
+
+    def open(self, kit: Kit) -> RestSession:
+        return RestSession(self, self.store, kit)
+
+
+class RestSession(DraftSessionBase):
+    def __init__(self, options: Rest, store: SparseStore, kit: Kit) -> None:
+        self.options, self.store, self.kit = options, store, kit
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        yield from ()
+        options, kit = self.options, self.kit
+        matches = self.store.longest(context.tokens, options.span, options.shortest)
+        proposal = Proposal(kit, room, found="lexical" if matches else "none", nodes=options.nodes)
+        if not matches:
+            return proposal.draft()
+        proposal.grade = min(matches[0].length, 9)
+        if not kit.trees:
+            rows = self.store.following(matches, max(room.limit, 1), options.places)
+            run = copied(kit, room, greediest(rows), 0, options.longest)
+            proposal.nodes = len(run)
+            proposal.extend(ROOT, run, "main")
+            return proposal.draft()
+        rows = self.store.following(matches, options.longest, options.places)
+        trie = heaviest(rows, options.nodes)
+        nodes: list[int | None] = []
+        main = ROOT  # the way along each node's heaviest child
+        for token, parent in zip(trie.tokens, trie.parents, strict=True):
+            above = ROOT if parent < 0 else nodes[parent]
+            origin = "main" if above == main else "branch"
+            node = None if above is None else proposal.add(above, token, origin)
+            if node is not None and origin == "main":
+                main = node
+            nodes.append(node)
+        return proposal.draft()

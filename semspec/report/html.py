@@ -1,0 +1,122 @@
+"""The page itself: everything in one file, every text escaped, nothing that could be fetched.
+
+Texts of models and of files are hostile until they went through ``esc``. Should markup come through all the same, the
+page's policy runs no script and takes no style but our own, which it knows by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from semspec import __version__
+from semspec.svg import escape
+
+_HERE = Path(__file__).parent
+MARK = (  # two hands, one line
+    '<svg class="mark" viewBox="0 0 44 16" width="44" height="16" aria-hidden="true">'
+    '<path class="stroke0" d="M2 8H26" fill="none" stroke-width="4" stroke-linecap="round"/>'
+    '<path class="stroke1" d="M26 8H42" fill="none" stroke-width="4" stroke-linecap="round"/>'
+    '<path class="stroke0" d="M26 2V14" fill="none" stroke-width="2"/></svg>'
+)
+
+
+def esc(text: object) -> str:
+    """Any text as text: markup, control characters and direction marks are shown, not obeyed."""
+    return escape(str(text))
+
+
+def clipped(text: str, most: int) -> str:
+    """At most so many characters, escaped; what is left out is told."""
+    if len(text) <= most:
+        return esc(text)
+    head = most * 2 // 3
+    gone = f'<span class="cut"> … {len(text) - most:,} characters left out … </span>'
+    return f"{esc(text[:head])}{gone}{esc(text[-(most - head) :])}"
+
+
+def breakable(name: str) -> str:
+    """A name made of options, escaped, which may go on in the next line after each of them."""
+    return esc(name).replace(",", ",<wbr>")
+
+
+def section(name: str, title: str, body: Iterable[str], lead: str = "") -> str:
+    """A part of the page with a heading that can be linked to; nothing, where there is no body."""
+    inside = "\n".join(part for part in body if part)
+    if not inside:
+        return ""
+    intro = f'<p class="lead">{lead}</p>' if lead else ""
+    return f'<section id="{name}" aria-labelledby="{name}-h"><h2 id="{name}-h">{title}</h2>\n{intro}{inside}\n</section>'
+
+
+def figure(title: str, drawing: str, told: str) -> str:
+    """A chart with what it shows in words."""
+    return (
+        f'<figure class="chart"><figcaption><strong>{title}</strong> {told}</figcaption>\n'
+        f"{drawing}</figure>"
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str, *, name: str = "") -> str:
+    """A table whose cells are markup; it scrolls by itself where the screen is narrow."""
+    heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    body = "\n".join(
+        f'<tr><th scope="row">{row[0]}</th>'
+        + "".join(f"<td>{cell}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    which = f' id="{name}"' if name else ""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{esc(label)}">'
+        f"<table{which}><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def notes(told: Sequence[str]) -> str:
+    if not told:
+        return ""
+    return '<ul class="notes">' + "".join(f"<li>{esc(note)}</li>" for note in told) + "</ul>"
+
+
+def page(title: str, kind: str, body: Iterable[str], links: Sequence[tuple[str, str]]) -> str:
+    """The whole file."""
+    style = (_HERE / "style.css").read_text(encoding="utf-8")
+    script = (_HERE / "script.js").read_text(encoding="utf-8")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}';"
+        " img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    inside = "\n".join(part for part in body if part)
+    ways = "".join(
+        f'<a href="#{name}">{text}</a>' for name, text in links if f'id="{name}"' in inside
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>{esc(title)}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<a class="skip" href="#content">Skip to the content</a>
+<header><p class="brand">{MARK} semspec <span>{esc(kind)}</span></p><nav aria-label="Parts of the page">{ways}</nav></header>
+<main id="content">
+{inside}
+</main>
+<footer>Made by semspec {esc(__version__)}. This file fetches nothing and can be passed on as it is.</footer>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

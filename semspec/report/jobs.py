@@ -1,0 +1,77 @@
+"""The jobs of a sweep beside each other: which of them compare, and which none beats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semspec.provenance import without_folders
+from semspec.report.runs import SAME_PROBLEMS, SAME_TARGET, Run
+
+Group = list[tuple[int, Run]]  # numbered as in the table
+
+
+def comparable(numbered: Group) -> dict[str, Group]:
+    """Jobs by what must be the same where quality and speed are compared: target, engine, problems."""
+    groups: dict[str, Group] = {}
+    for number, run in numbered:
+        told = run.of((*SAME_TARGET, *SAME_PROBLEMS))
+        name = ", ".join(
+            f"{key.removeprefix('plugins.')}={without_folders(str(value))}"
+            for key, value in told.items()
+            if value is not None
+        )
+        groups.setdefault(name or "configuration unknown", []).append((number, run))
+    shared = (
+        set.intersection(*(set(name.split(", ")) for name in groups)) if len(groups) > 1 else set()
+    )
+    short: dict[str, Group] = {}
+    for name, group in groups.items():  # what all have in common says nothing
+        own = ", ".join(part for part in name.split(", ") if part not in shared)
+        short.setdefault(own or name, []).extend(group)
+    return short
+
+
+def pareto(group: Group) -> list[tuple[int, Run]]:
+    """Finished jobs that none beats in both quality and speed, the target alone included."""
+    done = [p for p in placed(group) if p[1].finished]
+    alone = quality_alone(group)
+    best = alone if alone is not None else -1.0
+    front = []
+    for number, run, speed, quality in done:
+        beaten = any(
+            (s >= speed and q >= quality) and (s > speed or q > quality)
+            for other, _, s, q in done
+            if other != number
+        )
+        if not beaten and not (speed <= 1 and quality <= best):
+            front.append((number, run, speed))
+    return [(number, run) for number, run, _ in sorted(front, key=lambda f: f[2])]
+
+
+def placed(group: Group) -> list[tuple[int, Run, float, float]]:
+    """Jobs with a place in the plane: number, run, speed-up, pass@1."""
+    return [
+        (number, run, run.result["speedup"], run.result["pass_at_1"])
+        for number, run in group
+        if run.result["speedup"] is not None and run.result["pass_at_1"] is not None
+    ]
+
+
+def quality_alone(group: Group) -> float | None:
+    """pass@1 of the target alone, of the job that has most of it."""
+    known = [run.result["plain"] for _, run in group if run.result["plain"]]
+    graded = [f for f in known if f["graded"]]
+    best = max(graded, key=lambda f: f["graded"], default=None)
+    return None if best is None else float(best["pass_at_1"])
+
+
+def shared_options(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
+    """What all jobs were given, and each job's name without it."""
+    parts = [list(run.overrides) or run.name.split(",") for run in runs]
+    if not all("=" in part for own in parts for part in own):  # names of another kind
+        return [], [run.name for run in runs]
+    shared = [part for part in parts[0] if all(part in own for own in parts)]
+    rest = [[part for part in own if part not in shared] for own in parts]
+    if len(runs) == 1 or not all(rest):
+        return [], [run.name for run in runs]
+    return shared, [", ".join(own) for own in rest]

@@ -1,0 +1,64 @@
+"""Where a run's figures come from: machine, versions, code, command, options. No paths, no credentials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semspec.provenance import masked, without_folders
+from semspec.report.html import clipped, esc, table
+from semspec.report.runs import Run, mapping
+
+
+def origin(run: Run) -> str:
+    """Where the figures come from: machine, versions, code, command."""
+    told, machine = run.provenance, run.machine
+    git = mapping(told.get("git"))
+    revision = str(git.get("revision", ""))[:12]
+    packages = mapping(told.get("packages"))
+    gpus, load, words = map(
+        _listed, (machine.get("gpus"), machine.get("load"), told.get("command"))
+    )
+    facts = {
+        "started": told.get("started"),
+        "code": revision and revision + (", with changes that were not committed" if git.get("dirty") else ""),
+        "versions": ", ".join([*(f"{k} {v}" for k, v in packages.items()), f"Python {told.get('python')}"]) if told else "",
+        "processor": machine.get("cpu") and f"{machine['cpu']}, {machine.get('cores_allowed')} of {machine.get('cores')} cores, threads: {machine.get('threads')}",
+        "memory": machine.get("memory_gib") and f"{machine['memory_gib']} GiB",
+        "accelerators": ", ".join(map(str, gpus)) or ("none" if machine else ""),
+        "load": load and f"{', '.join(map(str, load))} (mean of 1, 5 and 15 minutes, at the end)",
+        "system": told.get("platform"),
+        "seed": told.get("seed"),
+    }  # fmt: skip
+    rows = "".join(
+        f"<div><dt>{k}</dt><dd>{esc(v)}</dd></div>" for k, v in facts.items() if v not in (None, "")
+    )
+    command = " ".join(quoted(without_folders(str(word))) for word in words)
+    shown = (
+        f'<h3>Command</h3><pre tabindex="0"><code>{clipped(command, 4000)}</code></pre>'
+        if command
+        else ""
+    )
+    options = [
+        [f"<code>{esc(k)}</code>", f"<code>{clipped(_public(k, v), 300)}</code>"]
+        for k, v in run.options.items()
+        if not k.startswith("plugins.")
+    ]
+    every = (
+        f"<details><summary>All options</summary>{table(['option', 'value'], options, 'Options')}</details>"
+        if options
+        else ""
+    )
+    return f'<dl class="facts">{rows}</dl>{shown}{every}'
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _public(name: str, value: Any) -> str:
+    """An option's value without paths of this machine, and without what looks like a credential."""
+    return without_folders(masked([f"{name}={value}"])[0].partition("=")[2])
+
+
+def quoted(word: str) -> str:
+    return f'"{word}"' if " " in word else word

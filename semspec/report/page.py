@@ -1,0 +1,241 @@
+"""The report of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from semspec.errors import UserError
+from semspec.metrics import Interval
+from semspec.models import ModelConfig
+from semspec.provenance import without_folders
+from semspec.records import Line
+from semspec.report import charts, words
+from semspec.report.html import breakable, esc, notes, page, section, table
+from semspec.report.origin import origin
+from semspec.report.rounds import Decode, read_rounds
+from semspec.report.runs import Run
+from semspec.report.transcripts import Limits, choose, legend, problem
+from semspec.terminal import interval, number, percent, result_rows, significant
+from semspec.terminal import notes as told_notes
+
+PARTS = (
+    ("figures", "Figures"),
+    ("charts", "Charts"),
+    ("transcripts", "Transcripts"),
+    ("origin", "Origin"),
+)
+REPORT = "report.html"
+LARGEST = 2_000_000  # bytes of a page
+
+
+def run_page(run: Run, limits: Limits | None = None) -> str:
+    """The page of a run; of a very long one with fewer transcripts."""
+    limits = limits or Limits()
+    while True:
+        made = _page(run, limits)
+        if len(made.encode("utf-8", "replace")) < LARGEST or not limits.problems:
+            return made
+        limits = Limits(limits.problems // 2, limits.size // 2, limits.lines // 2, 500, 4_000)
+
+
+def _page(run: Run, limits: Limits) -> str:
+    result = run.result
+    solved: list[dict[str, Any]] = []
+    questions: dict[str, str] = {}
+    walls: list[tuple[float, float]] = []
+    for line in run.problem_lines():
+        plain = line["plain"]
+        solved.append(
+            {"id": line["id"], "correct": line["correct"], "plain": plain and plain["correct"]}
+        )
+        questions[line["id"]] = line.get("question") or ""
+        walls += [(plain["wall"], line["wall"])] if plain else []
+    chosen = choose(solved, limits.problems) if limits.problems else []
+    decode, missing = decoder(run)
+    rounds = read_rounds(run, questions, {name for name, _ in chosen}, decode)
+    unit = "tokens" if run.split == "token" else "steps"
+    drawings = [
+        *charts.acceptance(rounds, unit),
+        charts.calibration(rounds),
+    ]
+    shown = _transcripts(run, chosen, rounds.shown, decode, limits)
+    lead = (
+        f"{len(shown)} of {len(solved):,} problems" if len(shown) < len(solved) else "All problems"
+    )
+    lead += ", those that changed sides first." if any(why for _, why in chosen) else "."
+    if missing:
+        lead += f" {esc(missing)}"
+    body = [
+        _head(run),
+        section("figures", "Figures", [_beside(_figures(run), charts.time_split(result) + charts.speeds(walls)), notes(run_notes(run))]),
+        section("charts", "Charts", ['<div class="charts">' + "\n".join(filter(None, drawings)) + "</div>"] if any(drawings) else []),
+        section("transcripts", "Transcripts", [_browser(run, shown)] if shown else [], lead),
+        section("origin", "Origin", [origin(run)]),
+    ]  # fmt: skip
+    return page(f"{run.name}: semspec report", "report of a run", body, PARTS)
+
+
+def decoder(run: Run) -> tuple[Decode | None, str]:
+    """What turns the target's tokens into text, where its tokenizer is here; else why not."""
+    path, revision = run.options.get("model.path"), run.options.get("model.revision")
+    if not isinstance(path, str):
+        return None, "Steps are not shown: the run does not say whose tokens these are."
+    from semspec.text import Text  # transformers takes a second to import
+
+    folder = Path(ModelConfig(path=path).location).expanduser()
+    if not folder.is_dir():
+        from huggingface_hub import try_to_load_from_cache  # asks nothing of the network
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            cached = try_to_load_from_cache(path, "tokenizer.json", revision=revision)
+        except HFValidationError:  # a folder that is gone
+            cached = None
+        if not isinstance(cached, str):
+            name = without_folders(path)
+            return None, f"Steps are not shown: the tokenizer of {name} is not on this machine."
+        folder = Path(cached).parent
+    try:
+        return Text(str(folder)).readable, ""
+    except UserError as error:
+        return None, f"Steps are not shown: {without_folders(str(error))}"
+
+
+def run_notes(run: Run) -> list[str]:
+    """What a reader must know before believing the figures."""
+    told = told_notes(run.result)
+    if not run.finished:
+        of = f" of {run.total}" if run.total else ""
+        told.insert(0, f"{run.state}: {run.done}{of} problems are solved, the figures are of these")
+    if run.error:
+        told.insert(0, f"it ended with: {run.error}")
+    if run.skipped:
+        told.append(f"{run.skipped} lines of problems.jsonl could not be read and are left out")
+    return told
+
+
+def _head(run: Run) -> str:
+    result, plain = run.result, run.result["plain"]
+    state = "" if run.finished else f' <span class="state">{esc(run.state)}</span>'
+    cards = [
+        _card(
+            "Speed",
+            number(result["speedup"], 2, "×"),
+            interval(result["speedup_interval"]),
+            words.speed(result),
+            result["speedup_interval"],
+            1.0,
+        ),
+        _card(
+            "Quality",
+            number(result["pass_at_1"], 3) + (_significant(result) if plain else ""),
+            interval(result["pass_at_1_interval"]),
+            words.quality(result)
+            + (f" The target alone: {number(plain['pass_at_1'], 3)} {interval(plain['pass_at_1_interval'])}." if plain and plain["graded"] else ""),
+            result["pass_at_1_interval"],
+            plain["pass_at_1"] if plain else None,
+        ),
+        _card(
+            "Written by the draft",
+            percent(1 - result["target_share"] if result["target_share"] is not None else None),
+            "",
+            f"{percent(result['acceptance_rate'])} of the drafted units were accepted,"
+            f" {number(result['accept_length'])} tokens a verification.",
+        ),
+    ]  # fmt: skip
+    return (
+        f'<div class="head"><h1>{breakable(run.name)}{state}</h1>'
+        f'<p class="method"><code>{esc(run.method)}</code></p>'
+        f'<p class="target">target {esc(run.target or "unknown")}'
+        f" · {esc(run.plugins.get('benchmark', 'benchmark unknown'))}, {run.done:,} problem{'' if run.done == 1 else 's'}"
+        f" · temperature {esc(run.config.get('temperature', 'unknown'))}</p>"
+        f'<div class="cards">{"".join(cards)}</div></div>'
+    )
+
+
+def _significant(result: Mapping[str, Any]) -> str:
+    differs = significant(result)
+    return '<abbr title="differs from the target alone, p < 0.05">*</abbr>' if differs else ""
+
+
+def _card(
+    title: str,
+    value: str,
+    spread: str,
+    told: str,
+    interval: Interval | None = None,
+    reference: float | None = None,
+) -> str:
+    small = f' <span class="spread">{spread}</span>' if spread else ""
+    strip = _strip(interval, reference) if interval and reference is not None else ""
+    return f'<div class="card"><h2>{title}</h2><p class="value">{value}{small}</p>{strip}<p>{told}</p></div>'
+
+
+def _strip(interval: Interval, reference: float) -> str:
+    """The interval as a bar, and where the target alone stands."""
+    low, high = min(interval[0], reference), max(interval[1], reference)
+    room = (high - low) * 0.08 or 0.1
+
+    def x(value: float) -> float:
+        return 240 * (value - low + room) / (high - low + 2 * room)
+
+    at = x(reference)
+    side = "start" if at < 120 else "end"
+    return (
+        '<svg class="strip" viewBox="0 0 240 30" width="240" height="30" font-size="11" aria-hidden="true">'
+        '<path class="grid" d="M0 7H240" stroke-width="1"/>'
+        f'<rect class="fill0" x="{x(interval[0]):.1f}" y="4" rx="3"'
+        f' width="{max(2.0, x(interval[1]) - x(interval[0])):.1f}" height="6"/>'
+        f'<path class="stroke1" d="M{at:.1f} 0V14" stroke-width="2.5"/>'
+        f'<text x="{at + (-2 if side == "start" else 2):.1f}" y="27" text-anchor="{side}">target alone</text></svg>'
+    )
+
+
+def _figures(run: Run) -> str:
+    plain = run.result["plain"]
+    head = ["", *(["target alone"] if plain else []), "speculative"]
+    rows = [[esc(cell) for cell in (name, *cells)] for name, *cells in result_rows(run.result)]
+    return table(head, rows, "Figures")
+
+
+def _beside(first: str, second: str) -> str:
+    return f'<div class="beside"><div>{first}</div><div>{second}</div></div>'
+
+
+def _transcripts(
+    run: Run,
+    chosen: Sequence[tuple[str, str]],
+    rounds: Mapping[str, Sequence[Mapping[str, Any]]],
+    decode: Decode | None,
+    limits: Limits,
+) -> list[str]:
+    why = dict(chosen)
+    found = {line["id"]: line for line in run.problem_lines() if line["id"] in why}
+
+    def both_wrote(line: Line) -> bool:
+        return bool(0 < line["kept_units"] < line["drafted_units"])
+
+    opened = next((n for n in why if n in found and (why[n] or both_wrote(found[n]))), None)
+    kept: list[str] = []
+    size = 0
+    for name in filter(found.__contains__, why):
+        made = problem(
+            found[name],
+            rounds.get(name, ()),
+            decode,
+            run.split != "token",
+            why=why[name],
+            opened=name == opened,
+            limits=limits,
+        )
+        size += len(made)
+        if size <= limits.size or not kept:
+            kept.append(made)
+    return kept
+
+
+def _browser(run: Run, shown: Sequence[str]) -> str:
+    switch = '<p class="switch"><label><input type="checkbox" id="with-rejected" checked> show what was rejected</label></p>'
+    return legend(run.config.get("salvage") is True) + switch + "\n".join(shown)

@@ -1,0 +1,195 @@
+"""What the rounds of a run add up to: acceptance by place, scores against the truth, transcripts.
+
+One reading of rounds.jsonl, which may be large: what is kept of it does not grow with the run, except for the
+few problems whose transcripts are shown.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from semspec import world
+from semspec.files import parse, whole_lines
+from semspec.metrics import Interval, mean, wilson
+from semspec.report.runs import Run
+
+Decode = Callable[[Sequence[int]], str]
+GRAIN = 16  # tokens of the output in one place of the finest count
+PLACES = 10  # that are shown
+LONGEST = 24  # places within a draft
+MOST_SCORES = 20_000
+BINS = 10
+FEWEST = 5  # scores in a bin
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of trials at a place."""
+
+    at: float
+    of: int
+    share: float
+    interval: Interval
+
+    @classmethod
+    def counted(cls, at: float, hits: int, of: int) -> Share:
+        interval = wilson(hits, of)
+        assert interval is not None, of
+        return cls(at, of, hits / of, interval)
+
+
+@dataclass
+class Rounds:
+    """Counts over the speculative rounds."""
+
+    drafted: Counter[int] = field(default_factory=Counter)  # units, by GRAIN tokens of output
+    kept: Counter[int] = field(default_factory=Counter)
+    offered: Counter[int] = field(default_factory=Counter)  # by place within the draft, from 1
+    taken: Counter[int] = field(default_factory=Counter)
+    trees: bool = False
+    scored: list[tuple[float, bool]] = field(default_factory=list)  # score, whether true
+    left_out: bool = False  # whether there were more scores than are kept
+    shown: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # rounds by problem
+
+    def add(self, r: Mapping[str, Any], written: int) -> None:
+        if not r["drafted"]:
+            return
+        kept = int(r["units_kept"])
+        self.drafted[written // GRAIN] += len(r["ends"])
+        self.kept[written // GRAIN] += kept
+        depth = len(r["ends"])
+        if r.get("parents") is not None:
+            self.trees, depth = True, _depth(r["parents"])
+        for place in range(1, min(depth, LONGEST) + 1):
+            self.offered[place] += 1
+            self.taken[place] += kept >= place
+
+    def by_output(self) -> list[Share]:
+        """Acceptance over the place in the answer: about equally many units at each place shown."""
+        whole = self.drafted.total()
+        shares, of, hits, weight = [], 0, 0, 0.0
+        for place in sorted(self.drafted):
+            of, hits = of + self.drafted[place], hits + self.kept[place]
+            weight += self.drafted[place] * (place + 0.5) * GRAIN
+            if of * PLACES >= whole or place == max(self.drafted):
+                shares.append(Share.counted(weight / of, hits, of))
+                of, hits, weight = 0, 0, 0.0
+        return shares
+
+    def by_draft(self) -> list[Share]:
+        """How often the first n units of a draft were all kept, of the drafts that had so many."""
+        return [Share.counted(n, self.taken[n], self.offered[n]) for n in sorted(self.offered)]
+
+    def calibration(self) -> list[Share]:
+        """The share of true steps over the score; equally many steps in each bin."""
+        ordered = sorted(self.scored)
+        bins = max(1, min(BINS, len(ordered) // FEWEST))
+        shares = []
+        for number in range(bins):
+            own = ordered[number * len(ordered) // bins : (number + 1) * len(ordered) // bins]
+            if own:
+                said = mean([score for score, _ in own])
+                assert said is not None
+                shares.append(Share.counted(said, sum(true for _, true in own), len(own)))
+        return shares
+
+    def auroc(self) -> float | None:
+        """How often a true step has the higher score of a true and a false one; ties count half."""
+        true = sorted(score for score, is_true in self.scored if is_true)
+        false = [score for score, is_true in self.scored if not is_true]
+        if not true or not false:
+            return None
+        above = sum(
+            len(true) - (bisect.bisect_left(true, s) + bisect.bisect_right(true, s)) / 2
+            for s in false
+        )
+        return above / (len(true) * len(false))
+
+
+def _depth(parents: Sequence[int]) -> int:
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(depths, default=0)
+
+
+class _Truth:
+    """The truth of drafted steps, which only the embedded world knows."""
+
+    def __init__(self, problem: world.Problem, decode: Decode) -> None:
+        self.problem, self.decode = problem, decode
+        self.text = ""
+        self.before: list[world.Meaning] = []
+
+    def scores(self, r: Mapping[str, Any]) -> list[tuple[float, bool]]:
+        """The scored steps of a round; what was committed before has to be whole steps."""
+        scores, ends = r["scores"], r["ends"]
+        if not scores or len(scores) > len(ends) or self.text:
+            return []
+        before, found, start = list(self.before), [], 0
+        for score, end in zip(scores, ends, strict=False):
+            said = world.meaning(self.problem, self.decode(r["drafted"][start:end]))
+            found.append((float(score), world.is_next(self.problem, before, said)))
+            before.append(said or ("unreadable",))
+            start = end
+        return found
+
+    def commit(self, r: Mapping[str, Any]) -> None:
+        self.text += self.decode([*r["kept"], *r["written"], *r["handed"]])
+        *whole, self.text = self.text.split(world.STEP_END)
+        for step in whole:
+            said = world.meaning(self.problem, step + world.STEP_END)
+            self.before.append(said or ("unreadable",))
+
+
+def read_rounds(
+    run: Run, questions: Mapping[str, str], chosen: Collection[str], decode: Decode | None
+) -> Rounds:
+    """Reads the rounds of all problems in ``questions`` (id to text); keeps those of ``chosen``."""
+    found = Rounds()
+    written: Counter[str] = Counter()
+    truths: dict[str, _Truth | None] = {}
+    steps = run.split == "paragraph" and decode is not None
+    for raw in whole_lines(run.folder / "rounds.jsonl"):
+        if b'"mode":"plain"' in raw[:300]:  # half of the file, not worth reading
+            continue
+        r = parse(raw)
+        if r is None or r.get("mode") != "speculative" or r.get("id") not in questions:
+            continue
+        name = r["id"]
+        if not _sound(r):
+            continue
+        found.add(r, written[name])
+        if name in chosen:
+            found.shown.setdefault(name, []).append(r)
+        written[name] += len(r["kept"]) + len(r["written"]) + len(r["handed"])
+        if not steps or found.left_out:
+            continue
+        assert decode is not None
+        if name not in truths:
+            truths.clear()  # problems come one after the other, or a group beside each other
+            posed = world.find_problem(questions[name])
+            truths[name] = (
+                _Truth(posed, decode) if posed and written[name] and not r["round"] else None
+            )
+        truth = truths[name]
+        if truth is not None:
+            found.scored += truth.scores(r)
+            truth.commit(r)
+            found.left_out = len(found.scored) > MOST_SCORES
+    return found
+
+
+def _sound(r: Mapping[str, Any]) -> bool:
+    """Whether a line is a round as it is written today."""
+    lists = ("drafted", "ends", "kept", "written", "handed", "scores")
+    return (
+        all(isinstance(r.get(name), list) for name in lists)
+        and isinstance(r.get("units_kept"), int)
+        and isinstance(r.get("round"), int)
+        and isinstance(r.get("note"), str)
+    )

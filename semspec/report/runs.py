@@ -1,0 +1,202 @@
+"""What a report says of a run, read from its folder, however far the run has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from semspec import metrics
+from semspec.artifacts._schema import check
+from semspec.digest import flat
+from semspec.errors import UserError
+from semspec.files import read_json
+from semspec.provenance import without_folders
+from semspec.records import Line, RunFolder
+from semspec.result_schema import SCHEMA
+
+FILES = ("config.json", "problems.jsonl", "result.json", "status.json")
+SAME_TARGET = ("model.path", "model.revision", "plugins.engine", "engine.dtype")
+SAME_PROBLEMS = ("plugins.benchmark", "benchmark")
+DECODING = ("temperature", "top_k", "top_p", "max_new_tokens", "seed")
+
+
+def usable(line: Mapping[str, Any]) -> bool:
+    """Whether a line of problems.jsonl has what the figures need."""
+    if not isinstance(line.get("id"), str):
+        return False
+    solves = [line, *([line["plain"]] if line.get("plain") is not None else [])]
+    return all(
+        isinstance(solve, Mapping)
+        and all(
+            isinstance(solve.get(name), int | float) and not isinstance(solve[name], bool)
+            for name in metrics.SUMMED
+        )
+        and isinstance(solve.get("details"), Mapping)
+        and solve.get("correct") in (None, True, False)
+        and isinstance(solve.get("finish"), str)
+        for solve in solves
+    )
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value where it is an object; files may hold anything."""
+    return value if isinstance(value, Mapping) else {}
+
+
+@dataclass
+class Run:
+    """A run's folder, read once."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    result: Mapping[str, Any]  # as in result.json; of an unfinished run, of what is there
+    state: str  # finished, running, failed, killed, waiting
+    done: int
+    total: int | None
+    error: str = ""
+    job: str = ""  # what a sweep calls it
+    overrides: tuple[str, ...] = ()
+    skipped: int = 0  # lines that could not be read
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.job or self.folder.name
+
+    @property
+    def finished(self) -> bool:
+        return self.state == "finished"
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Every option, dotted."""
+        return flat(self.config) if self.config else {}
+
+    def of(self, names: Sequence[str]) -> dict[str, Any]:
+        """These options, and what is below them."""
+        return {
+            key: value
+            for key, value in self.options.items()
+            if any(key == name or key.startswith(f"{name}.") for name in names)
+        }
+
+    @property
+    def plugins(self) -> Mapping[str, str]:
+        return mapping(self.config.get("plugins"))
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        return mapping(self.provenance.get("machine"))
+
+    @property
+    def split(self) -> str:
+        return str(self.config.get("split", ""))
+
+    @property
+    def method(self) -> str:
+        """What was done, in the words of the command line."""
+        told = [
+            f"{group}={self.plugins[group]}"
+            for group in ("draft", "accept")
+            if group in self.plugins
+        ]
+        told += [f"split={self.split}"] if self.split else []
+        told += ["salvage=true"] if self.config.get("salvage") is True else []
+        nested = self.plugins.get("nested", "none")
+        told += [f"nested={nested}"] if nested != "none" else []
+        told += [f"{n}=true" for n in ("ahead", "adaptive") if self.config.get(n) is True]
+        return " ".join(told)
+
+    @property
+    def target(self) -> str:
+        path = without_folders(str(self.options.get("model.path", "")))
+        revision = self.options.get("model.revision")
+        return f"{path}@{str(revision)[:8]}" if revision else path
+
+    def problem_lines(self) -> Iterator[Line]:
+        return (line for line in RunFolder(self.folder).problem_lines() if usable(line))
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run's folder, also while the run goes on, and whatever of it is missing."""
+    if not any((folder / name).is_file() for name in FILES):
+        raise UserError(
+            f"{folder} holds no run: give the folder of one, such as run=runs/2026-01-31_12-00-00"
+        )
+    kept = RunFolder(folder)
+    status = kept.status if isinstance(read_json(folder / "status.json"), dict) else {}
+    config, result = mapping(kept.config), kept.result
+    counts = {True: 0, False: 0}  # lines, by whether they can be used
+
+    def lines() -> Iterator[Line]:
+        counts[True] = counts[False] = 0
+        for line in kept.problem_lines():  # one at a time: their texts may be long
+            good = usable(line)
+            counts[good] += 1
+            if good:
+                yield line
+
+    seed = config.get("seed")
+    whole = metrics.summarise(lines(), seed=seed if isinstance(seed, int) else 0)
+    state = str(status.get("state") or ("killed" if counts[True] else "waiting"))
+    if result is not None:
+        state = "finished"
+    elif state == "finished":  # its result was deleted, or cannot be read
+        state = "killed"
+    origin = mapping(result).get("provenance")
+    if result is None or not _sound(result):  # an older one lacks figures of today
+        result = whole
+    starts = kept.starts()
+    total = status.get("total")
+    overrides = status.get("overrides")
+    told = status.get("error") or status.get("note") or ""
+    return Run(
+        folder,
+        config,
+        result,
+        state,
+        done=counts[True],
+        total=total if isinstance(total, int) else None,
+        error=without_folders(str(told)),
+        job=str(status.get("job") or ""),
+        overrides=tuple(map(str, overrides)) if isinstance(overrides, list) else (),
+        skipped=counts[False],
+        provenance=mapping(origin) or (starts[-1] if starts else {}),
+    )
+
+
+def _sound(result: Mapping[str, Any]) -> bool:
+    """Whether the figures of result.json keep to today's schema."""
+    figures = {name: value for name, value in result.items() if name != "provenance"}
+    schema = {**SCHEMA, "required": [n for n in SCHEMA["required"] if n != "provenance"]}
+    try:
+        check(figures, schema)
+    except ValueError:
+        return False
+    return True
+
+
+def read_sweep(folder: Path) -> list[Run]:
+    """The runs below a folder, by name; what is not one is passed over."""
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}: give sweep=FOLDER, the one that holds the jobs")
+    found = sorted({path.parent for name in FILES for path in folder.rglob(name)} - {folder})
+    inner = [path for path in found if not any(parent in found for parent in path.parents)]
+    runs = [read_run(path) for path in inner]
+    if not runs:
+        raise UserError(
+            f"{folder} holds no runs: give the folder of a sweep, such as sweep=runs/sweep_..."
+        )
+    for run in runs:
+        run.job = run.job or str(run.folder.relative_to(folder))
+    return runs
+
+
+def jobs_planned(folder: Path) -> int | None:
+    """How many jobs a sweep has, also those that have not begun; None where it does not say."""
+    told = read_json(folder / "sweep.json")
+    listed = told.get("jobs") if isinstance(told, dict) else None
+    return len(listed) if isinstance(listed, list) else None

@@ -1,0 +1,224 @@
+"""The report of a sweep: all jobs in one plane of quality and speed, and in one table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from semspec import terminal
+from semspec.provenance import without_folders
+from semspec.report import words
+from semspec.report.html import breakable, clipped, esc, figure, notes, page, section, table
+from semspec.report.jobs import (
+    Group,
+    comparable,
+    pareto,
+    placed,
+    quality_alone,
+    shared_options,
+)
+from semspec.report.origin import origin
+from semspec.report.page import REPORT
+from semspec.report.runs import Run, jobs_planned
+from semspec.significance import ALPHA, holm
+from semspec.svg import Plot
+
+PARTS = (("plane", "Quality and speed"), ("table", "Jobs"), ("origin", "Origin"))
+
+
+def sweep_page(folder: Path, runs: Sequence[Run]) -> str:
+    """The page of a folder of runs."""
+    numbered = list(enumerate(runs, 1))
+    groups = comparable(numbered)
+    shared, names = shared_options(runs)
+    short = dict(enumerate(names, 1))
+    adjusted = holm([run.result["pass_at_1_p"] for run in runs])
+    planes, tables = [], []
+    for told, group in groups.items():
+        heading = f"<h3>{esc(told)}</h3>" if len(groups) > 1 else ""
+        plane = _plane(group)
+        planes += [heading, plane] if plane else []
+        front = {number for number, _ in pareto(group)}
+        marks = {number: adjusted[number - 1] for number, _ in group}
+        tables += [heading, _jobs(group, short, front, marks)]
+    lead = (
+        "Speed is against the target alone on the same problems in the same run. <strong>Bold</strong> jobs are on the"
+        " front. A star: pass@1 differs from the target's alone (McNemar, p below 0.05 after Holm's"
+        f" correction for {sum(p is not None for p in adjusted)} comparisons)."
+    )
+    body = [
+        _head(folder, runs, groups, shared),
+        section("plane", "Quality and speed", planes),
+        section("table", "Jobs", tables, lead),
+        section("origin", "Origin", [_origins(runs)]),
+    ]
+    return page(f"{folder.name}: semspec report", "report of a sweep", body, PARTS)
+
+
+def _plane(group: Group) -> str:
+    shown = placed(group)
+    if not shown:
+        return ""
+    front = pareto(group)
+    alone = quality_alone(group)
+    told = f"{_jobs_told(len(shown))}, numbered as in the table; bars are 95 % intervals. "
+    names = ", ".join(
+        f"{number} ({run.result['speedup']:.2f}×, {run.result['pass_at_1']:.3f})"
+        for number, run in front
+    )
+    told += (
+        f"The dashed line is the Pareto front: none of the finished jobs is better in both: {names}."
+        if front
+        else "No finished job is better than the target alone."
+    )
+    return figure(
+        "Quality over speed.",
+        _drawn(shown, front, alone, told, 720, 420, "wide")
+        + _drawn(shown, front, alone, told, 360, 320, "narrow"),
+        esc(told),
+    )
+
+
+def _drawn(
+    shown: Sequence[tuple[int, Run, float, float]],
+    front: Sequence[tuple[int, Run]],
+    alone: float | None,
+    told: str,
+    width: int,
+    height: int,
+    kind: str,
+) -> str:
+    intervals = [run.result["pass_at_1_interval"] for _, run, _, _ in shown]
+    low = min([*(i[0] for i in intervals), *([alone] if alone is not None else [])])
+    high = max([*(i[1] for i in intervals), *([alone] if alone is not None else [])])
+    room = max(0.02, (high - low) * 0.06)
+    plot = Plot(
+        "Quality over speed",
+        "speed-up over the target alone",
+        "pass@1",
+        y=(max(0.0, low - room), min(1.0, high) + room),
+        width=width,
+        height=height,
+        titled=False,
+        told=told,
+        x_format="{:g}×".format,
+        y_format="{:.2f}".format,
+    )
+    best = {number for number, _ in front}
+    for ink, radius, jobs in (
+        (5, 4, [p for p in shown if p[0] not in best]),
+        (0, 5, [p for p in shown if p[0] in best]),
+    ):
+        plot.points(
+            [p[2] for p in jobs],
+            [p[3] for p in jobs],
+            radius=radius,
+            names=[str(p[0]) for p in jobs],
+            tips=[f"{p[0]}: {p[1].name}, {p[2]:.2f}×, pass@1 {p[3]:.3f}" for p in jobs],
+            y_spread=[p[1].result["pass_at_1_interval"] for p in jobs],
+            x_spread=[p[1].result["speedup_interval"] or (p[2], p[2]) for p in jobs],
+            ink=ink,
+        )
+    if alone is not None:
+        plot.points([1.0], [alone], radius=5, names=["target alone"], below=True, ink=1)
+    corners = [(run.result["speedup"], run.result["pass_at_1"]) for _, run in front]
+    if corners:
+        xs, ys = [corners[0][0]], [corners[0][1]]
+        for x, y in corners[1:]:  # down where the next better speed begins
+            xs += [xs[-1], x]
+            ys += [y, y]
+        plot.line(xs, ys, dashed=True, ink=0)
+    return plot.svg().replace("<svg ", f'<svg class="{kind}" ', 1)
+
+
+def _jobs(
+    group: Group, short: Mapping[int, str], front: set[int], marks: Mapping[int, float | None]
+) -> str:
+    head = ("job", "speed-up [95 %]", "pass@1 [95 %]", "lost / won", "accepted", "tau", "tokens/s", "problems")  # fmt: skip
+    rows = []
+    for number, run in group:
+        r = run.result
+        name = breakable(short[number])
+        if run.job and (run.folder / REPORT).is_file():
+            name = f'<a href="{quote(run.job)}/{REPORT}">{name}</a>'
+        name = f"{number}.&nbsp;{name}"
+        if not run.finished:
+            told = f"{run.state}: {run.error}" if run.error else run.state
+            name += f'<br><small class="state">{clipped(told, 300)}</small>'
+        lost, won = r["only_plain_correct"], r["only_speculative_correct"]
+        cells = (
+            (r["speedup"], f"{terminal.number(r['speedup'], 2, '×')} {terminal.interval(r['speedup_interval'])}"),
+            (r["pass_at_1"], f"{terminal.number(r['pass_at_1'], 3)}{_star(marks[number])} {terminal.interval(r['pass_at_1_interval'])}"),
+            (None, "-" if lost is None else f"{lost} / {won}"),
+            (r["acceptance_rate"], terminal.percent(r["acceptance_rate"])),
+            (r["accept_length"], terminal.number(r["accept_length"])),
+            (r["tokens_per_second"], terminal.number(r["tokens_per_second"], 1)),
+            (run.done, f"{run.done:,}"),
+        )  # fmt: skip
+        inside = "".join(
+            f"<td{'' if value is None else f' data-value={chr(34)}{value:.6g}{chr(34)}'}>{text}</td>"
+            for value, text in cells
+        )
+        on = ' class="front"' if number in front else ""
+        rows.append(f'<tr{on}><th scope="row" data-value="{number}">{name}</th>{inside}</tr>')
+    empty = table(head, [], "Jobs")
+    return empty.replace("<table>", '<table class="jobs">').replace(
+        "<tbody>\n", "<tbody>\n" + "\n".join(rows)
+    )
+
+
+def _jobs_told(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _star(p: float | None) -> str:
+    if p is None or p >= ALPHA:
+        return ""
+    return f'<abbr title="differs from the target alone, {words.p_value(p)} after Holm">*</abbr>'
+
+
+def _head(
+    folder: Path, runs: Sequence[Run], groups: Mapping[str, Group], shared: Sequence[str]
+) -> str:
+    words = " ".join(map(without_folders, shared))
+    given = f'<p class="method"><code>{esc(words)}</code></p>' if words else ""
+    states = Counter(run.state for run in runs)
+    told = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    planned = jobs_planned(folder) or 0
+    whole = (
+        f"{len(runs)} of {_jobs_told(planned)}" if planned > len(runs) else _jobs_told(len(runs))
+    )
+    remarks = []
+    if not any(placed(group) for group in groups.values()):
+        remarks.append("no job has a speed-up and graded answers, so there is no plane of both")
+    if any(not run.finished for run in runs):
+        remarks.append(
+            "not all jobs are finished: figures of the others are of the problems so far"
+        )
+    if any(len({run.done for _, run in group if run.finished}) > 1 for group in groups.values()):
+        remarks.append("the jobs solved different numbers of problems: compare with care")
+    if len(groups) > 1:
+        remarks.append(
+            "jobs with another target, engine or benchmark stand apart: their figures do not compare"
+        )
+    machines = {_machine(run) for run in runs if run.provenance}
+    if len(machines) > 1:
+        remarks.append(
+            "the jobs ran on different machines: speed-ups are each against the target on its own"
+        )
+    return (
+        f'<div class="head"><h1>{breakable(folder.name)}</h1>{given}'
+        f'<p class="target">{whole}: {esc(told)}</p>{notes(remarks)}</div>'
+    )
+
+
+def _machine(run: Run) -> str:
+    return str({name: run.machine.get(name) for name in ("cpu", "gpus", "threads")})
+
+
+def _origins(runs: Sequence[Run]) -> str:
+    last = max(runs, key=lambda run: str(run.provenance.get("started") or ""))
+    shared = f"<p>Of the job that began last, {esc(last.name)}:</p>"
+    return shared + origin(last)

@@ -1,0 +1,52 @@
+"""The figures in sentences: what may be said, and what the data do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from semspec.metrics import Interval
+from semspec.significance import FEWEST
+from semspec.terminal import number, significant
+
+
+def p_value(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+
+
+def speed(result: Mapping[str, Any]) -> str:
+    """Whether the run was faster than the target alone."""
+    faster, spread = result["speedup"], result["speedup_interval"]
+    if result["plain"] is None or faster is None:
+        return "The target alone was not run, so no speed-up can be told."
+    few = result["plain"]["problems"]
+    if spread is None or few < FEWEST:
+        problems = "one problem" if few == 1 else f"{few} problems"
+        return (
+            f"{number(faster)} times the speed of the target alone on {problems}, which are too few"
+            " to tell more."
+        )
+    told = f"{number(faster)} times the speed of the target alone (95 %: {_range(spread)})"
+    if spread[0] > 1:
+        return f"Faster: {told}."
+    if spread[1] < 1:
+        return f"Slower: {told}."
+    return f"No difference in speed can be told: {told}."
+
+
+def quality(result: Mapping[str, Any]) -> str:
+    """Whether pass@1 differs from the target's alone."""
+    p, plain = result["pass_at_1_p"], result["plain"]
+    if result["pass_at_1"] is None:
+        return "Nothing was graded."
+    if plain is None or p is None:
+        return "The target alone was not graded beside it, so no change of pass@1 can be told."
+    lost, won = result["only_plain_correct"], result["only_speculative_correct"]
+    sides = f"{lost} lost and {won} won of {plain['graded']} problems, {p_value(p)}"
+    if significant(result):
+        return f"pass@1 {'fell' if lost > won else 'rose'}: {sides}."
+    return f"No change of pass@1 can be told: {sides}."
+
+
+def _range(interval: Interval, digits: int = 2) -> str:
+    return f"{interval[0]:.{digits}f} to {interval[1]:.{digits}f}"

@@ -1,0 +1,27 @@
+"""Writes reports: the file is there whole or as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from semspec.files import told_in_one_line, write_text
+from semspec.report.page import REPORT, run_page
+from semspec.report.runs import read_run, read_sweep
+from semspec.report.sweep import sweep_page
+from semspec.report.transcripts import Limits
+
+
+def write_run(folder: Path, out: Path | None = None, limits: Limits | None = None) -> Path:
+    """The report of a run's folder, by default into it."""
+    return _write(out or folder / REPORT, run_page(read_run(folder), limits))
+
+
+def write_sweep(folder: Path, out: Path | None = None) -> Path:
+    """The report of a folder of runs, by default into it."""
+    return _write(out or folder / REPORT, sweep_page(folder, read_sweep(folder)))
+
+
+def _write(path: Path, text: str) -> Path:
+    with told_in_one_line(path.parent):
+        write_text(path, text)
+    return path

@@ -1,0 +1,323 @@
+"""``compat`` for speculative decoding: the private names of SGLang that rules and drafters touch.
+
+Looked up in the wheels of 0.5.20 to 0.5.23; where they differ, it is said.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.sglang_plugin import compat
+from semspec.types import Sampling
+
+OLDEST = "0.5.20"
+# one function verifies for EAGLE, EAGLE3, STANDALONE and NGRAM; those that imported it by name get
+# the hooked one as well, which SGLang's registry sees to
+SAMPLE = "speculative.eagle_utils.eagle_sample"
+LOADED = "model_executor.model_runner.ModelRunner.load_model"
+CHECKED = "sampling.sampling_params.SamplingParams.verify"
+DRAFTED = "semspec_drafted"  # our drafters' verify inputs: [requests] nodes that are no padding
+
+
+def check_version() -> None:
+    """Refuses what ``compat`` still knows and this file does not."""
+    if not compat.since(OLDEST):
+        raise UserError(
+            f"rules and drafters are for SGLang {OLDEST} and later, this is {compat.version()}: install"
+            " a later one, or leave verification and drafting out"
+        )
+
+
+# ---- requests ---------------------------------------------------------------------------------
+
+
+def sampling_of(request: Any) -> Sampling:
+    """How a request draws. SGLang has turned temperature 0 into top_k = 1 when it arrived."""
+    params = request.sampling_params
+    if params.top_k == 1:
+        return Sampling(0.0)
+    return Sampling(float(params.temperature), int(params.top_k), float(params.top_p))
+
+
+def asked(request: Any) -> Any:
+    return request.sampling_params.custom_params
+
+
+# ---- verification -----------------------------------------------------------------------------
+
+
+def settle(verify_input: Any, batch: Any, logits: Tensor, grammar_mask: Any) -> None:
+    """Does to ``logits`` in place what ``eagle_sample`` is about to do to them, before it samples.
+
+    Penalties, biases and grammar are the request's wish, and a rule has to see them. What a rule then
+    leaves is one token with a logit of 0, which may go through all of it a second time.
+    """
+    info, n = batch.sampling_info, verify_input.draft_token_num
+    if info.acc_additive_penalties is not None:
+        logits.add_(info.acc_additive_penalties.repeat_interleave(n, 0))
+    if info.acc_scaling_penalties is not None:
+        from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
+
+        apply_scaling_penalties(logits, info.acc_scaling_penalties.repeat_interleave(n, 0))
+    if info.logit_bias is not None:
+        logits.add_(info.logit_bias.repeat_interleave(n, 0))
+    if grammar_mask is not None:
+        grammar_mask.apply(logits)
+
+
+def takes_the_likeliest(batch: Any) -> bool:
+    """Whether this batch is verified by argmax: all requests are greedy, or the device cannot sample."""
+    from sglang.srt.speculative import eagle_utils as theirs
+
+    greedy = bool(batch.sampling_info.is_all_greedy)
+    if not compat.since("0.5.22"):
+        return greedy or theirs._is_cpu or theirs._is_hip or theirs._is_xpu
+    return theirs._verify_uses_greedy(  # type: ignore[no-any-return]
+        is_all_greedy=greedy,
+        is_cpu=theirs._is_cpu,
+        is_hip=theirs._is_hip,
+        is_xpu=theirs._is_xpu,
+        use_rejection_sampling=theirs.get_spec().speculative_use_rejection_sampling,
+    )
+
+
+def coins(batch: Any, count: int, n: int) -> Tensor:
+    """Random numbers [requests, n], none of which SGLang draws by itself.
+
+    Where requests are seeded they follow from the seed: columns behind the n + 1 that it uses.
+    """
+    seed = batch.sampling_info.sampling_seed
+    if seed is None:
+        return torch.rand(count, n, device=batch.device)
+    from sglang.srt.speculative.eagle_utils import _seeded_verify_coins
+
+    drawn: Tensor = _seeded_verify_coins(
+        sampling_seed=seed,
+        seq_lens=batch.seq_lens,
+        draft_token_num=2 * n + 1,
+        device=batch.device,
+    )[0]
+    return drawn[:, n + 1 :]
+
+
+def drafted(verify_input: Any, tokens: Tensor, parents: Tensor) -> Tensor | None:
+    """Which nodes a drafter has really proposed, bool [requests, n]; None: all of them.
+
+    SGLang's own NGRAM fills a tree up with token 0 under the root. A draft of token 0 there looks the
+    same, and is left to SGLang's rule like the filling.
+    """
+    counts = getattr(verify_input, DRAFTED, None)
+    if counts is not None:
+        own: Tensor = torch.arange(tokens.shape[1], device=tokens.device) < counts[:, None]
+        return own
+    from sglang.srt.speculative.spec_info import SpecInputType
+
+    if verify_input.spec_input_type != SpecInputType.NGRAM_VERIFY:
+        return None
+    filling: Tensor = (parents == 0) & (tokens == 0)
+    return ~filling
+
+
+def agreed(tensor: Tensor) -> Tensor:
+    """What the first rank of the tensor-parallel group says, at all of its ranks.
+
+    Ranks add up in different orders, and a bound that one of them passes by a hair would leave them
+    with sequences of different lengths: they would wait for each other for ever.
+    """
+    group = _group()
+    if group is None or group.world_size == 1:
+        return tensor
+    tensor = tensor.contiguous()
+    told = group.broadcast(tensor, src=0)
+    return tensor if told is None else told
+
+
+def _group() -> Any:
+    """The ranks that run one batch; None where nothing is distributed."""
+    state = sys.modules.get("sglang.srt.distributed.parallel_state")
+    if state is None or state._TP is None:
+        return None
+    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
+    from sglang.srt.runtime_context import get_parallel
+
+    if is_dp_attention_enabled():
+        return get_parallel().attn_tp_group
+    # before 0.5.22 the context does not name the group
+    return get_parallel().tp_group if compat.since("0.5.22") else state.get_tp_group()
+
+
+# ---- the model --------------------------------------------------------------------------------
+
+
+def is_target(runner: Any) -> bool:
+    return not runner.is_draft_worker
+
+
+def place(runner: Any) -> tuple[str, str | None, str]:
+    """Path, revision and tokenizer of the model that a runner has loaded."""
+    args = runner.server_args
+    return args.model_path, args.revision, args.tokenizer_path or args.model_path
+
+
+def vocabulary(runner: Any) -> int:
+    return int(runner.model_config.vocab_size)
+
+
+def layers(runner: Any) -> int:
+    return int(runner.model_config.num_hidden_layers)
+
+
+def width(runner: Any) -> int:
+    return int(runner.model_config.hidden_size)
+
+
+def stop_ids(runner: Any) -> frozenset[int]:
+    return frozenset(runner.model_config.hf_eos_token_id or ())
+
+
+def device(runner: Any) -> torch.device:
+    found: torch.device = next(runner.model.parameters()).device
+    return found
+
+
+def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
+    """Rows of the input embedding table; all ranks have to ask for the same ones."""
+    try:
+        table = runner.model.get_input_embeddings()
+    except AttributeError:
+        table = getattr(getattr(runner.model, "model", None), "embed_tokens", None)
+    if table is None:
+        raise UserError(
+            f"{type(runner.model).__name__} does not show its input embeddings, which ARC and AdaPLD"
+            " need: use another rule, or prompt_lookup or suffix"
+        )
+
+    def rows(ids: Tensor) -> Tensor:
+        with torch.no_grad():
+            found: Tensor = table(ids)
+        return found.float()
+
+    return rows
+
+
+def on(values: Sequence[int], where: torch.device) -> Tensor:
+    """A small tensor on a device, without waiting for what runs there."""
+    made = torch.tensor(values, dtype=torch.long)
+    if where.type == "cuda":
+        return made.pin_memory().to(where, non_blocking=True)
+    return made.to(where)
+
+
+# ---- drafters ---------------------------------------------------------------------------------
+
+
+def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> None:
+    """A name for ``--speculative-algorithm``: as NGRAM in all that SGLang asks, with another worker.
+
+    ``width`` is the number of nodes where ``--speculative-num-draft-tokens`` says none.
+    """
+    from sglang.srt.speculative import spec_registry
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    if name in spec_registry._REGISTRY:  # a process that starts two servers
+        return
+    ngram = SpeculativeAlgorithm.NGRAM
+
+    class TreeDrafter(spec_registry.CustomSpecAlgo):  # type: ignore[misc]
+        def is_ngram(self) -> bool:
+            return True
+
+        def has_draft_kv(self) -> bool:
+            return False
+
+        def handle_server_args(self, server_args: Any) -> None:
+            if server_args.speculative_num_draft_tokens is None:
+                server_args.speculative_num_draft_tokens = width
+            ngram.handle_server_args(server_args)
+
+        def __getattr__(self, asked: str) -> Any:  # what SGLang asks of built-in algorithms alone
+            if asked.startswith("__"):
+                raise AttributeError(asked)
+            return getattr(ngram, asked)
+
+    SpeculativeAlgorithm.register(name, supports_overlap=True, spec_class=TreeDrafter)(
+        lambda server_args: worker()
+    )
+
+
+def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
+    """NGRAM's worker with ``corpus(runner, n)`` in place of its own.
+
+    What a corpus is asked stands in ``drafting.Drafts``. It is shown the requests before each draft,
+    and what the target's passes said after each one.
+    """
+    from sglang.srt.speculative import ngram_worker as theirs
+
+    class TreeWorker(theirs.NGRAMWorker):  # type: ignore[misc]
+        def __init__(
+            self, server_args: Any, gpu_id: int, *args: Any, target_worker: Any, **kw: Any
+        ) -> None:
+            runner = target_worker.model_runner
+            known = theirs.NgramCorpus  # is compiled when it is first made
+            theirs.NgramCorpus = lambda *_, draft_token_num, **__: corpus(runner, draft_token_num)
+            try:
+                super().__init__(server_args, gpu_id, *args, target_worker=target_worker, **kw)
+            finally:
+                theirs.NgramCorpus = known
+            # how much of a request's end it hands over: all that one round can add, and more
+            self.max_trie_depth = 2 * self.draft_token_num
+
+        def _prepare_draft_tokens(self, batch: Any) -> Any:
+            self.ngram_corpus.meet(
+                [
+                    (request.rid, request, request.origin_input_ids_unpadded, request.output_ids)
+                    for request in batch.reqs
+                ]
+            )
+            return super()._prepare_draft_tokens(batch)
+
+        def _prepare_for_speculative_decoding(self, batch: Any) -> None:
+            super()._prepare_for_speculative_decoding(batch)
+            if batch.forward_mode.is_target_verify():
+                counts = on(self.ngram_corpus.counts, torch.device(self.device))
+                setattr(batch.spec_info, DRAFTED, counts)
+
+        def forward_batch_generation(self, batch: Any, *args: Any, **kw: Any) -> Any:
+            fed = None
+            if batch.forward_mode.is_extend():
+                fed = [
+                    (request.rid, request, start, length)
+                    for request, start, length in zip(
+                        batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True
+                    )
+                ]
+            verifies = batch.forward_mode.is_decode()
+            result = super().forward_batch_generation(batch, *args, **kw)
+            output = result.logits_output
+            if fed is not None:
+                self.ngram_corpus.prefilled(fed, output.hidden_states)
+            elif verifies:
+                rids = [request.rid for request in batch.reqs]
+                self.ngram_corpus.verified(rids, output.next_token_logits, output.hidden_states)
+            return result
+
+    return TreeWorker
+
+
+def keeps_states(runner: Any) -> bool:
+    """Whether every pass keeps the last layer's states (``--enable-return-hidden-states``)."""
+    return bool(runner.server_args.enable_return_hidden_states)
+
+
+def agreed_object(found: Any) -> Any:
+    """``agreed`` for what is on the host."""
+    group = _group()
+    if group is None or group.world_size == 1:
+        return found
+    return group.broadcast_object(found, src=0)

@@ -1,0 +1,249 @@
+"""Drafters inside SGLang: ``prompt_lookup``, ``suffix`` and ``adapld`` as tree drafters of its own.
+
+    SEMSPEC_SGLANG='{"drafting": {}}' sglang serve ... --speculative-algorithm SEMSPEC_SUFFIX
+    SEMSPEC_SGLANG='{"drafting": {"suffix": {"longest": 20}}}'                with other options
+
+SGLang's own NGRAM looks for the text's end in what it has generated before; these look in the request's
+own prompt and output. The drafters are the package's, a session a request. A tree has as many nodes
+as ``--speculative-num-draft-tokens`` says, the last token counted, because that is what SGLang verifies;
+what a drafter does not fill is padding that SGLang's rule judges like any other token.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semspec.errors import UserError
+from semspec.protocols import DraftSession, Kit
+from semspec.registry import plugin
+from semspec.sglang_plugin import compat_speculative as compat
+from semspec.sglang_plugin.compat import Hook
+from semspec.sglang_plugin.rows import Rows, able
+from semspec.sglang_plugin.settings import build
+from semspec.splitters.token import TokenBoundary
+from semspec.trim import depths, keep_nodes
+from semspec.types import Context, Draft, Query, Room, Sampling
+
+MOST_SESSIONS = 8192
+WIDTHS = {"prompt_lookup": 11, "suffix": 24, "adapld": 32}  # nodes, with the last token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the drafters, as the loop knows them; which one drafts is SGLang's argument."""
+
+    prompt_lookup: Mapping[str, Any] = field(default_factory=dict)
+    suffix: Mapping[str, Any] = field(default_factory=dict)
+    adapld: Mapping[str, Any] = field(default_factory=dict)
+
+    def drafter(self, name: str) -> Any:
+        return build(plugin("drafter", name).cls, getattr(self, name), f"drafting.{name}")
+
+
+class Drafts:
+    """In place of NGRAM's corpus: what is proposed to each request of a batch."""
+
+    def __init__(self, drafter: Any, n: int, kit: Kit, rows: Rows) -> None:
+        if n < 2:
+            raise UserError(
+                f"--speculative-num-draft-tokens {n} leaves no room for a draft: give 2"
+            )
+        self.drafter, self.n, self.kit, self.rows = drafter, n, kit, rows
+        self.counts: list[int] = []  # nodes of the last trees that are no padding
+        self._sessions: dict[str, Session] = {}
+
+    def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
+        """Who is about to be asked for: id, request, prompt and output so far."""
+        for rid, request, prompt, output in requests:
+            known = self._sessions.get(rid)
+            if known is None or known.request is not request:  # an id may come again
+                known = self._sessions[rid] = self._open(request)
+            if not len(known.context):
+                known.begin([*prompt, *output])
+
+    def _open(self, request: Any) -> Session:
+        session = self.drafter.open(self.kit)
+        return Session(request, session, Context(id(request), ()))
+
+    def batch_get(
+        self, rids: Sequence[str], tails: Sequence[Sequence[int]], lengths: Sequence[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Trees of n nodes: their tokens, and who sees whom. ``tails`` end the texts of ``lengths``."""
+        sessions = [self._sessions[rid] for rid in rids]
+        for session, tail, length in zip(sessions, tails, lengths, strict=True):
+            session.catch_up(tail, length)
+        self.rows.settle(rids, sessions)
+        room = Room(self.n - 1, self.n - 1, 1)
+        trees = []
+        for session in sessions:
+            drafted = fitted(self._drafted(session, room), self.n - 1)
+            chain = list(range(-1, len(drafted.tokens) - 1))
+            trees.append((drafted.tokens, chain if drafted.parents is None else drafted.parents))
+        if self.rows.reads:  # computed from numbers that ranks need not share to the last bit
+            trees = compat.agreed_object(trees)
+        for session, (tokens, parents) in zip(sessions, trees, strict=True):
+            session.tree = Draft(tokens, parents=parents)
+        self.counts = [1 + len(tokens) for tokens, _ in trees]
+        nodes = np.zeros((len(rids), self.n), np.int64)
+        sees = np.zeros((len(rids), self.n, self.n), np.bool_)
+        for i, (session, (tokens, parents)) in enumerate(zip(sessions, trees, strict=True)):
+            lay_out(session.context.tokens[-1], tokens, parents, nodes[i], sees[i])
+        return nodes.reshape(-1), sees.reshape(-1)
+
+    def _drafted(self, session: Session, room: Room) -> Draft:
+        plan = session.drafting.draft(session.context, room)
+        try:
+            query = next(plan)
+            while True:
+                assert isinstance(query, Query)
+                query = plan.send(self.rows.answer(query, session))
+        except StopIteration as stop:
+            drafted: Draft = stop.value
+            return drafted
+
+    def prefilled(self, fed: Sequence[tuple[str, Any, int, int]], states: Any) -> None:
+        """A pass over prompts: of each request the rows from one position on."""
+        if self.rows.hidden is None or states is None:
+            return
+        at = 0
+        for rid, request, start, length in fed:
+            known = self._sessions.get(rid)
+            if known is None or known.request is not request:
+                known = self._sessions[rid] = self._open(request)
+                while len(self._sessions) > MOST_SESSIONS:  # of requests that never drafted
+                    del self._sessions[next(iter(self._sessions))]
+            # what SGLang hands out may be a buffer that the next pass writes to
+            known.prompt_states.append((start, states[at : at + length].clone()))
+            at += length
+
+    def verified(self, rids: Sequence[str], logits: Any, states: Any) -> None:
+        """A pass over the last trees; which way the text took is known when the next is drafted."""
+        if self.rows.reads:
+            self.rows.keep(rids, self.n, logits, states)
+
+    def erase_match_state(self, rids: Sequence[str]) -> None:
+        """Requests that are no longer decoded; one that comes back is met again."""
+        for rid in rids:
+            self._sessions.pop(rid, None)
+
+    def reset(self) -> None:
+        self._sessions.clear()
+
+    def synchronize(self) -> None:
+        """Nothing runs beside."""
+
+    def batch_put(self, tails: Sequence[Sequence[int]]) -> None:
+        """Each request remembers its own text."""
+
+    def load_external_corpus_named(self, *_: Any) -> int:
+        raise ValueError("semspec's drafters know no corpus beside the request's own text")
+
+    def list_external_corpora(self) -> dict[str, int]:
+        return {}
+
+
+@dataclass(slots=True)
+class Session:
+    """A drafter at work on one request."""
+
+    request: Any
+    drafting: DraftSession
+    context: Context
+    tree: Draft | None = None  # the last one that was proposed
+    root: int = 0  # tokens before what was gained since
+    prompt_states: list[tuple[int, Any]] = field(default_factory=list)
+
+    def begin(self, tokens: list[int]) -> None:
+        self.context.extend(tokens)
+        self.root = len(tokens)
+
+    def catch_up(self, tail: Sequence[int], length: int) -> None:
+        """Appends what the text has gained: it is ``length`` tokens long now, and ends so."""
+        new = length - len(self.context)
+        self.root = len(self.context)
+        if new:
+            assert 0 < new <= len(tail), f"a text of {len(self.context)} became one of {length}"
+            self.context.extend(tail[len(tail) - new :])
+
+
+def fitted(draft: Draft, nodes: int) -> Draft:
+    """The draft with so many nodes at most: the shallowest, of one depth those proposed first."""
+    if len(draft.tokens) <= nodes:
+        return draft
+    if draft.parents is None:
+        return Draft(draft.tokens[:nodes])
+    depth = depths(draft.parents)
+    order = sorted(range(len(depth)), key=lambda node: (depth[node], node))
+    keep_nodes(draft, sorted(order[:nodes]))
+    return draft
+
+
+def lay_out(
+    last: int,
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    nodes: NDArray[np.int64],
+    sees: NDArray[np.bool_],
+) -> None:
+    """Fills ``nodes`` [n] and ``sees`` [n, n]: the last token, the draft below it, then padding.
+
+    Padding is one chain below the last token that begins with no drafted child's token. A token
+    stands there once at most, as a rule that counts a family's probabilities needs it to.
+    """
+    n, used = len(nodes), 1 + len(tokens)
+    taken = {token for token, parent in zip(tokens, parents, strict=True) if parent < 0}
+    above = [-1, *(parent + 1 for parent in parents)]
+    above += [0, *range(used, n - 1)][: n - used]
+    nodes[:used] = [last, *tokens]
+    nodes[used:] = next(token for token in range(n + 1) if token not in taken)
+    for node, parent in enumerate(above):
+        if parent >= 0:
+            sees[node] = sees[parent]
+        sees[node, node] = True
+
+
+# ---- the part ---------------------------------------------------------------------------------
+
+
+def prepare(options: Options) -> None:
+    """Makes the names known, which SGLang's own arguments are checked against."""
+    compat.check_version()
+    for name, width in WIDTHS.items():
+        drafter = options.drafter(name)
+
+        def worker(drafter: Any = drafter) -> type:
+            return compat.tree_worker(lambda runner, n: _drafts(drafter, runner, n))
+
+        compat.register_algorithm(f"SEMSPEC_{name.upper()}", width, worker)
+
+
+def hooks(options: Options) -> list[Hook]:
+    """The names are all it takes."""
+    return []
+
+
+def _drafts(drafter: Any, runner: Any, n: int) -> Drafts:
+    kit = Kit(
+        prompt="",
+        sampling=Sampling(0.0),
+        boundary=TokenBoundary,
+        stop_ids=compat.stop_ids(runner),
+        piece=_no_text,
+        decode=_no_text,
+        encode=_no_text,
+        rng=random.Random(0),
+        layers=compat.layers(runner),
+        trees=True,
+    )
+    drafter = able(drafter, runner)
+    return Drafts(drafter, n, kit, Rows(drafter.open(kit).watches, runner))
+
+
+def _no_text(_: Any) -> Any:
+    raise AssertionError("drafters of single tokens read no text")

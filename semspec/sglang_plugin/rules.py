@@ -1,0 +1,140 @@
+"""Which rule a request is verified by, and what the rule says of many nodes at once.
+
+The rules are the package's own (``semspec/rules``): their dataclasses check the options, their tensor
+functions do the arithmetic. Here stands what each is given inside a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.registry import plugin
+from semspec.rules._acceptance import without_gaps
+from semspec.rules._arc import Constants, loose_nodes
+from semspec.rules._tokens import TokenRule
+from semspec.rules.arc import Arc
+from semspec.rules.topk_delta import TopKDelta, near_nodes
+from semspec.rules.typical import Typical, typical_nodes
+from semspec.sampling import probabilities
+from semspec.types import Sampling
+
+RULES = ("lossless", "arc", "typical", "topk_delta")
+# what a request may say beside ``accept``; the rest of a rule's options is for the loop alone, or,
+# as ARC's calibration, for who starts the server
+OPTIONS: dict[str, type] = {
+    "theta": float,
+    "resume": bool,
+    "epsilon": float,
+    "delta": float,
+    "k": int,
+}
+
+
+WORDS = {float: "a number", int: "a whole number", bool: "true or false"}
+
+
+class Bound(Protocol):
+    """What ARC-Decode knows of the model that is verified."""
+
+    def constants(self, temperature: float) -> Constants: ...
+
+    def distances(self, drafted: Tensor, likeliest: Tensor) -> Tensor: ...
+
+    def ends(self, tokens: Tensor) -> Tensor:
+        """Which tokens end a text."""
+        ...
+
+
+def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> TokenRule | None:
+    """The rule that a request asks for, else the server's; None: SGLang's own, lossless.
+
+    Options of ``otherwise`` count where the request names no other rule.
+    """
+    own = {key: given[key] for key in ("accept", *OPTIONS) if given.get(key) is not None}
+    name = own.pop("accept", None)
+    if name is None or name == otherwise.get("accept"):
+        own = {k: v for k, v in otherwise.items() if k in OPTIONS and v is not None} | own
+        name = otherwise.get("accept", "lossless")
+    if name not in RULES:
+        raise UserError(f"accept={name}: this server knows {', '.join(RULES)}")
+    cls = plugin("accept", name).cls
+    known = {f.name for f in fields(cls)} & set(OPTIONS)
+    if unknown := set(own) - known:
+        told = f"its options are {', '.join(sorted(known))}" if known else "it has no options"
+        raise UserError(f"accept={name} knows no {', '.join(sorted(unknown))}: {told}")
+    rule = cls(**{key: _typed(key, value) for key, value in own.items()})
+    return None if name == "lossless" or (isinstance(rule, Arc) and rule.theta > 1) else rule
+
+
+def _typed(key: str, value: Any) -> Any:
+    kind = OPTIONS[key]
+    fits = isinstance(value, bool) == (kind is bool)
+    if not fits or not isinstance(value, (int, float) if kind is float else kind):
+        raise UserError(f"{key}={value!r}: give {WORDS[kind]}")
+    return kind(value)
+
+
+@dataclass
+class Judged:
+    """Requests that go by one rule and draw in one way, and the target's rows over their trees."""
+
+    logits: Tensor  # [requests * n, vocabulary]
+    tokens: Tensor  # [requests, n]
+    parents: Tensor  # [requests, n], -1 where there is none
+    sampling: Sampling
+
+    @cached_property
+    def p(self) -> Tensor:
+        """The target's distributions, after temperature, top-k and top-p."""
+        return probabilities(self.logits, self.sampling)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """[requests * n] the row that judges each node; some row where there is none."""
+        count, n = self.parents.shape
+        first = torch.arange(count, device=self.parents.device)[:, None] * n
+        return (first + self.parents.clamp_min(0)).flatten()
+
+    @cached_property
+    def flat(self) -> Tensor:
+        """[requests * n] the tokens."""
+        return self.tokens.flatten().long()
+
+
+def loosely(rule: TokenRule, seen: Judged, bound: Bound | None) -> Tensor:
+    """Which nodes the rule keeps whatever speculative sampling says: bool [requests, n]."""
+    rows, tokens = seen.rows, seen.flat
+    if isinstance(rule, Typical):
+        loose = typical_nodes(seen.p, tokens, rows, rule.epsilon, rule.delta)
+    elif isinstance(rule, TopKDelta):
+        raw = seen.logits.float().log_softmax(-1)  # before temperature
+        top = raw.topk(min(rule.k, raw.shape[-1]), -1)
+        loose = near_nodes(top.indices, top.values, tokens, rows, rule.delta)
+    else:
+        assert isinstance(rule, Arc) and bound is not None
+        best = seen.p.max(-1)
+        likeliest = best.indices[rows]
+        ends = (tokens != likeliest) & (bound.ends(tokens) | bound.ends(likeliest))
+        loose = loose_nodes(
+            bound.distances(tokens, likeliest),
+            best.values[rows],
+            seen.p[rows, tokens],
+            ends,
+            bound.constants(seen.sampling.temperature),
+            rule.theta,
+        )
+        if not rule.resume:
+            loose = loose.view_as(seen.parents).clone()
+            loose[:, 0] = True  # the root is not asked
+            loose = without_gaps(loose, seen.parents)
+    loose = loose.view_as(seen.parents)
+    # a grammar or a bias may have taken a token away altogether
+    possible = seen.logits[rows, tokens] > -torch.inf
+    return loose & possible.view_as(loose) & (seen.parents >= 0)

@@ -1,0 +1,66 @@
+"""Draft trees as SGLang verifies them, many at once: pure tensor functions, no loop over requests.
+
+A request's tree has n nodes; node 0 is its last token, and parents come before their children.
+``next_token`` [requests, n] has the first child of each node, ``next_sibling`` its next sibling, -1 where
+there is none; siblings are tried in this order, which is that of their indices. Row i of the target's
+logits follows node i, so that a node is judged by the row of its parent. Nothing here waits for a GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def parents_of(next_token: Tensor, next_sibling: Tensor) -> Tensor:
+    """The parent of every node, [requests, n]; -1 for the root and for nodes that hang nowhere."""
+    count, n = next_token.shape
+    device = next_token.device
+    own = torch.arange(n, device=device).expand(count, n)
+
+    def inverse(links: Tensor, otherwise: Tensor) -> Tensor:
+        """Who points at each node; ``otherwise`` [requests, n] where nobody does."""
+        spill = otherwise.new_full((count, 1), -1)  # takes what points at nothing
+        found = torch.cat([otherwise, spill], 1)
+        return found.scatter(1, torch.where(links < 0, n, links).long(), own)[:, :n]
+
+    eldest = inverse(next_sibling, own)  # the sibling before; of the eldest itself
+    for _ in range(n.bit_length()):  # and, twice as far with each step, the eldest one
+        eldest = eldest.gather(1, eldest)
+    above = inverse(next_token, torch.full_like(own, -1))  # of the eldest siblings alone
+    return above.gather(1, eldest)
+
+
+def elder_siblings(parents: Tensor) -> Tensor:
+    """[requests, n, n] bool: whether node j is an elder sibling of node i."""
+    return (parents[:, :, None] == parents[:, None, :]).tril(-1) & (parents >= 0)[:, :, None]
+
+
+def first_accepted(loose: Tensor, sure: Tensor, parents: Tensor) -> Tensor:
+    """By row, the child that has to follow: [requests, n], -1 where the verification decides itself.
+
+    ``loose`` are nodes that a rule keeps, ``sure`` those that speculative sampling keeps. Of a family in
+    which the rule keeps any, the first kept by either follows, as a walk in order would have it; all
+    other families are left alone.
+    """
+    n = parents.shape[1]
+    above = parents.clamp_min(0)
+    hangs = parents >= 0
+    own = torch.arange(n, device=parents.device).expand_as(parents)
+    kept = torch.where((loose | sure) & hangs, own, n)
+    first = torch.full_like(parents, n).scatter_reduce(1, above, kept, "amin")
+    asked = torch.zeros_like(parents).scatter_reduce(1, above, (loose & hangs).long(), "amax")
+    return torch.where((asked > 0) & (first < n), first, -1)
+
+
+def only(logits: Tensor, tokens: Tensor, follows: Tensor) -> Tensor:
+    """``logits`` [requests * n, vocabulary], where a node has to follow with its token alone possible.
+
+    The row then has a logit of 0 there and -inf elsewhere: the argmax, and the only token at any
+    temperature, top-k and top-p.
+    """
+    decided = (follows >= 0).flatten()[:, None]
+    token = tokens.gather(1, follows.clamp_min(0)).flatten()[:, None].long()
+    edited = logits.masked_fill(decided, -torch.inf)
+    own = edited.gather(1, token)
+    return edited.scatter_(1, token, torch.where(decided, torch.zeros_like(own), own))

@@ -1,0 +1,228 @@
+"""Rules inside SGLang's verification: ``arc``, ``typical`` and ``topk_delta``, request by request.
+
+One function verifies drafts for EAGLE, EAGLE3, STANDALONE and NGRAM. Before it runs, every family of
+nodes in which a rule keeps one is decided, as the package's own walk would decide it, and the logits
+that judge the family leave no other token (``trees.only``); the rest is SGLang's own, greedy or sampled.
+Afterwards the true logits are back, so that log-probabilities stay the model's.
+
+    SEMSPEC_SGLANG='{"verification": {"accept": "topk_delta", "delta": 0.3}}'     for all requests
+    "custom_params": {"semspec": {"accept": "typical", "epsilon": 0.1}}           for one
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.rules._acceptance import point_mass_nodes
+from semspec.rules._tokens import TokenRule
+from semspec.rules.arc import Arc
+from semspec.sglang_plugin import compat_speculative as compat
+from semspec.sglang_plugin import trees
+from semspec.sglang_plugin.bound import ModelBound, Source
+from semspec.sglang_plugin.compat import Hook
+from semspec.sglang_plugin.protocol import KEY
+from semspec.sglang_plugin.rules import OPTIONS, Judged, loosely, named
+from semspec.types import Sampling
+
+LOG = logging.getLogger("semspec")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The rule of requests that name none, and what ARC-Decode needs for any."""
+
+    accept: str = "lossless"
+    theta: float | None = None  # arc
+    resume: bool | None = None  # arc
+    epsilon: float | None = None  # typical
+    delta: float | None = None  # typical, topk_delta
+    k: int | None = None  # topk_delta
+    calibration: str | None = None  # arc: a folder, a Hub repository, or a name of conf/arc.yaml
+    allow_mismatch: bool = False  # arc: constants of another model or temperature
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Requests of a batch that are judged together."""
+
+    rule: TokenRule
+    sampling: Sampling
+    requests: tuple[int, ...]
+
+
+class Verification:
+    """The rules of one server, in each of its processes."""
+
+    def __init__(self, options: Options) -> None:
+        self.otherwise = asdict(options)
+        self.source: Source | None = None
+        if options.calibration is not None:
+            self.source = Source(options.calibration, options.allow_mismatch)
+        self.bound: ModelBound | None = None  # once the model is loaded
+        self.rule = lru_cache(maxsize=4096)(self._rule)
+        self.rule((), None)  # what everybody gets has to make sense
+
+    def _rule(self, said: tuple[tuple[str, Any], ...], sampling: Sampling | None) -> Any:
+        rule = named(dict(said), self.otherwise)
+        if isinstance(rule, Arc):
+            if self.source is None:
+                raise UserError(
+                    "accept=arc: this server was started without a calibration; start it with"
+                    ' {"verification": {"calibration": ...}} in SEMSPEC_SGLANG'
+                )
+            if sampling is not None:
+                self.source.check(sampling.temperature)
+        return rule
+
+    def of(self, custom_params: Any, sampling: Sampling) -> TokenRule | None:
+        """The rule for a request; UserError where it asks for what there is not."""
+        asked = custom_params.get(KEY) if isinstance(custom_params, dict) else None
+        asked = asked if isinstance(asked, dict) else {}
+        said = tuple((key, asked[key]) for key in ("accept", *OPTIONS) if key in asked)
+        if strange := [key for key, value in said if isinstance(value, list | dict)]:
+            raise UserError(f"{', '.join(strange)} in custom_params.{KEY}: give a plain value")
+        found: TokenRule | None = self.rule(said, sampling)
+        return found
+
+    def groups(self, requests: Sequence[Any]) -> list[Group]:
+        """Who is judged by a rule of ours, by rule and sampling."""
+        found: dict[tuple[TokenRule, Sampling], list[int]] = {}
+        for i, request in enumerate(requests):
+            sampling = compat.sampling_of(request)
+            try:
+                rule = self.of(compat.asked(request), sampling)
+            except UserError as error:
+                # who asked was refused on arrival; the server's own rule may not be for everybody
+                _say_once(str(error))
+                continue
+            if rule is not None:
+                found.setdefault((rule, sampling), []).append(i)
+        return [Group(*key, tuple(own)) for key, own in found.items()]
+
+    # ---- hooks --------------------------------------------------------------------------------
+
+    def check_request(self, result: Any, params: Any, *_: Any, **__: Any) -> None:
+        """After a request's parameters were verified: a ValueError is its 400."""
+        if isinstance(params.custom_params, dict) and KEY in params.custom_params:
+            try:
+                self.of(params.custom_params, compat.sampling_of(_Request(params)))
+            except UserError as error:
+                raise ValueError(str(error)) from error
+
+    def model_loaded(self, result: Any, runner: Any, *_: Any, **__: Any) -> None:
+        if self.source is None or not compat.is_target(runner):
+            return
+        try:
+            self.bound = self.source.bind(runner)
+        except UserError as error:  # an exception would reach the user as a page of traceback
+            raise SystemExit(f"semspec's SGLang plugin: {error}") from error
+
+    def sample(
+        self,
+        original: Any,
+        verify_input: Any,
+        batch: Any,
+        logits_output: Any,
+        grammar_mask: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Around ``eagle_sample``."""
+        arguments = (verify_input, batch, logits_output, grammar_mask, *args)
+        groups = [] if batch.forward_mode.is_idle() else self.groups(batch.reqs)
+        if not groups:
+            return original(*arguments, **kwargs)
+        true: Tensor = logits_output.next_token_logits
+        compat.settle(verify_input, batch, true, grammar_mask)
+        tokens = verify_input.draft_token.reshape(len(batch.reqs), verify_input.draft_token_num)
+        follows = compat.agreed(self._follows(groups, verify_input, batch, true, tokens))
+        logits_output.next_token_logits = trees.only(true, tokens, follows)
+        try:
+            return original(*arguments, **kwargs)
+        finally:
+            logits_output.next_token_logits = true
+
+    def _follows(
+        self, groups: Sequence[Group], verify_input: Any, batch: Any, logits: Tensor, tokens: Tensor
+    ) -> Tensor:
+        """``trees.first_accepted`` of all requests, those of no group left alone."""
+        count, n = tokens.shape
+        parents = trees.parents_of(
+            verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
+        )
+        proposed = compat.drafted(verify_input, tokens, parents)
+        likeliest = compat.takes_the_likeliest(batch)
+        uniforms = None if likeliest else compat.coins(batch, count, n)
+        by_request = logits.view(count, n, -1)
+        follows = torch.full_like(parents, -1)
+        for group in groups:
+            every = len(group.requests) == count
+            chosen = None if every else _index(group.requests, logits.device)
+
+            def own(values: Tensor, chosen: Tensor | None = chosen) -> Tensor:
+                return values if chosen is None else values.index_select(0, chosen)
+
+            seen = Judged(own(by_request).flatten(0, 1), own(tokens), own(parents), group.sampling)
+            loose = loosely(group.rule, seen, self.bound)
+            if proposed is not None:
+                loose = loose & own(proposed)
+            sure = _sure(seen, None if uniforms is None else own(uniforms))
+            first = trees.first_accepted(loose, sure, seen.parents)
+            follows = first if chosen is None else follows.index_copy(0, chosen, first)
+        return follows
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What ``compat.sampling_of`` looks at, before there is a request."""
+
+    sampling_params: Any
+
+
+@lru_cache(maxsize=256)
+def _say_once(trouble: str) -> None:
+    LOG.warning("some requests are verified losslessly: %s", trouble)
+
+
+def _sure(seen: Judged, uniforms: Tensor | None) -> Tensor:
+    """Nodes that speculative sampling keeps anyway; without ``uniforms`` the likeliest ones."""
+    if uniforms is None:
+        return (seen.logits.argmax(-1)[seen.rows] == seen.flat).view_as(seen.parents)
+    px = seen.p[seen.rows, seen.flat].view_as(seen.parents)
+    return point_mass_nodes(px, seen.tokens, trees.elder_siblings(seen.parents), uniforms)
+
+
+@lru_cache(maxsize=256)
+def _index(requests: tuple[int, ...], device: torch.device) -> Tensor:
+    return compat.on(requests, device)
+
+
+# ---- the part ---------------------------------------------------------------------------------
+
+
+def prepare(options: Options) -> None:
+    """Refuses what cannot work before anything is loaded."""
+    compat.check_version()
+    Verification(options)
+
+
+def everywhere(options: Options) -> list[Hook]:
+    """Requests are refused where they arrive, which is not where they run."""
+    return [Hook(compat.CHECKED, Verification(options).check_request, "AFTER")]
+
+
+def hooks(options: Options) -> list[Hook]:
+    """What is hooked in a process that may run a model."""
+    rules = Verification(options)
+    return [
+        Hook(compat.SAMPLE, rules.sample, "AROUND"),
+        Hook(compat.LOADED, rules.model_loaded, "AFTER"),
+    ]

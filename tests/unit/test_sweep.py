@@ -1,0 +1,249 @@
+"""Names and states of a sweep's jobs, and what a second start makes of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import string
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from semspec import sweep
+from semspec.errors import UserError
+from semspec.launchers import options_of
+from semspec.lock import FolderLock
+from semspec.records import RunFolder
+from semspec.sweep import LONGEST, Job, carry_out, name_of, plan, state_of
+
+TINY = ("problems=1", "max_new_tokens=8", "quiet=true")
+
+
+def names(*overrides: str) -> list[str]:
+    return [job.name for job in plan(overrides)]
+
+
+def test_names_say_what_varies_and_nothing_else() -> None:
+    assert names("split=paragraph,sentence", "problems=2", "draft_length=1,2") == [
+        "split=paragraph,draft_length=1",
+        "split=paragraph,draft_length=2",
+        "split=sentence,draft_length=1",
+        "split=sentence,draft_length=2",
+    ]
+    assert [job.overrides for job in plan(["problems=2", "seed=0,1"])] == [
+        ("problems=2", "seed=0"),
+        ("problems=2", "seed=1"),
+    ]
+    assert names("draft_length=1,2,1") == ["draft_length=1", "draft_length=2"]
+    assert names("seed=0,1", "seed=3,4") == ["seed=3", "seed=4"]  # the last one wins
+    assert names("split=sentence", "quiet=true") == ["split=sentence"]  # one job, of no sweep
+    assert names("seed=range(0,3)") == ["seed=0", "seed=1", "seed=2"]
+
+
+def test_a_longer_sweep_finds_the_jobs_of_a_shorter_one() -> None:
+    assert set(names("seed=0,1", "split=token,sentence")) < set(
+        names("seed=0,1,2", "split=token,sentence,paragraph")
+    )
+
+
+def test_names_that_cannot_stand_as_they_are_stay_apart() -> None:
+    one, other = names("draft.model.path=/a/b,/a-b")
+    assert one != other and "/" not in one + other and one.startswith("draft.model.path=-a-b-")
+    assert names("draft.model.path=/a/b,/a-b") == [one, other]  # the same ones each time
+    long = "x" * 300
+    listed = names(f"draft.model.path={long}1,{long}2")
+    assert len({*listed}) == 2 and all(len(name) <= LONGEST for name in listed)
+    assert names("benchmark.domains=[residues],[residues,weekdays]")[1].startswith(
+        "benchmark.domains=-residues,weekdays"
+    )
+
+
+@given(st.lists(st.text(string.printable + "äß日", min_size=1), min_size=1, max_size=5))
+def test_every_name_is_a_folder_of_its_own(values: list[str]) -> None:
+    made = [name_of([f"key={value}"]) for value in values]
+    assert len(set(made)) == len(set(values))
+    for name in made:
+        assert 0 < len(name) <= LONGEST and name == Path(name).name and name not in (".", "..")
+        assert set(name) <= {*string.ascii_letters, *string.digits, *"-._=,"}
+        assert not name.startswith((".", "-"))
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def said(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def status(root: Path, job: Job) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((root / job.name / "status.json").read_text())
+    return told
+
+
+def test_jobs_end_alone_and_only_what_is_not_finished_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = plan([*TINY, "draft.model.path=embedded/tiny-draft,missing", "seed=0,1"])
+    broken = jobs[1].name
+
+    from semspec import runner
+
+    real = runner.execute
+
+    def execute(config: Any, resolved: Any, folder: Path, *rest: Any) -> Any:
+        if folder.name == broken and not (tmp_path / "mended").exists():
+            raise RuntimeError("a fault\nof ours")
+        return real(config, resolved, folder, *rest)
+
+    monkeypatch.setattr(runner, "execute", execute)
+    carry_out(jobs, tmp_path, quiet())
+    assert [state_of(job, tmp_path)[0] for job in jobs] == [
+        "finished", "failed", "failed", "failed"
+    ]  # fmt: skip
+    assert state_of(jobs[1], tmp_path)[1] == "RuntimeError: a fault"
+    assert "Traceback" in (tmp_path / broken / sweep.ERROR).read_text()
+    assert state_of(jobs[2], tmp_path)[1].startswith("no model folder")
+    for job in jobs:
+        told = status(tmp_path, job)
+        assert (told["job"], told["overrides"]) == (job.name, list(job.overrides))
+        assert told["pid"] == os.getpid() and told["host"] and told["started"] <= told["ended"]
+        assert (told["error"] is None) == (told["state"] == "finished")
+    listed = json.loads((tmp_path / "sweep.json").read_text())["jobs"]
+    assert [one["job"] for one in listed] == [job.name for job in jobs]
+
+    (tmp_path / "mended").touch()
+    finished = tmp_path / jobs[0].name
+    before = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in finished.iterdir()}
+    console = quiet()
+    carry_out(jobs, tmp_path, console)
+    assert [state_of(job, tmp_path)[0] for job in jobs] == [
+        "finished", "finished", "failed", "failed"
+    ]  # fmt: skip
+    assert not (tmp_path / broken / sweep.ERROR).exists()
+    after = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in finished.iterdir()}
+    assert after == before
+    assert "2/4" in said(console) and "4/4" in said(console)
+
+
+def test_another_configuration_under_the_same_names_is_refused(tmp_path: Path) -> None:
+    carry_out(plan([*TINY, "seed=0,1"]), tmp_path, quiet())
+    with pytest.raises(UserError, match=r"max_new_tokens was 8, is 9.*another sweep=DIR"):
+        carry_out(plan([*TINY, "max_new_tokens=9", "seed=0,1"]), tmp_path, quiet())
+    carry_out(plan([*TINY, "quiet=false", "seed=0,1"]), tmp_path, quiet())  # only shown otherwise
+
+
+def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
+    (job,) = plan(TINY)
+    folder = tmp_path / job.name
+    folder.mkdir()
+    before = {"state": "running", "error": None, "pid": 1}
+    (folder / "status.json").write_text(json.dumps(before))
+    hold = (
+        "import sys\nfrom pathlib import Path\nfrom semspec.lock import FolderLock\n"
+        f"FolderLock(Path({str(folder)!r}))\nprint('held', flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        console = quiet()
+        carry_out([job], tmp_path, console)
+        assert state_of(job, tmp_path) == ("running", "")
+        assert "running" in said(console)
+        sweep.work(job, tmp_path, console)  # had it not been held a moment ago
+        assert status(tmp_path, job) == before
+        other.kill()
+        other.wait()
+    assert state_of(job, tmp_path) == ("killed", "")  # nobody holds it, nothing says that it ended
+    carry_out([job], tmp_path, quiet())
+    assert state_of(job, tmp_path)[0] == "finished"
+
+
+def test_what_was_killed_is_told_with_the_process_that_it_was(tmp_path: Path) -> None:
+    (job,) = plan(TINY)
+    (tmp_path / job.name).mkdir()
+    was = {"state": "running", "pid": 123, "host": "node7", "started": "then", "done": 3}
+    (tmp_path / job.name / "status.json").write_text(json.dumps(was))
+    sweep.say(job, tmp_path, "killed", "its process ended")
+    told = status(tmp_path, job)
+    assert told["state"] == "killed" and told["error"] == "its process ended" and told["ended"]
+    assert {k: told[k] for k in ("pid", "host", "started", "done")} == {
+        "pid": 123, "host": "node7", "started": "then", "done": 3
+    }  # fmt: skip
+
+
+def test_a_lock_outlives_no_status(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text('{"state": "running"}')
+    lock = FolderLock(tmp_path)
+    assert RunFolder(tmp_path).status["state"] == "running"
+    lock.release()
+    assert RunFolder(tmp_path).status["state"] == "killed"
+
+
+def test_the_table_is_plain_lines_elsewhere_than_on_a_terminal(tmp_path: Path) -> None:
+    jobs = plan([*TINY, "seed=0,1"])
+    carry_out(jobs[:1], tmp_path, quiet())
+    console = quiet()
+    sweep.show(jobs, tmp_path, console)
+    lines = [line.split("\t") for line in said(console).splitlines()]
+    assert [line[0] for line in lines] == ["job", "seed=0", "seed=1"]
+    assert [line[1] for line in lines] == ["state", "finished", "waiting"]
+    assert len({len(line) for line in lines}) == 1 and lines[1][3].endswith("x")
+    terminal = Console(file=io.StringIO(), width=120, force_terminal=True)
+    sweep.show(jobs, tmp_path, terminal)
+    assert "speed-up [95 %]" in said(terminal) and "─" in said(terminal)
+
+
+def test_launchers_take_their_own_options() -> None:
+    assert options_of([])[0] == "basic"
+    name, options = options_of(["hydra/launcher=ray", "hydra.launcher.num_gpus=1"])
+    assert (name, options["num_gpus"], options["address"]) == ("ray", 1, None)
+    name, options = options_of(
+        ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu",
+         "hydra.sweeper.max_batch_size=3"]
+    )  # fmt: skip
+    assert (options["partition"], options["at_a_time"]) == ("gpu", 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("hydra/launcher=submitit_lokal", "did you mean 'submitit_local'"),
+        ("hydra.launcher.partitoin=x", "partitoin"),
+        ("hydra.sweep.subdir=x", "means nothing in a sweep"),
+    ],
+)
+def test_mistakes_with_launchers_are_one_line(given: str, says: str) -> None:
+    with pytest.raises(UserError, match=says) as told:
+        options_of([given])
+    assert "\n" not in str(told.value)
+
+
+def test_a_launcher_that_is_not_installed_says_how_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r'pip install "semspec\[submitit\]"'):
+        options_of(["hydra/launcher=submitit_local"])
+
+
+def test_slurm_without_slurm_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, options = options_of(["hydra/launcher=submitit_slurm"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"submitit_slurm: .*srun"):
+        carry_out(plan(TINY), tmp_path / "sweep", quiet(), name, options)
+
+
+def test_a_job_on_this_machine_has_more_than_an_hour() -> None:
+    assert options_of(["hydra/launcher=submitit_local"])[1]["timeout_min"] > 24 * 60
+    given = ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=5"]
+    assert options_of(given)[1]["timeout_min"] == 5

@@ -1,0 +1,158 @@
+"""`make tables`: what is measured once, what is measured again, and what is written from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semspec import config, run
+from semspec.errors import UserError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import tables
+
+config.register_configs()
+
+
+@pytest.fixture(scope="module")
+def group() -> tables.Group:
+    (found,) = tables.groups(lambda name: name == "step level/suffix")
+    return found
+
+
+def test_groups_hold_what_goes_together(group: tables.Group) -> None:
+    assert {"logprob", "semantic_plus"} <= set(group.rules)
+    assert not {"lossless", "random", "oracle", "greedy"} & set(group.rules)
+    (own,) = tables.groups(lambda name: name == "step level/lm")
+    assert {"random", "oracle", "semantic", "semantic_plus, salvage, nested"} <= set(own.rules)
+    assert not list(tables.groups(lambda name: name == "step level/medusa"))  # drafts no steps
+    (heads,) = tables.groups(lambda name: name == "token level/medusa")
+    assert {"lossless", "typical", "arc"} <= set(heads.rules)
+
+
+@pytest.mark.parametrize("level", tables.LEVELS)
+def test_the_target_alone_can_be_measured_at_every_level(level: str) -> None:
+    _, temperature, common = tables.LEVELS[level]
+    made = run.build(run.compose([*common, *tables.PLAIN, f"temperature={temperature}"]))
+    assert made.draft.plain
+
+
+def test_nothing_is_measured_twice_and_a_kill_costs_a_line(
+    group: tables.Group, tmp_path: Path
+) -> None:
+    rules = {name: group.rules[name] for name in ("logprob", "semantic")}
+    small = tables.Group(group.level, group.drafter, rules)
+    tables.measure(small, 1, tmp_path)
+    file = small.file(tmp_path)
+    first = file.read_bytes()
+    names = [line["config"] for line in tables.read(file)]
+    left = json.loads(file.with_suffix(".left.json").read_text())
+    assert sorted(names) == sorted({"plain", *rules} - set(left)) and len(names) >= 2
+
+    changed = file.stat().st_mtime_ns
+    tables.measure(small, 1, tmp_path)
+    assert file.stat().st_mtime_ns == changed
+
+    with file.open("ab") as torn:
+        torn.write(b'{"config": "plain", "id"')  # what a kill leaves
+    tables.measure(small, 2, tmp_path)
+    assert file.read_bytes().startswith(first)
+    lines = tables.read(file)
+    assert len(lines) == 2 * len(names)
+    assert len({(line["config"], line["id"]) for line in lines}) == len(lines)
+
+    found = tables.collect([small, group], tmp_path, "digest")
+    cells = {cell["config"]: cell for cell in found["cells"]}
+    assert cells["plain"]["speedup"] == 1.0 and cells["plain"]["problems"] == 2
+    assert cells["logprob"]["differs"] in (True, False)
+
+
+def row(level: str, drafter: str, rule: str, **figures: Any) -> dict[str, Any]:
+    return {
+        "level": level, "drafter": drafter, "config": rule, "problems": 40, "pass_at_1": 0.95,
+        "pass_at_1_interval": [0.83, 0.99], "lost": 2, "won": 0, "speedup": 2.5,
+        "speedup_interval": [2.25, 2.75], "speedup_median": 2.4, "acceptance": 0.8,
+        "accept_length": 3.5, "target_share": 0.2, "differs": False, **figures,
+    }  # fmt: skip
+
+
+FOUND: dict[str, Any] = {
+    "digest": "now",
+    "seed": 1,
+    "left_out": {"step level/lm/rsd": "no reward model"},
+    "provenance": {"machine": {"cpu": "a processor", "cores": 2}},
+    "cells": [
+        row("token level", "suffix", "plain"),
+        row("token level", "suffix", "lossless"),
+        row("token level", "suffix", "typical", differs=True),
+        row("step level", "lm", "semantic", accept_length=None),
+        row("step level", "pld_plus", "semantic"),
+    ],
+}
+
+
+def test_page_and_excerpt_say_what_was_found() -> None:
+    page = tables.page(FOUND)
+    assert "| typical | 0.95 [0.83, 0.99] \\* | 2 / 0 | 2.50x [2.25, 2.75] | 2.40x | 80 %" in page
+    assert "4 combinations, 40 problems each, a processor" in page
+    assert "- step level/lm/rsd: no reward model" in page
+    told = tables.excerpt(FOUND)
+    assert "| suffix | 0.95" in told and "| semantic | 0.95" in told
+    assert "typical" not in told and "pld_plus" not in told
+
+
+def test_the_readme_is_changed_between_its_markers_only() -> None:
+    begin, end = tables.MARKERS
+    readme = f"before\n{begin}\nold\n{end}\nafter\n"
+    once = tables.with_excerpt(readme, "new")
+    assert once == f"before\n{begin}\nnew\n{end}\nafter\n"
+    assert tables.with_excerpt(once, "new") == once
+    with pytest.raises(UserError, match="put both lines where the table shall be"):
+        tables.with_excerpt("no markers", "new")
+    assert all(marker in tables.README.read_text() for marker in tables.MARKERS)
+
+
+def test_check_tells_what_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, file in (
+        ("RESULTS", "results.json"),
+        ("PAGE", "results.md"),
+        ("README", "README.md"),
+    ):
+        monkeypatch.setattr(tables, name, tmp_path / file)
+    (tmp_path / "README.md").write_text("\n".join(tables.MARKERS))
+    assert tables.check("now") == ["docs/results.json is missing: make tables"]
+    tables.write(FOUND)
+    assert tables.check("now") == []
+    assert [line.partition(":")[0] for line in tables.check("later")] == [
+        "the code, presets or weights have changed since the figures were measured"
+    ]
+    (tmp_path / "results.md").write_text("by hand")
+    readme = (tmp_path / "README.md").read_text()
+    (tmp_path / "README.md").write_text(readme.replace("2.50x", "9.99x"))
+    assert len(tables.check("now")) == 2
+
+
+def test_the_digest_is_of_what_figures_depend_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("semspec/rules/a.py", "semspec/report/b.py", "semspec/svg.py", "conf/c.yaml",
+                 "conf/experiment/d.yaml", "hub_artifacts/e/config.json"):  # fmt: skip
+        (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / part).write_text("x = 1\n")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    before = tables.digest()
+    for part, text in (("semspec/rules/a.py", "x  =  1  # why\n"), ("semspec/report/b.py", "x = 2"),
+                       ("semspec/svg.py", "x = 2"), ("conf/experiment/d.yaml", "x: 2")):  # fmt: skip
+        (tmp_path / part).write_text(text)
+        assert tables.digest() == before, part
+    for part in ("semspec/rules/a.py", "conf/c.yaml", "hub_artifacts/e/config.json"):
+        (tmp_path / part).write_text("x = 3\n")
+        assert tables.digest() != before, part
+        before = tables.digest()
+    shutil.rmtree(tmp_path / "hub_artifacts")
+    assert tables.digest() != before
