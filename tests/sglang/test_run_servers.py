@@ -170,7 +170,7 @@ def test_a_server_without_the_plugin_is_named_at_the_first_probed_request(
     done = finished(
         command(
             *("engine=sglang", f"engine.target_url={mortal.url}"),
-            *(f"engine.draft_url={servers.draft}", *QUICK, "accept=semantic"),
+            *(f"engine.draft_url={servers.draft}", "accept=semantic", *QUICK[1:]),
             f"hydra.run.dir={tmp_path / 'run'}",
         ),
         code=2,
