@@ -235,7 +235,12 @@ def same(a: Answer, b: Answer) -> None:
 def test_thirty_two_problems_in_flight(servers: Pair) -> None:
     """They really are there at the same time, and each writes what it writes alone."""
     config = configuration(
-        *servers.overrides, "temperature=0", "concurrency=32", "problems=32", "max_new_tokens=12"
+        *servers.overrides,
+        "accept=logprob",
+        "temperature=0",
+        "concurrency=32",
+        "problems=32",
+        "max_new_tokens=12",
     )
     problems = list(islice(config.benchmark.problems(), 32))
     lock = threading.Lock()
@@ -269,7 +274,7 @@ def test_thirty_two_problems_in_flight(servers: Pair) -> None:
     assert most == 32
     assert sorted(s.problem.id for s in done) == sorted(p.id for p in problems)
     assert all(share is not None and share > 0 for share in shares)
-    alone = {s.problem.id: s.outcome.tokens for s in solved((), 4, budget=12)}
+    alone = {s.problem.id: s.outcome.tokens for s in solved(("accept=logprob",), 4, budget=12)}
     beside = {s.problem.id: s.outcome.tokens for s in done}
     for name, tokens in alone.items():
         assert beside[name] == tokens

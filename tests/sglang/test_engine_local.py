@@ -17,7 +17,13 @@ from semspec.solver import Solver
 from tests.support import sglang_env
 from tests.support.pair import TARGET, configuration
 
-OPTIONS = ("temperature=0", "problems=2", "max_new_tokens=40", "accept.threshold=-1.5")
+OPTIONS = (
+    "accept=logprob",
+    "temperature=0",
+    "problems=2",
+    "max_new_tokens=40",
+    "accept.threshold=-1.5",
+)
 
 
 def solved(*overrides: str) -> list[tuple[str, list[int], int]]:

@@ -19,7 +19,14 @@ from semspec import launch
 from tests.support.processes import finished, hear_interrupts
 from tests.support.sglang_servers import WAIT, Pair, free_port, launch_options
 
-QUICK = ("temperature=0", "problems=10", "concurrency=3", "max_new_tokens=40", "quiet=true")
+QUICK = (
+    "accept=logprob",
+    "temperature=0",
+    "problems=10",
+    "concurrency=3",
+    "max_new_tokens=40",
+    "quiet=true",
+)
 
 
 def command(*arguments: str) -> list[str]:
@@ -163,7 +170,7 @@ def test_a_server_without_the_plugin_is_named_at_the_first_probed_request(
     done = finished(
         command(
             *("engine=sglang", f"engine.target_url={mortal.url}"),
-            *(f"engine.draft_url={servers.draft}", "accept=semantic", *QUICK),
+            *(f"engine.draft_url={servers.draft}", "accept=semantic", *QUICK[1:]),
             f"hydra.run.dir={tmp_path / 'run'}",
         ),
         code=2,
