@@ -29,6 +29,12 @@ PLUGIN_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verificati
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PIP := -m pip --disable-pip-version-check --quiet --quiet
 
+# Every file in a process of its own: SGLang loads plugins once a process, and an engine that shuts down
+# ends all children of its process.
+define each_alone
+status=0; for file in $(2); do $(ONE_THREAD) $(1)/bin/python -m pytest $$file $(ARGS) || status=1; done; exit $$status
+endef
+
 ##@ Use
 
 .PHONY: run
@@ -55,7 +61,7 @@ test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit
 
 .PHONY: test-sglang
 test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
-	@$(ONE_THREAD) .venv-sglang/bin/python -m pytest tests/sglang $(ARGS)
+	@$(call each_alone,.venv-sglang,$(sort $(wildcard tests/sglang/test_*.py)))
 
 .PHONY: sglang-matrix
 sglang-matrix: ## The plugin's tests on older SGLangs; SGLANG_VERSIONS="0.5.22" chooses

@@ -7,7 +7,7 @@ run; greedy output does not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from semspec.engines._base import EngineBase
@@ -32,7 +32,7 @@ class Sglang(EngineBase):
     check: bool = True  # refuse servers that hold something else than this configuration says
     # in this process: arguments of sglang.Engine for both models, and the share of the GPU memory that
     # is free when each of them starts, the target first
-    server_args: dict[str, Any] = field(default_factory=dict)
+    server_args: Any = None  # {name: value, ...}; a typed field would take no new names from Hydra
     target_memory: float = 0.75
     draft_memory: float = 0.7
 
@@ -51,6 +51,8 @@ class Sglang(EngineBase):
         for name in ("target_memory", "draft_memory"):
             if not 0 < getattr(self, name) < 1:
                 raise UserError(f"engine.{name}={getattr(self, name)}: give a share of the memory")
+        if not isinstance(self.server_args, Mapping | None):
+            raise UserError(f"engine.server_args={self.server_args}: give {{name: value, ...}}")
         both = [self.urls("target"), self.urls("draft")]
         if any(both) and self.server_args:
             raise UserError(
@@ -104,4 +106,4 @@ class Sglang(EngineBase):
     def arguments(self, role: Role) -> Mapping[str, Any]:
         """Arguments of ``sglang.Engine`` for a model in this process."""
         share = self.target_memory if role == "target" else self.draft_memory
-        return {"mem_fraction_static": share, "log_level": "error", **self.server_args}
+        return {"mem_fraction_static": share, "log_level": "error", **(self.server_args or {})}
