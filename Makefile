@@ -163,6 +163,6 @@ define older_sglang
 .PHONY: sglang-$(1)
 sglang-$(1): .venv-sglang-$(1)/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-$(1).txt).stamp
 	@echo "==> SGLang $(1)"
-	@$$(ONE_THREAD) .venv-sglang-$(1)/bin/python -m pytest $$(PLUGIN_TESTS) $$(ARGS)
+	@$$(call each_alone,.venv-sglang-$(1),$$(PLUGIN_TESTS))
 endef
 $(foreach version,$(SGLANG_VERSIONS),$(eval $(call older_sglang,$(version))))

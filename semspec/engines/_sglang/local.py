@@ -45,6 +45,8 @@ class Local:
         import sglang
 
         self.name, self.timeout = f"the engine of {folder.name}", timeout
+        # an engine takes the thread's loop, and that of the one before is running elsewhere by now
+        asyncio.set_event_loop(asyncio.new_event_loop())
         try:
             with settings.switched_on("probe", artifacts=list(probes), allow_mismatch=True):
                 self.engine: Any = sglang.Engine(model_path=str(folder), **arguments)
