@@ -44,7 +44,7 @@ def survey(task: str) -> Survey:
         few={},
         columns=(
             *QUALITY_AND_SPEED,
-            LENGTHS[0],
+            *LENGTHS,
             shares("found"),
             shares("origin"),
             figure("reuse rate", "rate"),
