@@ -49,11 +49,17 @@ def masked(argv: Sequence[str]) -> list[str]:
     return shown
 
 
+def _typed(argv: Sequence[str]) -> list[str]:
+    """The command line; of the interpreter its name alone, wherever it lies on this machine."""
+    interpreter, *rest = masked(argv)
+    return [Path(interpreter).name, *rest]
+
+
 def collect(seed: int | None = None, argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Everything that can be told; what cannot is None."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": _try(lambda: masked(sys.orig_argv if argv is None else argv)),
+        "command": _try(lambda: _typed(sys.orig_argv if argv is None else argv)),
         "seed": seed,
         "git": _try(_git),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},

@@ -51,6 +51,7 @@ class Mortal:
     def start(self) -> str:
         options = launch_options(self.port, free_port())
         words = [sys.executable, "-m", "semspec.launch", "start=true", "draft=none", *options]
+        words.append("accept=logprob")  # no probe, and so no plugin
         self.process = subprocess.Popen(
             words,
             stdout=subprocess.PIPE,
