@@ -24,11 +24,11 @@ from semspec.calibration.arc_card import card, plots
 from semspec.calibration.next_step import Measure
 from semspec.calibration.pairs import Spots, as_columns, measure_chains
 from semspec.command import run_command
-from semspec.digest import difference
 from semspec.errors import UserError
-from semspec.files import read_json, told_in_one_line, write_json
+from semspec.files import told_in_one_line
 from semspec.lock import FolderLock
 from semspec.models import ModelFacts
+from semspec.probes.begun import begin
 from semspec.probes.contexts import Pair, make_chains, provenance_of
 from semspec.probes.make import probe_facts
 from semspec.probes.progress import Steps
@@ -154,7 +154,7 @@ def _all(
     for number, config in enumerate(configs):
         own = folder / f"T-{config.temperature:g}"
         own.mkdir(exist_ok=True)
-        _same_as_before(own, options, config, facts)
+        begin(own, config, facts, spots=asdict(options.spots), measure=asdict(options.measure))
         label = f"T = {config.temperature:g}: "
         pair = Pair(config)
         try:
@@ -190,16 +190,6 @@ def _sigma(pair: Pair) -> torch.Tensor:
     (done,) = pair.solver.driver.run(plans())
     sigma: torch.Tensor = done.value
     return sigma
-
-
-def _same_as_before(folder: Path, options: Options, config: ProbeConfig, facts: ModelFacts) -> None:
-    wanted = config.sampled() | {"facts": asdict(facts)}
-    wanted |= {"spots": asdict(options.spots), "measure": asdict(options.measure)}
-    stored = read_json(folder / "config.json")
-    if stored is None:
-        write_json(folder / "config.json", wanted)
-    elif unlike := difference(stored, wanted):
-        raise UserError(f"{folder} was begun with other options ({unlike}): give another folder=")
 
 
 def _config(

@@ -13,7 +13,6 @@ Memory is bounded by a group of documents and a shard, except that ScaNN holds a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from semspec.artifacts._datastore import Datastore, shard_names
@@ -22,14 +21,12 @@ from semspec.datastores import sparse
 from semspec.datastores.build_dense import build_dense
 from semspec.datastores.corpus import Documents, collect
 from semspec.datastores.settings import ALL, Options, described
-from semspec.digest import difference
-from semspec.errors import UserError
-from semspec.files import read_json, told_in_one_line, write_json
+from semspec.files import told_in_one_line
 from semspec.lock import FolderLock
 from semspec.models import ModelFacts, facts
+from semspec.probes.begun import begin
 from semspec.probes.progress import Steps
 from semspec.probes.settings import ProbeConfig
-from semspec.probes.sources import commit_of
 from semspec.text import Text
 
 LEAD = 16  # tokens of a prompt that stand before its answer: what REST's first match may look at
@@ -46,7 +43,7 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
         try:
             text = Text(str(config.model.fetch()))
             bound = facts(config.model, text.fingerprint)
-            _begin(config, options, bound, folder)
+            begin(folder, config, bound, options=options.made_from())
             total = None if config.problems == ALL else config.problems
             with steps.stage("documents", total) as tell:
                 documents = collect(config, options, text, folder, tell.to)
@@ -57,17 +54,6 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
         finally:
             lock.release()
     return made, out
-
-
-def _begin(config: ProbeConfig, options: Options, model: ModelFacts, folder: Path) -> None:
-    stored = read_json(folder / "config.json")
-    if config.source == "hub" and config.revision is None:  # a branch may move: what is read stays
-        config.revision = stored["revision"] if stored else commit_of(config)
-    wanted = config.sampled() | {"facts": asdict(model), "options": options.made_from()}
-    if stored is None:
-        write_json(folder / "config.json", wanted)
-    elif unlike := difference(stored, wanted):
-        raise UserError(f"{folder} was begun with other options ({unlike}): give another folder=")
 
 
 def _sparse(

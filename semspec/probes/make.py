@@ -13,12 +13,12 @@ import torch
 
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
-from semspec.digest import difference
 from semspec.errors import UserError
 from semspec.files import read_json, told_in_one_line, write_json
 from semspec.lock import FolderLock
 from semspec.models import ModelFacts, facts
 from semspec.probes import metrics
+from semspec.probes.begun import begin
 from semspec.probes.card import card, plots
 from semspec.probes.contexts import FILE as CHAINS
 from semspec.probes.contexts import (
@@ -37,7 +37,6 @@ from semspec.probes.semantic import cluster_samples
 from semspec.probes.semantic import options as cluster_options
 from semspec.probes.settings import ProbeConfig
 from semspec.probes.shards import read_samples
-from semspec.probes.sources import commit_of
 from semspec.probes.train import Trained, predict, train
 from semspec.text import Text
 
@@ -77,20 +76,10 @@ def probe_facts(config: ProbeConfig) -> ModelFacts:
 def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
     """Stages 1 and 2; where they are done, no model is loaded."""
     model = probe_facts(config)
-    stored = read_json(folder / "config.json")
-    if config.source == "hub" and config.revision is None:  # a branch may move: what is read stays
-        config.revision = stored["revision"] if stored else commit_of(config)
-    wanted = config.sampled() | {"facts": asdict(model)}
-    if stored is not None:
-        unlike = difference(stored, wanted)
-        if unlike:
-            raise UserError(
-                f"{folder} was begun with other options ({unlike}): give another folder="
-            )
-    elif (folder / CHAINS).exists() or (folder / FOLDER).exists():
+    there = (folder / CHAINS).exists() or (folder / FOLDER).exists()
+    if there and not (folder / "config.json").exists():
         raise UserError(f"{folder} holds samples, but no config.json: give another folder=")
-    else:
-        write_json(folder / "config.json", wanted)
+    begin(folder, config, model)
     if (folder / "sampled.json").exists():
         return read_chains(folder / CHAINS), model
     pair = Pair(config)
