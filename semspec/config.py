@@ -6,7 +6,6 @@ import difflib
 import keyword
 import math
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args
@@ -89,7 +88,8 @@ class RunConfig(Decoding):
 HELP = {
     "model": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
     "draft": "who drafts: a small model (draft.model.path=...), a head (draft.head.path=...), or none",
-    "accept": "the rule that decides what to keep of a draft",
+    "accept": "the rule that decides what to keep of a draft (where no probe of the target is known:"
+    " logprob; for split=token: lossless)",
     "salvage": "keep of a rejected step what the target's own law allows (exact, no extra pass)",
     "nested": "who drafts the target's own steps, token by token (lm: the draft's model)",
     "nested_accept": "the rule for these; lossless leaves the target's law as it is",
@@ -213,18 +213,13 @@ def with_rule(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     splits = given.get("split", RunConfig.split).split(",")
     if "token" in splits:
-        chosen, why = "lossless", ""
-    else:
-        from semspec.artifacts import _index  # it imports this package's models
+        return [*arguments, "accept=lossless"]
+    from semspec.artifacts import _index  # it imports this package's models
 
-        models = [given["model.path"]] if "model.path" in given else _targets(given.get("model"))
-        missing = [m for m in models for s in splits if not _index.find(m, "target", "plus", s)]
-        if not missing:
-            return list(arguments)
-        chosen, why = "logprob", f"no probe of {missing[0]} is known for steps like these"
-    if why and given.get("quiet") != "true":
-        print(f"semspec: {why}: accept={chosen}, which needs none", file=sys.stderr)
-    return [*arguments, f"accept={chosen}"]
+    models = [given["model.path"]] if "model.path" in given else _targets(given.get("model"))
+    if all(_index.find(m, "target", "plus", s) for m in models for s in splits):
+        return list(arguments)
+    return [*arguments, "accept=logprob"]
 
 
 def _targets(presets: str | None) -> list[str]:

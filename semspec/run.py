@@ -170,8 +170,8 @@ def _main(arguments: list[str]) -> None:
     if several:
         from semspec import sweep
 
-        if others := set(flags) - several:
-            raise UserError(f"{others.pop()} cannot be used with -m: leave one of them out")
+        if others := [f for f in flags if f.startswith("-") and f not in several]:
+            raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")
         sys.exit(sweep.main(overrides))
     sys.argv[1:] = [*flags, *overrides]
     # Hydra would print an error its own way and exit with 1: let it through to here

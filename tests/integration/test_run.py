@@ -200,7 +200,8 @@ def test_mistakes_end_with_one_line_and_exit_code_2(
     arguments: Sequence[str], says: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
-    done = run(*arguments, f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}", code=2)
+    place = "sweep" if "-m" in arguments else "hydra.run.dir"
+    done = run(*arguments, f"{place}={folder}", code=2)
     assert says in done.stderr
     assert done.stderr.strip().count("\n") == 0, done.stderr
     assert not folder.exists(), "something was left"
