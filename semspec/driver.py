@@ -73,6 +73,14 @@ class _Clock:
         return self.shared
 
 
+def _admitted(
+    waiting: Iterator[tuple[Context, Plan[T]]], running: Sequence[_Running[T]], concurrency: int
+) -> Iterator[tuple[Context, Plan[T]]]:
+    """Plans that there is room for now; whoever takes one adds it to ``running`` before the next."""
+    while len(running) < concurrency and (item := next(waiting, None)) is not None:
+        yield item
+
+
 class Driver:
     """Runs plans over engines, one for each role that the plans ask."""
 
@@ -106,14 +114,8 @@ class Driver:
         concurrency: int,
         running: list[_Running[T]],
     ) -> Iterator[Finished[T]]:
-        exhausted = False
         while True:
-            while not exhausted and len(running) < concurrency:
-                item = next(waiting, None)
-                if item is None:
-                    exhausted = True
-                    break
-                context, plan = item
+            for context, plan in _admitted(waiting, running, concurrency):
                 started = time.perf_counter()
                 try:
                     running.append(_Running(context, plan, next(plan), started))
@@ -170,14 +172,8 @@ class Driver:
     ) -> Iterator[Finished[T]]:
         answered: SimpleQueue[_Running[T]] = SimpleQueue()
         clock = _Clock()
-        exhausted = False
         while True:
-            while not exhausted and len(running) < concurrency:
-                item = next(waiting, None)
-                if item is None:
-                    exhausted = True
-                    break
-                context, plan = item
+            for context, plan in _admitted(waiting, running, concurrency):
                 started = time.perf_counter()
                 try:
                     asked = next(plan)
