@@ -25,10 +25,8 @@ from semspec.calibration.next_step import Measure
 from semspec.calibration.pairs import Spots, as_columns, measure_chains
 from semspec.command import run_command
 from semspec.errors import UserError
-from semspec.files import told_in_one_line
-from semspec.lock import FolderLock
 from semspec.models import ModelFacts
-from semspec.probes.begun import begin
+from semspec.probes.begun import at_work, begin
 from semspec.probes.contexts import Pair, make_chains, provenance_of
 from semspec.probes.make import probe_facts
 from semspec.probes.progress import Steps
@@ -133,14 +131,9 @@ def calibrate(arguments: Sequence[str], steps: Steps) -> tuple[ArcCalibration, P
     model = first.model.path.rstrip("/").rpartition("/")[2]
     folder = Path(first.folder or f"runs/arc-{model}")
     out = Path(options.out) if options.out else folder / "arc"
-    with told_in_one_line(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(folder)
-        try:
-            told = _all(options, configs, folder, out.name, steps)
-            told.save(out)
-        finally:
-            lock.release()
+    with at_work(folder):
+        told = _all(options, configs, folder, out.name, steps)
+        told.save(out)
     return told, out
 
 

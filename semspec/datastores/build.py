@@ -21,10 +21,8 @@ from semspec.datastores import sparse
 from semspec.datastores.build_dense import build_dense
 from semspec.datastores.corpus import Documents, collect
 from semspec.datastores.settings import ALL, Options, described
-from semspec.files import told_in_one_line
-from semspec.lock import FolderLock
 from semspec.models import ModelFacts, facts
-from semspec.probes.begun import begin
+from semspec.probes.begun import at_work, begin
 from semspec.probes.progress import Steps
 from semspec.probes.settings import ProbeConfig
 from semspec.text import Text
@@ -37,22 +35,17 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
     model = config.model.path.rstrip("/").rpartition("/")[2]
     folder = Path(config.folder or f"runs/{options.kind}-{model}")
     out = Path(options.out) if options.out else folder / "datastore"
-    with told_in_one_line(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(folder)
-        try:
-            text = Text(str(config.model.fetch()))
-            bound = facts(config.model, text.fingerprint)
-            begin(folder, config, bound, options=options.made_from())
-            total = None if config.problems == ALL else config.problems
-            with steps.stage("documents", total) as tell:
-                documents = collect(config, options, text, folder, tell.to)
-            build = _sparse if options.kind == "sparse" else build_dense
-            made = build(config, options, bound, documents, folder, steps)
-            with steps.stage("saving", None):
-                made.save(out)
-        finally:
-            lock.release()
+    with at_work(folder):
+        text = Text(str(config.model.fetch()))
+        bound = facts(config.model, text.fingerprint)
+        begin(folder, config, bound, options=options.made_from())
+        total = None if config.problems == ALL else config.problems
+        with steps.stage("documents", total) as tell:
+            documents = collect(config, options, text, folder, tell.to)
+        build = _sparse if options.kind == "sparse" else build_dense
+        made = build(config, options, bound, documents, folder, steps)
+        with steps.stage("saving", None):
+            made.save(out)
     return made, out
 
 

@@ -1,18 +1,32 @@
-"""Work in stages keeps its options in its folder, so that a later start goes on with the same ones."""
+"""Work in stages: alone in its folder, which keeps its options, so that a later start goes on with them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from semspec.digest import difference
 from semspec.errors import UserError
-from semspec.files import read_json, write_json
+from semspec.files import read_json, told_in_one_line, write_json
+from semspec.lock import FolderLock
 from semspec.models import ModelFacts
 from semspec.probes.settings import ProbeConfig
 from semspec.probes.sources import commit_of
+
+
+@contextmanager
+def at_work(folder: Path) -> Iterator[None]:
+    """Makes the folder and holds it; what the file system refuses ends in one line."""
+    with told_in_one_line(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(folder)
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def begin(folder: Path, config: ProbeConfig, model: ModelFacts, **more: Any) -> None:

@@ -14,11 +14,10 @@ import torch
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.files import read_json, told_in_one_line, write_json
-from semspec.lock import FolderLock
+from semspec.files import read_json, write_json
 from semspec.models import ModelFacts, facts
 from semspec.probes import metrics
-from semspec.probes.begun import begin
+from semspec.probes.begun import at_work, begin
 from semspec.probes.card import card, plots
 from semspec.probes.contexts import FILE as CHAINS
 from semspec.probes.contexts import (
@@ -54,16 +53,11 @@ def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
     """Trains and saves a probe."""
     folder = Path(config.folder) if config.folder else default_folder(config)
     out = Path(config.out) if config.out else folder / "probe"
-    with told_in_one_line(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(folder)
-        try:
-            chains, model = sampled(config, folder, steps)
-            rows = labelled_rows(config, folder, chains, model, steps)
-            probe = _trained(config, rows, model, out.name, steps)
-            probe.save(out)
-        finally:
-            lock.release()
+    with at_work(folder):
+        chains, model = sampled(config, folder, steps)
+        rows = labelled_rows(config, folder, chains, model, steps)
+        probe = _trained(config, rows, model, out.name, steps)
+        probe.save(out)
     return probe, out
 
 
