@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, get_args
 
 from hydra.core.config_store import ConfigStore
@@ -158,7 +159,8 @@ def presets(group: str) -> dict[str, str]:
     return found
 
 
-def defaults() -> dict[str, str]:
+@cache
+def defaults() -> Mapping[str, str]:
     """What each group is unless it is given, from conf/config.yaml."""
     listed = OmegaConf.load(CONF / "config.yaml").defaults
     return {str(k): str(v) for d in listed if isinstance(d, DictConfig) for k, v in d.items()}
