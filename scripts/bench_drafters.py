@@ -61,6 +61,22 @@ def repeating_text(length: int, rng: random.Random) -> list[int]:
     return text[:length]
 
 
+def token_kit(sampling: Sampling, rng: random.Random) -> Kit:
+    """What a session needs where tokens are the unit and there is no text."""
+    return Kit(
+        prompt="",
+        sampling=sampling,
+        boundary=TokenBoundary,
+        stop_ids=frozenset(),
+        piece=str,
+        decode=str,
+        encode=lambda text: [],
+        rng=rng,
+        trees=True,
+        layers=LAYERS,
+    )
+
+
 class Rows:
     """What a target would have said: states and embeddings from one long row of random numbers."""
 
@@ -142,18 +158,7 @@ def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
     rng = random.Random(0)
     text = repeating_text(length + 6 * rounds, rng)
     rows, room = Rows(text), Room(100, 100, 1)
-    kit = Kit(
-        prompt="",
-        sampling=Sampling(0.0),
-        boundary=TokenBoundary,
-        stop_ids=frozenset(),
-        piece=str,
-        decode=str,
-        encode=lambda text: [],
-        rng=rng,
-        trees=True,
-        layers=LAYERS,
-    )
+    kit = token_kit(Sampling(0.0), rng)
     context = Context(1, text[:length])
     session = registry.plugin("drafter", name).cls().open(kit)
     _, opening = timed_draft(session, context, room, rows)

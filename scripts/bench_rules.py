@@ -20,13 +20,14 @@ from statistics import median
 from typing import Any
 
 import torch
+from bench_drafters import token_kit
 from rich.console import Console
 from rich.table import Table
 
 from semspec import provenance
 from semspec.calibration.arc import Setting
 from semspec.files import write_json
-from semspec.protocols import Kit, Rule, RuleSession
+from semspec.protocols import Rule, RuleSession
 from semspec.rules._arc import Constants
 from semspec.rules._whitened import Whitened
 from semspec.rules.arc import Known, PreparedArc
@@ -34,7 +35,6 @@ from semspec.rules.fuzzy import Fuzzy
 from semspec.rules.lossless import Lossless
 from semspec.rules.topk_delta import TopKDelta
 from semspec.rules.typical import Typical
-from semspec.splitters.token import TokenBoundary
 from semspec.types import Answer, Context, Draft, Query, Read, Sampling, What
 
 PASS = 39.0  # ms: a target pass of the size that the papers time on a GPU
@@ -90,20 +90,6 @@ class Passes:
         return self.probs[number % 4, :rows]
 
 
-def kit(rng: random.Random) -> Kit:
-    return Kit(
-        prompt="",
-        sampling=SAMPLING,
-        boundary=TokenBoundary,
-        stop_ids=frozenset(),
-        piece=str,
-        decode=str,
-        encode=lambda text: [],
-        rng=rng,
-        trees=True,
-    )
-
-
 def judging(session: RuleSession, passes: Passes, number: int, draft: Draft) -> float:
     """CPU seconds that one verdict takes; answers are made while the clock stands."""
     plan = session.judge(Context(number, [1, 2, 3]), draft)
@@ -124,7 +110,9 @@ def measured(rounds: int, vocabulary: int, width: int) -> Iterator[dict[str, Any
     for shape, parents in SHAPES.items():
         took: dict[str, list[float]] = {}
         rng = random.Random(0)
-        sessions = {name: rule.open(kit(rng)) for name, rule in rules(width).items()}
+        sessions = {
+            name: rule.open(token_kit(SAMPLING, rng)) for name, rule in rules(width).items()
+        }
         for number in range(rounds):
             draft = passes.draft(number, parents, rng)
             for name, session in sessions.items():  # turn by turn: all meet the same machine
