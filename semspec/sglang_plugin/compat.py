@@ -1,4 +1,5 @@
-"""The one file that knows private names of SGLang: where hooks go, and what they find there.
+"""The private names of SGLang: where hooks go, and what they find there. ``compat_speculative`` has those
+of verification and drafting; nothing else in this package touches any.
 
 Each target was looked up in the wheel of every version in ``KNOWN``; a version that is not there is
 refused, because a name that moved would be noticed only by what it then fails to do. When a new
