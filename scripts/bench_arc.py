@@ -17,18 +17,27 @@ from survey import LENGTHS, QUALITY_AND_SPEED, Line, Survey, told, with_interval
 SEED = 20261209  # of the problems
 CHAIN = ("draft_length=5",)
 TREE = ("tree=dynamic",)
+HEAD = ("draft=eagle3",)  # a dynamic tree
 PRUNE = ("prune=entropy", "eps=0.05", "lambda=1.0")
 MAIN = {
     "plain": ("draft=none",),
     "lossless, chain of 5": CHAIN,
     "lossless, dynamic tree": TREE,
+    # the paper's table 4: prune only, LTS only, both
+    "EAGLE-3, lossless": HEAD,
+    "EAGLE-3, prune only": (*HEAD, "accept=arc", "theta=2", *PRUNE),
+    "EAGLE-3, LTS only, theta 0.3": (*HEAD, "accept=arc", "theta=0.3"),
+    "EAGLE-3, both, theta 0.3": (*HEAD, "accept=arc", "theta=0.3", *PRUNE),
+    # figures 4 and 5
     **{
         f"ARC, theta {theta}, chain of 5": ("accept=arc", f"theta={theta}", *CHAIN)
         for theta in (0.3, 0.5, 0.7, 0.9)
     },
+    "fuzzy (reverse KL 0.4), chain of 5": ("accept=fuzzy", *CHAIN),
+    "typical, chain of 5": ("accept=typical", *CHAIN),
+    "top-k/delta, chain of 5": ("accept=topk_delta", *CHAIN),
 }
 FEW = {
-    # the paper's table 4: prune only, LTS only, both
     "prune only, dynamic tree": ("accept=arc", "theta=2", *PRUNE, *TREE),
     "ARC, theta 0.3, dynamic tree": ("accept=arc", "theta=0.3", *TREE),
     "ARC, theta 0.3, pruned tree": ("accept=arc", "theta=0.3", *PRUNE, *TREE),
@@ -41,9 +50,6 @@ FEW = {
     "ARC, bucketed, theta 0.3": ("accept=arc", "theta=0.3", "bucketed=true", *CHAIN),
     "ARC, theta 0.3, lossless after": ("accept=arc", "theta=0.3", "resume=false", *CHAIN),
     "ARC certified, js 0.05": ("accept=arc_certified", "js=0.05", *CHAIN),
-    "fuzzy (reverse KL 0.4), chain of 5": ("accept=fuzzy", *CHAIN),
-    "typical, chain of 5": ("accept=typical", *CHAIN),
-    "top-k/delta, chain of 5": ("accept=topk_delta", *CHAIN),
 }
 
 
