@@ -25,6 +25,7 @@ from semspec.calibration.audit import audited
 from semspec.errors import UserError
 from semspec.files import LineFile, cut_torn_line, parse, whole_lines, write_json
 from semspec.metrics import mcnemar, mean, quantile, ratio, ratio_interval, wilson
+from semspec.significance import paired_difference
 from semspec.solve import Solve
 from semspec.solver import Solution, Solver
 
@@ -226,15 +227,14 @@ def _figures(own: Sequence[Line], beside: Sequence[Line]) -> Line:
     lost = sum(p["correct"] and not s["correct"] for p, s in zip(beside, own, strict=True))
     won = sum(s["correct"] and not p["correct"] for p, s in zip(beside, own, strict=True))
     n, tokens = len(own), total("tokens")
-    gain = (won - lost) / n
-    spread = 1.96 * (max(lost + won - (won - lost) ** 2 / n, 0.0)) ** 0.5 / n  # paired
+    both = right - won
     passes = total("target_passes")
     return {
         "problems": n,
         "pass_at_1": right / n,
         "pass_at_1_interval": wilson(right, n),
-        "gain": gain,
-        "gain_interval": (gain - spread, gain + spread),
+        "gain": (won - lost) / n,
+        "gain_interval": paired_difference(both, lost, won, n - both - lost - won),
         "lost": lost,
         "won": won,
         "pass_at_1_p": mcnemar(lost, won),

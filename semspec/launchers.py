@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {  # what each launcher needs, a parent b
 }
 A_YEAR = 365 * 24 * 60  # minutes
 LOOK = 0.2  # seconds between looks at processes
+POLL = 10  # seconds between questions to Slurm, at most
 
 
 @dataclass
@@ -111,21 +112,31 @@ def launch(
         _submitit(name.partition("_")[2], options, jobs, root, ended, at_a_time)
 
 
-def remote(name: str, overrides: Sequence[str], root: str, where: str) -> None:
+def remote(
+    name: str,
+    overrides: Sequence[str],
+    root: str,
+    where: str,
+    leaving: Callable[[], bool] = lambda: False,
+) -> None:
     """A job in a process of its own, perhaps on another machine: it knows nothing but this."""
     os.chdir(where)  # paths in options may be relative
-    work(Job(name, tuple(overrides)), Path(root), Console(quiet=True))
+    work(Job(name, tuple(overrides)), Path(root), Console(quiet=True), leaving)
 
 
 class Remote:
     """``remote`` for submitit, which sends it once more where Slurm takes the node away."""
 
+    leaving = False
+
     def __call__(self, *arguments: Any) -> None:
-        remote(*arguments)
+        self.leaving = False  # of the start before
+        remote(*arguments, leaving=lambda: self.leaving)
 
     def checkpoint(self, *arguments: Any) -> Any:
         import submitit
 
+        self.leaving = True  # submitit's handler of the signal calls sys.exit next
         return submitit.helpers.DelayedSubmission(self, *arguments)  # goes on in its folder
 
 
@@ -158,12 +169,16 @@ def _submitit(
         for name, value in options.items()
         if name != "max_num_timeout" and value is not None
     }
+    if cluster == "slurm" and at_a_time:
+        rest["slurm_array_parallelism"] = at_a_time
     try:
         executor = submitit.AutoExecutor(str(root.resolve() / ".submitit" / "%j"), cluster, **first)
         executor.update_parameters(name="semspec", **rest)
     except (RuntimeError, ValueError, TypeError) as error:  # no Slurm here, or a wrong option
         raise UserError(f"hydra/launcher=submitit_{cluster}: {told(error)}") from error
     running: dict[Any, Job]
+    if cluster == "slurm":
+        submitit.SlurmJob.watcher = _queue()
     if cluster == "local":  # Slurm has a queue of its own
         at_a_time = at_a_time or max(1, (os.cpu_count() or 1) // (options["cpus_per_task"] or 1))
         waiting, running = list(jobs), {}
@@ -188,6 +203,38 @@ def _submitit(
         else:
             print(f"semspec: {len(running)} jobs stay in Slurm's queue", file=sys.stderr)
         raise
+
+
+ENDED = frozenset(  # of Slurm's states; every other one may go on, submitit's own list is shorter
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()
+)
+
+
+def queued(listed: str, asked: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What squeue's lines (``job|state``) say of jobs: one that it has forgotten is over."""
+    states = dict(line.strip().split("|") for line in listed.splitlines() if "|" in line)
+    found = {job: states.get(job, "GONE") for job in asked}
+    known = {job: s if s in ENDED or s == "GONE" else "RUNNING" for job, s in found.items()}
+    return {job: {"JobID": job, "State": state} for job, state in known.items()}
+
+
+def _queue() -> Any:
+    """Slurm's queue as submitit's watcher: unlike sacct it needs no accounting, which not every cluster
+    has, and without which a killed job would be waited for for ever."""
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+    class Queue(SlurmInfoWatcher):  # type: ignore[misc]
+        def _make_command(self) -> list[str] | None:
+            if not self._registered - self._finished:
+                return None
+            told = ["--noheader", "--array", "--states=all", "--format=%i|%T"]
+            return ["squeue", f"--user={os.getuid()}", *told]
+
+        def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+            listed = string if isinstance(string, str) else string.decode()
+            return queued(listed, self._registered - self._finished)
+
+    return Queue(delay_s=POLL)
 
 
 @contextmanager

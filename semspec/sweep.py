@@ -17,7 +17,7 @@ import hashlib
 import itertools
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,8 +104,13 @@ def resolve(job: Job) -> tuple[Any, dict[str, Any]]:
     return build(composed), {str(k): v for k, v in plain.items()}
 
 
-def work(job: Job, root: Path, console: Console) -> None:
-    """Runs one job to its end; whatever happens, its folder tells of it and nothing else ends."""
+def work(
+    job: Job, root: Path, console: Console, leaving: Callable[[], bool] = lambda: False
+) -> None:
+    """Runs one job to its end; whatever happens, its folder tells of it and nothing else ends.
+
+    ``leaving``: whether this process is told to go, and the job will go on in another one.
+    """
     from semspec.runner import execute
 
     folder, started, failed = root / job.name, now(), ""
@@ -119,6 +124,8 @@ def work(job: Job, root: Path, console: Console) -> None:
     except KeyboardInterrupt:
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and leaving():
+            raise
         failed = told(error)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")

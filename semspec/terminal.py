@@ -105,7 +105,7 @@ class Progress:
         self.done = self._resumed = 0
         self._modes: dict[Mode, _Running] = {"plain": _Running(), "speculative": _Running()}
         self._paired_plain = self._paired = 0.0  # seconds of problems that have both modes
-        self._current = ""
+        self._current = self._said = ""
         self._began = self._told = clock()
         self._live = (
             Live(
@@ -179,7 +179,10 @@ class Progress:
         return "  ".join(parts)
 
     def _print(self) -> None:
-        self.console.print(self.headline(), soft_wrap=True, highlight=False, markup=False)
+        line = self.headline()
+        if line != self._said:  # the last problem's line is also the last word
+            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._said = line
 
     def render(self) -> RenderableType:
         """The live display: a bar, a line for each mode, what is being solved."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from semspec.sweep import name_of
 from tests.support.processes import finished, hear_interrupts
 
 JOBS = ("-m", "split=paragraph,sentence", "accept=logprob,oracle", "max_new_tokens=80")
@@ -58,7 +59,12 @@ def table(shown: str) -> dict[str, str]:
     return {line[0]: line[1] for line in lines[1:]}
 
 
-@pytest.mark.parametrize("launcher", ["submitit_local", "ray"])
+LAUNCHERS = ["submitit_local", "ray"]
+if "SLURM_CONF" in os.environ:  # a cluster takes root to set up: only where there is one
+    LAUNCHERS.append("submitit_slurm")
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_killed_and_a_failed_job_end_alone_and_the_same_command_finishes(
     tmp_path: Path, launcher: str
 ) -> None:
@@ -85,6 +91,20 @@ def test_a_killed_and_a_failed_job_end_alone_and_the_same_command_finishes(
         assert (tmp_path / job / "result.json").read_bytes() == result
     lines = (tmp_path / killed / "problems.jsonl").read_text().splitlines()
     assert lines[0] == solved and len(lines) == 2  # it went on, it was not begun again
+
+
+def test_a_job_whose_place_is_taken_away_goes_on_in_the_same_sweep(tmp_path: Path) -> None:
+    # what Slurm sends before a job's time is over, or its node is given to another
+    options = ("problems=3", "max_new_tokens=80", f"sweep={tmp_path}")
+    process = start("-m", *options, "hydra/launcher=submitit_local")
+    pid = wait_for_work(tmp_path, name_of(options[:2]), process)
+    os.kill(pid, signal.SIGUSR2)
+    shown, error = process.communicate(timeout=400)
+    assert process.returncode == 0, shown + error
+    assert set(table(shown).values()) == {"finished"}
+    lines = (tmp_path / name_of(options[:2]) / "problems.jsonl").read_text().splitlines()
+    assert len({json.loads(line)["id"] for line in lines}) == len(lines) == 3
+    assert status(tmp_path, name_of(options[:2]))["pid"] != pid
 
 
 def test_a_sweep_that_was_killed_or_interrupted_goes_on(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from semspec import sweep
 from semspec.errors import UserError
-from semspec.launchers import options_of
+from semspec.launchers import options_of, queued
 from semspec.lock import FolderLock
 from semspec.records import RunFolder
 from semspec.sweep import LONGEST, Job, carry_out, name_of, plan, state_of
@@ -247,3 +247,11 @@ def test_a_job_on_this_machine_has_more_than_an_hour() -> None:
     assert options_of(["hydra/launcher=submitit_local"])[1]["timeout_min"] > 24 * 60
     given = ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=5"]
     assert options_of(given)[1]["timeout_min"] == 5
+
+
+def test_a_job_that_slurm_has_forgotten_is_over_and_one_that_it_holds_is_not() -> None:
+    listed = "7_0|RUNNING\n7_1|CANCELLED\n7_2|SUSPENDED\n7_3|PENDING\n9_0|FAILED\n"
+    found = queued(listed, [f"7_{i}" for i in range(5)])
+    assert [found[f"7_{i}"]["State"] for i in range(5)] == [
+        "RUNNING", "CANCELLED", "RUNNING", "RUNNING", "GONE"
+    ]  # fmt: skip
