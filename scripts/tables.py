@@ -1,12 +1,13 @@
 """`make tables`: every drafter with every rule that makes sense, on the embedded pair, into docs/results.md and the README.
 
-    python scripts/tables.py [--problems 30] [--quick] [--workers 2] [--only "token level/lm" ...]
+    python scripts/tables.py [--problems 30] [--minutes 50] [--quick] [--workers 2] [--only "token level/lm" ...]
     python scripts/tables.py --check     whether docs/results.md and the README are as old as the code
     python scripts/tables.py --show      the tables again from what was measured, measuring nothing
 
 A group is one drafter at one level with all rules that fit it. Its configurations and the target alone solve
-each problem in turn (see survey.py), so that all of them meet the same machine. Every line is kept:
-killed, it goes on; a cell that is there is not measured again as long as code, presets and weights
+each problem in turn (see survey.py), so that all of them meet the same machine; two groups at a time, each in a
+process and with a thread of its own. Where the minutes do not suffice all groups have fewer problems, and the
+same command adds the missing ones. Every line is kept: killed, it goes on; a cell that is there is not measured again as long as code, presets and weights
 are what they were (their digest names the folder in runs/tables/).
 """
 
@@ -39,6 +40,8 @@ RESULTS, PAGE, README = ROOT / "docs/results.json", ROOT / "docs/results.md", RO
 MARKERS = "<!-- results: written by make tables -->", "<!-- end of results -->"
 SEED = 20261210  # of the problems
 PROBLEMS, QUICK = 30, 2
+WAVE = 10  # problems that all groups solve before any solves more: what is measured is even
+MINUTES = 50  # after which no group is begun: with the last ones below an hour
 PLAIN = ("draft=none", "accept=lossless")  # the rule is never asked
 
 LEVELS = {
@@ -66,7 +69,7 @@ COMBINED = {  # what is worth a row although it is no rule of its own
 OPTIONS = {"random": ("accept.rate=0.96",)}  # as much as semantic accepts
 
 # what of the package can change no figure here
-SHOWS_ONLY = """artifacts/__main__ command compare comparison experiments help launchers publish pull report reproduce
+SHOWS_ONLY = """artifacts/__main__ branches command compare comparison experiments help launchers publish pull report reproduce
     result_schema significance svg sweep terminal transcript""".split()
 
 
@@ -156,26 +159,46 @@ def measure(group: Group, problems: int, folder: Path) -> None:
         raise UserError(f"{group}: the target alone cannot be measured: {left['plain']}")
 
 
-def measure_all(todo: Sequence[Group], problems: int, workers: int, folder: Path) -> list[str]:
-    """All groups, a few processes at a time, so that a fault in one ends no other; those that failed."""
+def waves(problems: int) -> list[int]:
+    """How many problems all groups have solved before any solves more."""
+    return [*range(WAVE, problems, WAVE), problems]
+
+
+def measure_all(
+    todo: Sequence[Group], problems: int, workers: int, minutes: float
+) -> tuple[set[str], int]:
+    """All groups, a few processes at a time, so that a fault in one ends no other.
+
+    Those that failed, and how often a group was not begun because time was over.
+    """
     began = time.monotonic()
-    failed: list[str] = []
+    failed: set[str] = set()
+    late = 0
 
-    def one(group: Group) -> None:
-        command = [sys.executable, __file__, "--group", str(group), "--problems", str(problems)]
+    def one(group: Group, target: int) -> None:
+        nonlocal late
+        spent = (time.monotonic() - began) / 60
+        if spent >= minutes:
+            late += 1
+            return
+        command = [sys.executable, __file__, "--group", str(group), "--problems", str(target)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-        minutes = (time.monotonic() - began) / 60
+        spent = (time.monotonic() - began) / 60
         if done.returncode:
-            failed.append(str(group))
+            failed.add(str(group))
             print(f"{group}: failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-        print(f"{minutes:5.1f} min  {group}: {len(group.rules)} rules", flush=True)
+            return
+        print(f"{spent:5.1f} min  {group}: {len(group.rules)} rules, {target} problems", flush=True)
 
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(one, sorted(todo, key=lambda g: -len(g.rules))))  # the longest first
-    return failed
+    longest_first = sorted(todo, key=lambda g: -len(g.rules))
+    for target in waves(problems):
+        with ThreadPoolExecutor(workers) as pool:
+            left = [group for group in longest_first if str(group) not in failed]
+            list(pool.map(lambda group: one(group, target), left))  # noqa: B023
+    return failed, late
 
 
-def collect(todo: Sequence[Group], folder: Path, of: str) -> dict[str, Any]:
+def collect(todo: Sequence[Group], folder: Path, of: str, workers: int) -> dict[str, Any]:
     """The figures of everything that was measured, for docs/results.json."""
     cells: list[Line] = []
     left: dict[str, str] = {}
@@ -190,7 +213,7 @@ def collect(todo: Sequence[Group], folder: Path, of: str) -> dict[str, Any]:
     rules = [cell for cell in cells if cell["config"] != "plain"]
     for cell, p in zip(rules, holm([cell["pass_at_1_p"] for cell in rules]), strict=True):
         cell["differs"] = p is not None and p < ALPHA
-    return {"digest": of, "cells": cells, "left_out": left, "seed": SEED,
+    return {"digest": of, "cells": cells, "left_out": left, "seed": SEED, "workers": workers,
             "provenance": provenance.collect(argv=["make", "tables"])}  # fmt: skip
 
 
@@ -233,7 +256,7 @@ def page(found: Mapping[str, Any]) -> str:
     text = f"""# Every drafter with every rule
 
 Written by `make tables` from one run on the embedded pair; figures and intervals are in docs/results.json. \
-{compared} combinations, {_span(counts)} problems each, {machine["cpu"]}, {machine["cores"]} cores, one thread, fp32.
+{compared} combinations, {_span(counts)} problems each, {machine["cpu"]}, {machine["cores"]} cores, fp32, one thread a process{_side_by_side(found)}.
 
 Each drafter's rules and the target alone solve the same problems in turn, first passes left out. Speed-up: the target's \
 seconds over the rule's, 95 % by bootstrap over problems; median: of the problems' own ratios. Lost / won: problems that \
@@ -259,6 +282,12 @@ The embedded world is easier to draft for than mathematics: compare what is abov
     told = [f"- `{rule}`: {why}" for rule, why in ONLY_BY_THE_DRAFT_MODEL.items()]
     parts.append("\n".join(["## Only with the draft model", "", *told, ""]))
     return "\n".join(parts)
+
+
+def _side_by_side(found: Mapping[str, Any]) -> str:
+    """They share the memory and its bandwidth, with whatever else the machine did."""
+    workers = found.get("workers", 1)
+    return f", {workers} processes (drafters) side by side" if workers > 1 else ""
 
 
 def _span(counts: Sequence[int]) -> str:
@@ -332,6 +361,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--problems", type=int, default=PROBLEMS, help="of each combination")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} problems: whether it works")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="no group is begun later")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--only", nargs="*", default=[], help="parts of groups' names")
     parser.add_argument(
@@ -370,11 +400,18 @@ def main() -> int:
         for group in todo:
             print(f"{group}: {', '.join(group.rules)}")
         return 0
-    failed = measure_all(todo, problems, a.workers, folder)
-    write(collect(todo, folder, of))
+    failed, late = measure_all(todo, problems, a.workers, a.minutes)
+    write(collect(todo, folder, of, a.workers))
+    if late:
+        print(
+            f"{a.minutes:g} minutes were over before all had {problems} problems; the same command"
+            " adds what is missing",
+            file=sys.stderr,
+        )
     if failed:
         print(
-            f"not measured: {', '.join(failed)}; the same command tries them again", file=sys.stderr
+            f"not measured: {', '.join(sorted(failed))}; the same command tries them again",
+            file=sys.stderr,
         )
     return 1 if failed else 0
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from semspec.branches import refused
 from semspec.types import Round, Writer
 
 STYLES = {
@@ -25,6 +26,7 @@ STYLES = {
     "note": "dim italic",
 }
 _OVER = re.compile(r"[.?!…。？！][)\]\"'”’*]*\s*$|\n\s*$")
+BESIDE = " | "  # between branches of one tree
 _HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of half a character
 
 Decode = Callable[[Sequence[int]], str]
@@ -43,6 +45,7 @@ class Piece:
     salvaged: bool = False  # of a rejected step, kept by the target's own law
     nested: int = 0  # tokens of the target's that a nested drafter proposed
     ahead: bool = False  # drafted while the units before it were judged
+    nodes: tuple[int, int] = (0, 0)  # of a tree: kept, drafted
 
     @property
     def style(self) -> str:
@@ -88,8 +91,8 @@ def pieces(
 ) -> Iterator[Piece]:
     """Reads rounds, as they are or as rounds.jsonl has them; ``decode`` leaves stop tokens out.
 
-    With ``unit="tokens"`` there are no ends of units and no scores: a token is not a line. What was
-    rejected of a tree is left out: its nodes are no text.
+    With ``unit="tokens"`` there are no ends of units and no scores: a token is not a line. Of a tree
+    the branches are shown that stood where the target went on by itself, and the nodes are counted.
     """
     decoder = _Decoder(decode)
     for one in rounds:
@@ -104,8 +107,12 @@ def _of_round(
     r: Mapping[str, Any], decoder: _Decoder, decode: Decode, steps: bool
 ) -> Iterator[Piece]:
     drafted, kept, lost = r["drafted"], r["kept"], list[Piece]()
-    if r.get("parents") is not None or drafted[: len(kept)] != kept:  # a tree
+    parents = r.get("parents")
+    if parents is not None or drafted[: len(kept)] != kept:  # a tree
         yield Piece("draft", decoder.feed(kept))
+        branches = (decoder.peek(branch) for branch in refused(drafted, parents or (), kept))
+        told = BESIDE.join(" ".join(text.split()) or "¶" for text in branches if text)
+        lost.append(Piece("draft", told, rejected=True, nodes=(len(kept), len(drafted))))
     else:
         ends = list(r["ends"]) if steps else []
         scores = r["scores"] if len(r["scores"]) <= len(ends) else []  # else one a token
@@ -160,6 +167,7 @@ class Line:
     newlines: int = 0  # after the body: two or more make a paragraph
     nested: int = 0
     ahead: bool = False
+    nodes: tuple[int, int] = (0, 0)
 
     @property
     def mark(self) -> str:
@@ -186,7 +194,8 @@ def lines(parts: Iterable[Piece]) -> Iterator[Line]:
             yield line
             line = Line()
         if piece.rejected:  # to be shown beneath what replaces it
-            line.rejected.append(piece)
+            line.rejected += [piece] if piece.text.strip() else []
+            line.nodes = line.nodes[0] + piece.nodes[0], line.nodes[1] + piece.nodes[1]
             continue
         line.nested += piece.nested
         line.ahead |= piece.ahead

@@ -155,6 +155,8 @@ def _item(line: Line, scored: bool, steps: bool, limits: Limits) -> str:
             instead = '<span class="instead">The target wrote instead:</span> '
         out.append(_row(who, line.mark, line.score, instead + body, scored))
     small = list(dict.fromkeys(line.notes))
+    if line.nodes[1]:
+        small.append(f"trees: {line.nodes[0]:,} of {line.nodes[1]:,} nodes kept")
     if line.nested:
         small.append(f"{line.nested} of the target's tokens were drafted within the step (nested)")
     if line.ahead:
@@ -181,12 +183,18 @@ def _rejected(line: Line, scored: bool, steps: bool, limits: Limits) -> Iterator
 
 
 def _joined(rejected: Iterable[Piece]) -> list[Piece]:
-    """Rejected single tokens share a row, whatever their scores."""
-    text = " / ".join(piece.text.strip() for piece in rejected)
-    return [Piece("draft", text, rejected=True)]
+    """Rejected single tokens share a row, whatever their scores; so do the branches of trees."""
+    rows = []
+    for of_trees in (False, True):
+        own = [piece.text.strip() for piece in rejected if bool(piece.nodes[1]) == of_trees]
+        if own:
+            rows.append(Piece("draft", " / ".join(own), rejected=True, nodes=(0, int(of_trees))))
+    return rows
 
 
 def _why_gone(number: int, piece: Piece, steps: bool) -> str:
+    if piece.nodes[1]:
+        return "Drafted where the target went on by itself (branches | places /):"
     if not steps:
         return "Rejected drafts in this paragraph:"
     return "Rejected:" if number == 0 or piece.score is not None else "Discarded with it:"

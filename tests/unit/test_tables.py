@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def test_nothing_is_measured_twice_and_a_kill_costs_a_line(
     assert len(lines) == 2 * len(names)
     assert len({(line["config"], line["id"]) for line in lines}) == len(lines)
 
-    found = tables.collect([small, group], tmp_path, "digest")
+    found = tables.collect([small, group], tmp_path, "digest", 2)
     cells = {cell["config"]: cell for cell in found["cells"]}
     assert cells["plain"]["speedup"] == 1.0 and cells["plain"]["problems"] == 2
     assert cells["logprob"]["differs"] in (True, False)
@@ -84,6 +85,7 @@ def row(level: str, drafter: str, rule: str, **figures: Any) -> dict[str, Any]:
 FOUND: dict[str, Any] = {
     "digest": "now",
     "seed": 1,
+    "workers": 2,
     "left_out": {"step level/lm/rsd": "no reward model"},
     "provenance": {"machine": {"cpu": "a processor", "cores": 2}},
     "cells": [
@@ -100,6 +102,7 @@ def test_page_and_excerpt_say_what_was_found() -> None:
     page = tables.page(FOUND)
     assert "| typical | 0.95 [0.83, 0.99] \\* | 2 / 0 | 2.50x [2.25, 2.75] | 2.40x | 80 %" in page
     assert "4 combinations, 40 problems each, a processor" in page
+    assert "one thread a process, 2 processes (drafters) side by side" in page
     assert "- step level/lm/rsd: no reward model" in page
     told = tables.excerpt(FOUND)
     assert "| suffix | 0.95" in told and "| semantic | 0.95" in told
@@ -135,6 +138,29 @@ def test_check_tells_what_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     readme = (tmp_path / "README.md").read_text()
     (tmp_path / "README.md").write_text(readme.replace("2.50x", "9.99x"))
     assert len(tables.check("now")) == 2
+
+
+def test_all_groups_are_as_far_when_time_is_over(
+    group: tables.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    clock = iter(range(0, 10_000, 60))  # a minute at each look
+
+    def solve(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command[-3:])
+        broken = command[-3] == "token level/b" and command[-1] == "10"
+        return subprocess.CompletedProcess(command, int(broken), "", "a fault")
+
+    monkeypatch.setattr(tables.subprocess, "run", solve)
+    monkeypatch.setattr(tables.time, "monotonic", lambda: next(clock))
+    todo = [tables.Group("token level", name, {"lossless": ()}) for name in "abc"]
+    failed, late = tables.measure_all(todo, 25, 1, minutes=8)
+    assert tables.waves(25) == [10, 20, 25] and tables.waves(10) == [10] and tables.waves(2) == [2]
+    groups = [(name, int(problems)) for name, _, problems in asked]
+    assert groups == [
+        (f"token level/{n}", p) for n, p in (("a", 10), ("b", 10), ("c", 10), ("a", 20))
+    ]
+    assert failed == {"token level/b"} and late == 3  # c at 20, a and c at 25
 
 
 def test_the_digest_is_of_what_figures_depend_on(

@@ -20,6 +20,7 @@ from rich.console import Console, RenderableType
 
 from semspec.metrics import summarise
 from semspec.records import Solve, problem_line
+from semspec.report.transcripts import Limits, steps_of
 from semspec.terminal import Progress, duration, notes, result_table, transcript
 from semspec.transcript import Piece, pieces
 from semspec.types import Round
@@ -297,10 +298,30 @@ def test_many_small_rejections_share_a_row() -> None:
     assert text.splitlines()[2:] == ["  x│ So y=04. / So y=04. / So y=04. / So y=04."]
 
 
-def test_a_tree_shows_what_was_kept() -> None:
-    rounds = [Round(drafted=[3, 0, 1, 5], ends=[1, 2, 3, 4], kept=[0, 5], written=[2])]
-    text = shown(transcript(pieces(rounds, decode, unit="tokens")))
-    assert "First, x=76." in text and "No" not in text
+def test_a_tree_shows_what_was_kept_and_what_stood_where_the_target_went_on() -> None:
+    words = ["So", " we", " take", " y", " z", " w", " find", " end"]
+    tree = Round(
+        #        So we|take; below "we": y|z|w|end, below "y": find
+        drafted=[0, 1, 2, 3, 4, 5, 7, 6],
+        parents=[-1, 0, 0, 1, 1, 1, 1, 3],
+        ends=[*range(1, 9)],
+        kept=[0, 1],
+        written=[2],
+    )
+    leaf = Round(
+        drafted=[3], parents=[-1], ends=[1], kept=[3], written=[6]
+    )  # nothing is left of it
+    made = list(pieces([tree, leaf], lambda ids: "".join(words[i] for i in ids), unit="tokens"))
+    assert "".join(p.text for p in made if not p.rejected) == "So we take y find"
+    assert [(p.text, p.nodes) for p in made if p.rejected] == [
+        ("y find | z | w", (2, 8)), ("", (1, 1))  # the first three
+    ]  # fmt: skip
+    assert shown(transcript(made)).splitlines()[1:] == [
+        "D+T│ So we take y find",
+        "  x│y find | z | w",
+    ]
+    page = steps_of(made, False, Limits())
+    assert "y find |  z |  w</del>" in page and "trees: 3 of 9 nodes kept" in page
 
 
 def test_long_steps_wrap_behind_the_mark() -> None:
