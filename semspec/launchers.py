@@ -129,9 +129,9 @@ class Remote:
 
     leaving = False
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, name: str, overrides: Sequence[str], root: str, where: str) -> None:
         self.leaving = False  # of the start before
-        remote(*arguments, leaving=lambda: self.leaving)
+        remote(name, overrides, root, where, lambda: self.leaving)
 
     def checkpoint(self, *arguments: Any) -> Any:
         import submitit
@@ -223,7 +223,7 @@ def _queue() -> Any:
     has, and without which a killed job would be waited for for ever."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
-    class Queue(SlurmInfoWatcher):  # type: ignore[misc]
+    class Queue(SlurmInfoWatcher):
         def _make_command(self) -> list[str] | None:
             if not self._registered - self._finished:
                 return None

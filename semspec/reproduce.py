@@ -6,13 +6,16 @@ experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -73,6 +76,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     name = experiment.runs_of or experiment.name
     folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
+    if scale == "tiny":  # minutes; what the real models need takes a plan, and has its command told
+        _make_first(experiment.tiny.first, console)
     runs = [sweep.Job(job.folder.as_posix(), job.options) for job in todo]
     sweep.carry_out(runs, folder, console, launcher, options)
     found = collect(experiment, todo, folder)
@@ -81,6 +86,18 @@ def main(arguments: Sequence[str]) -> int:
     console.print(beside(experiment, scale, found))
     console.print(f"[dim]results: {file}[/]", soft_wrap=True)
     return 2 if any(sweep.state_of(run, folder)[0] != "finished" for run in runs) else 0
+
+
+def _make_first(commands: Sequence[str], console: Console) -> None:
+    """Runs the commands that make what is not there yet."""
+    for command in commands:
+        words = shlex.split(command)
+        made = dict(word.partition("=")[::2] for word in words[1:]).get("out", "")
+        if made and Path(made).exists():
+            continue
+        console.print(f"making {made}", soft_wrap=True, markup=False, highlight=False)
+        if subprocess.run([sys.executable, *words[1:]], check=False).returncode:
+            raise UserError(f"{made} could not be made; by hand: {command}")
 
 
 def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:

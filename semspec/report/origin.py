@@ -18,6 +18,8 @@ def origin(run: Run) -> str:
     gpus, load, words = map(
         _listed, (machine.get("gpus"), machine.get("load"), told.get("command"))
     )
+    if run.overrides and "semspec.run" not in words:  # a launcher's: it says nothing of the job
+        words = ["python", "-m", "semspec.run", *masked(list(run.overrides))]
     facts = {
         "started": told.get("started"),
         "code": revision and revision + (", with changes that were not committed" if git.get("dirty") else ""),

@@ -214,3 +214,19 @@ def test_a_table_without_times_says_so() -> None:
     assert job.hours is None
     lines = [line.plain for line in reproduce.plan_of(experiment, "real", [job])]
     assert any("unknown (the paper gives no times)" in line for line in lines)
+
+
+def test_what_the_tiny_scale_needs_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "make.py").write_text("import pathlib, sys; pathlib.Path(sys.argv[1][4:]).touch()")
+    console = reproduce.open_console()
+    reproduce._make_first(["python make.py out=there"], console)
+    before = (tmp_path / "there").stat().st_mtime_ns
+    reproduce._make_first(["python make.py out=there"], console)
+    assert (tmp_path / "there").stat().st_mtime_ns == before
+    with pytest.raises(
+        UserError, match=r"other could not be made; by hand: python no\.py out=other"
+    ):
+        reproduce._make_first(["python no.py out=other"], console)

@@ -102,6 +102,17 @@ def test_an_older_result_is_computed_again(run: Path, tmp_path: Path) -> None:
     assert found.finished and found.result["pass_at_1_p"] == 1.0
 
 
+def test_a_job_of_a_launcher_tells_the_command_that_runs_it(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "one", 2)
+    result = json.loads((folder / "result.json").read_text())
+    result["provenance"]["command"] = ["python", "-u", "-m", "submitit.core._submit", "%j"]
+    write_json(folder / "result.json", result)
+    write_json(folder / "status.json", {"job": "one", "overrides": ["seed=1", "api_key=abcdef"]})
+    page = run_page(read_run(folder))
+    assert "python -m semspec.run seed=1 " in page and "submitit" not in page
+    assert "api_key=abcdef" not in page
+
+
 def test_what_a_sweep_says_of_its_jobs_is_read(tmp_path: Path) -> None:
     make_run(tmp_path / "s" / "one", 3)
     waiting = tmp_path / "s" / "two"
