@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from semspec.metrics import ratio
 from semspec.report.html import clipped, esc
 from semspec.report.rounds import Decode
 from semspec.terminal import number, seconds
-from semspec.transcript import Line, Piece, gathered, lines, pieces
+from semspec.transcript import BESIDE, Line, Piece, gathered, lines, pieces
 
 HANDS = {"D": "draft", "T": "target", "D+T": "both"}
 _LEGEND = """\
@@ -173,13 +174,22 @@ def _rejected(line: Line, scored: bool, steps: bool, limits: Limits) -> Iterator
             "gone",
             "x",
             piece.score,
-            f'<span class="instead">{_why_gone(number, piece, steps)}</span> '
-            f"<del>{clipped(piece.text.strip(), limits.text)}</del>",
+            f'<span class="instead">{_why_gone(number, piece, steps)}</span> {_struck(piece, limits)}',
             scored,
         )
         for number, piece in enumerate(gathered(line.rejected) if steps else _joined(line.rejected))
     ]
     yield f'<div class="rejected">{"".join(rows)}</div>'
+
+
+def _struck(piece: Piece, limits: Limits) -> str:
+    """What was rejected, struck out; between branches and places the separators are not."""
+    text = piece.text.strip()
+    if not piece.nodes[1]:
+        return f"<del>{clipped(text, limits.text)}</del>"
+    parts = re.split(f"({re.escape(BESIDE)}| / )", text[: limits.text])
+    struck = (esc(p) if i % 2 else f"<del>{esc(p)}</del>" for i, p in enumerate(parts))
+    return "".join(struck) + (" …" if len(text) > limits.text else "")
 
 
 def _joined(rejected: Iterable[Piece]) -> list[Piece]:
@@ -194,7 +204,7 @@ def _joined(rejected: Iterable[Piece]) -> list[Piece]:
 
 def _why_gone(number: int, piece: Piece, steps: bool) -> str:
     if piece.nodes[1]:
-        return "Drafted where the target went on by itself (branches | places /):"
+        return "Refused branches, where the target wrote its own:"
     if not steps:
         return "Rejected drafts in this paragraph:"
     return "Rejected:" if number == 0 or piece.score is not None else "Discarded with it:"

@@ -318,7 +318,7 @@ def test_a_tree_shows_what_was_kept_and_what_stood_where_the_target_went_on() ->
     ]  # fmt: skip
     assert shown(transcript(made)).splitlines()[1:] == [
         "D+T│ So we take y find",
-        "  x│y find | z | w",
+        "  x│ y find | z | w",
     ]
     page = steps_of(made, False, Limits())
     assert "y find |  z |  w</del>" in page and "trees: 3 of 9 nodes kept" in page
