@@ -122,7 +122,7 @@ def p_value(
     plan: MakePlan,
     rule: Rule | None,
     sampling: Sampling,
-    samples: int,
+    samples: int = 100_000,
     length: int = 3,
     draft_length: int = 2,
     step_cap: int = 4,
