@@ -25,6 +25,9 @@ SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constra
 SGLANG_VERSIONS ?= 0.5.20 0.5.22
 PLUGIN_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft))
 
+# Workers take each other's tests in runs, so that a fixture of a module is made once or twice, and no long file is left
+# to one of them at the end.
+#
 # One thread for each process: more collapse on few cores, and sums then depend on their number.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PIP := -m pip --disable-pip-version-check --quiet --quiet
@@ -57,7 +60,7 @@ test: $(DEV) $(SGLANG) ## All tests, SGLang's included
 
 .PHONY: test-core
 test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
-	@$(ONE_THREAD) .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(ONE_THREAD) .venv/bin/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-sglang
 test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from scipy.stats import binom, norm
 from torch import Tensor
 
 from semspec.calibration.risk import Certified, certify
@@ -69,9 +68,13 @@ def upper_quantile(values: Tensor, by: Quantiles) -> float:
         assert found is not None
         return found
     if by.correction == "clopper_pearson":
+        from scipy.stats import binom  # a second to import: listing plugins stays quick
+
         place = int(binom.ppf(by.confidence, count, level)) + 1
     else:  # the first of which a share of at least that level lies below, by Wilson's lower limit
-        z, first = float(norm.ppf(by.confidence)), math.ceil(count * level)
+        from scipy.special import ndtri
+
+        z, first = float(ndtri(by.confidence)), math.ceil(count * level)
         limits = ((n, wilson(n, count, z)) for n in range(max(first, 1), count + 1))
         place = next((n for n, found in limits if found and found[0] >= level), count + 1)
     if place > count:

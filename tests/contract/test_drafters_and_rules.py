@@ -105,6 +105,7 @@ TOY_OPTIONS: dict[str, Any] = {  # what makes a rule do something in the toy wor
 }
 
 
+@cache  # frozen, as every plugin: what a session learns is its own
 def make(name: str, split: str, temperature: float) -> Any:
     """The rule, prepared as the solver does; models of its own are the toy engine's."""
     options = dict(TOY_OPTIONS.get(name, {}))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from semspec import registry
+from semspec import run as run_command
 from semspec.artifacts._schema import check
 from semspec.config import HELP
 from semspec.result_schema import SCHEMA
@@ -88,8 +89,9 @@ def test_a_finished_run_shows_its_result_again(tmp_path: Path) -> None:
 
 
 def test_another_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}")
-    done = run("problems=2", "temperature=1.0", *QUICK, f"hydra.run.dir={tmp_path}", code=2)
+    same = ("problems=1", "plain=false", *QUICK, f"hydra.run.dir={tmp_path}")
+    run(*same)
+    done = run("temperature=1.0", *same, code=2)
     assert "temperature" in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -101,7 +103,7 @@ def test_killed_runs_go_on_and_end_with_the_same_result(tmp_path: Path, concurre
     run(*arguments, f"hydra.run.dir={whole}")
     chance = random.Random(5)
     kills = 0
-    for _ in range(8 if concurrency == 1 else 3):
+    for _ in range(4 if concurrency == 1 else 2):
         process = subprocess.Popen(
             command(*arguments, f"hydra.run.dir={broken}"),
             stdout=subprocess.DEVNULL,
@@ -162,6 +164,26 @@ def test_help_lists_everything() -> None:
         assert f"  {option} " in text
 
 
+# the mistakes that are seen only where a run or a sweep begins, and one of the others
+IN_A_PROCESS = (
+    *("splitt=", "hydra.foo", "model.path=", "model=qwq32b", "engine=toy"),
+    *("-m draft_length", "-m seed=0,1 hydra"),
+)
+
+
+def mistaken(
+    arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What a command with a mistake says, from a process of its own or from this one with its imports."""
+    if " ".join(arguments).startswith(IN_A_PROCESS):
+        return run(*arguments, code=2).stderr
+    monkeypatch.setattr(sys, "argv", ["semspec.run", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        run_command.main()
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -197,13 +219,17 @@ def test_help_lists_everything() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_mistakes_end_with_one_line_and_exit_code_2(
-    arguments: Sequence[str], says: str, tmp_path: Path
+    arguments: Sequence[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "out"
     place = "sweep" if "-m" in arguments else "hydra.run.dir"
-    done = run(*arguments, f"{place}={folder}", code=2)
-    assert says in done.stderr
-    assert done.stderr.strip().count("\n") == 0, done.stderr
+    told = mistaken([*arguments, f"{place}={folder}"], monkeypatch, capsys)
+    assert told.startswith("semspec: ") and says in told
+    assert told.strip().count("\n") == 0, told
     assert not folder.exists(), "something was left"
 
 

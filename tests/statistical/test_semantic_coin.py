@@ -57,13 +57,17 @@ def test_the_coin_has_the_papers_law(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("logit", "writer"), [(30.0, "draft"), (-30.0, "target")])
 def test_probes_that_always_say_the_same(tmp_path: Path, logit: float, writer: str) -> None:
-    """f_T = 1: the text is the draft's; f_T = 0: the target's."""
+    """f_T = 1: the text is the draft's; f_T = 0: the target's. The other's law is found out."""
     target = constant(toy_probe("target", 1), logit)
     draft = constant(toy_probe("draft", 2), 30.0)
     rule = prepared(tmp_path, target, draft)
-    law = TOY.models()[writer].law(PROMPT, 3, Sampling(1.0))
     plan = speculative_plan(LanguageModel(), rule)
-    assert p_value(TOY, plan, rule, Sampling(1.0), samples=25_000, law=law) > SURE
+    found = {}
+    for model, engine in TOY.models().items():
+        law = engine.law(PROMPT, 3, Sampling(1.0))
+        found[model] = p_value(TOY, plan, rule, Sampling(1.0), samples=5_000, law=law)
+    assert found.pop(writer) > SURE
+    assert all(other < 1e-12 for other in found.values())
 
 
 def toy_probe(role: str, seed: int) -> Probe:
