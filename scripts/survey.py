@@ -132,6 +132,11 @@ class Survey:
                             "gained": own.gained_tokens,
                             "target_passes": own.target_passes,
                             "draft_passes": own.draft_passes,
+                            "drafted_tokens": own.drafted_tokens,
+                            "draft_seconds": own.draft_seconds,
+                            "verify_seconds": own.verify_seconds,
+                            "write_seconds": own.write_seconds,
+                            "rounds": own.rounds,
                             **({"reuse": own.reuse} if own.reuse else {}),
                             **(_moved(solvers[name], solved) if self.audit else {}),
                         }
@@ -160,8 +165,8 @@ class Survey:
             table.add_row(row["config"], *(told(row) for _, told in self.columns))
         console.print(table)
 
-    def main_program(self, doc: str | None) -> None:
-        """The command line of a survey's script."""
+    def main_program(self, doc: str | None, argv: Sequence[str] | None = None) -> None:
+        """The command line of a survey's script; ``argv`` in place of the process's own."""
         parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
         stem = self.json.stem
         parser.add_argument("--temperature", type=float, default=0.6)
@@ -171,7 +176,7 @@ class Survey:
         parser.add_argument("--out", type=Path, default=Path(f"runs/{stem}.jsonl"))
         parser.add_argument("--show", nargs="+", type=Path, help="tables of these, no measuring")
         parser.add_argument("--json", type=Path, default=self.json)
-        a = parser.parse_args()
+        a = parser.parse_args(argv)
         if not a.show:
             self.measure(a.temperature, a.problems, a.few, a.out, a.only)
             return
@@ -247,6 +252,12 @@ def _figures(own: Sequence[Line], beside: Sequence[Line]) -> Line:
         "accept_length": ratio(total("gained"), total("drafts")),
         "tokens_per_target_pass": ratio(tokens, passes),
         "cost_model": ratio(tokens, passes + DRAFT_PASS * total("draft_passes")),
+        # of what a chain's drafter wrote, what a rule was shown; the rest was drafted ahead in vain
+        "drafted_tokens_per_draft_pass": ratio(total("drafted_tokens"), total("draft_passes")),
+        "seconds_per_round": {
+            purpose: ratio(total(f"{purpose}_seconds"), total("rounds"))
+            for purpose in ("draft", "verify", "write")
+        },
         "reuse": reuse.figures(sum((Counter(s.get("reuse", {})) for s in own), Counter[str]())),
         **_divergence(own),
     }

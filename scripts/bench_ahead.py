@@ -1,0 +1,67 @@
+"""Drafting ahead where it can gain something: each model on a server of its own, in a process of its own.
+
+    python -m semspec.launch accept=semantic_plus start=true both_args="..."      # two servers
+    python scripts/bench_ahead.py --target-url http://127.0.0.1:30000 --draft-url http://127.0.0.1:30001 \\
+        [--temperature 0.6] [--problems 24] [--out runs/ahead.jsonl]
+
+Every problem is solved by every configuration in turn. Without salvage, which needs distributions that a server
+does not give. ``--show FILE...`` prints tables of what is there and writes docs/ahead.json; see survey.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from survey import QUALITY_AND_SPEED, Survey, told
+
+AHEAD = ("ahead=true",)
+MAIN = {
+    "plain": ("draft=none", "accept=logprob"),
+    "logprob": ("accept=logprob",),
+    "logprob, ahead": ("accept=logprob", *AHEAD),
+    "semantic_plus": ("accept=semantic_plus",),
+    "semantic_plus, ahead": ("accept=semantic_plus", *AHEAD),
+}
+
+
+def milliseconds(row: dict[str, Any]) -> str:
+    seconds = row["seconds_per_round"]
+    return ", ".join(f"{1000 * (seconds[p] or 0):.0f}" for p in ("draft", "verify", "write"))
+
+
+SURVEY = Survey(
+    main=MAIN,
+    few={},
+    columns=(
+        *QUALITY_AND_SPEED,
+        ("median", told("speedup_median", ".2f")),
+        ("accepted", lambda row: f"{100 * row['acceptance']:.0f} %"),
+        ("drafted and shown", told("drafted_tokens_per_draft_pass", ".2f")),
+        ("ms a round: draft, verify, write", milliseconds),
+    ),
+    seed=20261208,  # of the problems: neither trained, calibrated nor evaluated on before
+    json=Path("docs/ahead.json"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], add_help=False)
+    parser.add_argument("--target-url")
+    parser.add_argument("--draft-url")
+    urls, rest = parser.parse_known_args()
+    if not {"--show", "-h", "--help"} & set(rest) and not (urls.target_url and urls.draft_url):
+        parser.error("name two servers with --target-url and --draft-url")
+    common = (
+        "engine=sglang",
+        f"engine.target_url={urls.target_url}",
+        f"engine.draft_url={urls.draft_url}",
+    )
+    replace(SURVEY, common=common).main_program(__doc__, rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
