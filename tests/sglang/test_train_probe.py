@@ -42,7 +42,7 @@ def options(folder: Path, servers: Pair, *more: str) -> list[str]:
         "draft=tiny",
         f"folder={folder}",
         "problems=14",
-        "per_problem=2",
+        "per_problem=1",
         "chains=world",
         f"samples={SAMPLES}",
         "keep=3",
@@ -89,7 +89,7 @@ def trained(servers: Pair, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     with pytest.MonkeyPatch.context() as patch:
         watched = Watched(patch)
         told = make_here(*options(folder, servers))
-    assert "28 contexts x (4 samples + 2 by the other model)" in told
+    assert "14 contexts x (4 samples + 2 by the other model)" in told
     return folder, watched
 
 
@@ -133,7 +133,7 @@ def test_every_context_has_its_samples_and_a_probe_comes_out(
         texts.setdefault(one.context, set()).add(one.text)
     expected = [("own", n, n < 3) for n in range(SAMPLES)]
     expected += [("other", n, True) for n in range(DRAFTED)]
-    assert len(numbers) == 28
+    assert len(numbers) == 14
     assert all(found == expected for found in numbers.values())
     assert max(len(found) for found in texts.values()) > 1, "nothing was drawn"
     probe = Probe.load(str(folder / "probe"))
@@ -149,7 +149,7 @@ def test_many_requests_share_a_cached_prefix(trained: tuple[Path, Watched]) -> N
 
 def test_a_killed_sampling_goes_on(servers: Pair, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    given = options(folder, servers, "per_problem=1", "batch=5")
+    given = options(folder, servers, "batch=5")
     process = subprocess.Popen(
         [sys.executable, "-m", "semspec.train_probe", *given], stdout=subprocess.DEVNULL
     )
