@@ -1,6 +1,6 @@
 """Drafting ahead where it can gain something: each model on a server of its own, in a process of its own.
 
-    python -m semspec.launch accept=semantic_plus start=true both_args="..."      # two servers
+    python -m semspec.launch accept=logprob start=true both_args="..."      # two servers
     python scripts/bench_ahead.py --target-url http://127.0.0.1:30000 --draft-url http://127.0.0.1:30001 \\
         [--temperature 0.6] [--problems 24] [--out runs/ahead.jsonl]
 
@@ -16,15 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from survey import QUALITY_AND_SPEED, Survey, told
+from survey import Survey, told, with_interval
 
-AHEAD = ("ahead=true",)
 MAIN = {
     "plain": ("draft=none", "accept=logprob"),
     "logprob": ("accept=logprob",),
-    "logprob, ahead": ("accept=logprob", *AHEAD),
-    "semantic_plus": ("accept=semantic_plus",),
-    "semantic_plus, ahead": ("accept=semantic_plus", *AHEAD),
+    "logprob, ahead": ("accept=logprob", "ahead=true"),
 }
 
 
@@ -37,7 +34,8 @@ SURVEY = Survey(
     main=MAIN,
     few={},
     columns=(
-        *QUALITY_AND_SPEED,
+        ("problems", lambda row: str(row["problems"])),
+        ("speed-up over logprob [95 %]", with_interval("speedup", ".2f")),
         ("median", told("speedup_median", ".2f")),
         ("accepted", lambda row: f"{100 * row['acceptance']:.0f} %"),
         ("drafted and shown", told("drafted_tokens_per_draft_pass", ".2f")),
@@ -45,6 +43,7 @@ SURVEY = Survey(
     ),
     seed=20261208,  # of the problems: neither trained, calibrated nor evaluated on before
     json=Path("docs/ahead.json"),
+    baseline="logprob",
 )
 
 
@@ -52,13 +51,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], add_help=False)
     parser.add_argument("--target-url")
     parser.add_argument("--draft-url")
-    urls, rest = parser.parse_known_args()
-    if not {"--show", "-h", "--help"} & set(rest) and not (urls.target_url and urls.draft_url):
+    parser.add_argument(
+        "--tokens", type=int, default=512, help="of a problem: fewer measure speed alone"
+    )
+    given, rest = parser.parse_known_args()
+    if not {"--show", "-h", "--help"} & set(rest) and not (given.target_url and given.draft_url):
         parser.error("name two servers with --target-url and --draft-url")
     common = (
         "engine=sglang",
-        f"engine.target_url={urls.target_url}",
-        f"engine.draft_url={urls.draft_url}",
+        f"engine.target_url={given.target_url}",
+        f"engine.draft_url={given.draft_url}",
+        f"max_new_tokens={given.tokens}",
     )
     replace(SURVEY, common=common).main_program(__doc__, rest)
 

@@ -71,12 +71,13 @@ LENGTHS: tuple[Column, ...] = (
 class Survey:
     """What is compared: names, with the arguments that each stands for."""
 
-    main: Mapping[str, tuple[str, ...]]  # "plain" first: what the others are held against
+    main: Mapping[str, tuple[str, ...]]  # "plain" first
     few: Mapping[str, tuple[str, ...]]
     columns: tuple[Column, ...]
     seed: int  # of the problems
     json: Path
     common: tuple[str, ...] = ()  # arguments of all
+    baseline: str = "plain"  # what speed and quality are held against
     audit: bool = False  # also measure how far kept tokens moved the next step (semspec.audit)
 
     @property
@@ -146,15 +147,15 @@ class Survey:
         return left_out
 
     def summary(self, lines: Sequence[Line]) -> list[Line]:
-        """One row a configuration; speed and loss against the plain solve of the same problems."""
+        """One row a configuration; speed and loss against the baseline's solve of the same problems."""
         by: dict[str, dict[str, Line]] = defaultdict(dict)
         for line in lines:
             by[line["config"]][line["id"]] = line
-        plain = by["plain"]
+        beside = by[self.baseline]
         rows = []
         for name in (n for n in self.all if n in by):
-            own = [by[name][i] for i in by[name] if i in plain]
-            rows.append({"config": name, **_figures(own, [plain[line["id"]] for line in own])})
+            own = [by[name][i] for i in by[name] if i in beside]
+            rows.append({"config": name, **_figures(own, [beside[line["id"]] for line in own])})
         return rows
 
     def show(self, rows: Sequence[Line], title: str, console: Console) -> None:
