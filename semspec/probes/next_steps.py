@@ -8,6 +8,7 @@ server draws them over one cached prefix (``Freely``). States come pooled from t
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -23,7 +24,7 @@ Asked = tuple[Chain, int, int]  # and which sample of this context
 LOGPROBS = Read(What.LOGPROBS)
 
 
-class _Unit:
+class _Unit(ABC):
     """Contexts that are sampled and committed together."""
 
     def __init__(
@@ -42,8 +43,9 @@ class _Unit:
             self.cuts.setdefault(place[0].id, []).append(place)
         self.pools = tuple(Read(What.POOLED, reduce=p) for p in config.pooling)  # type: ignore[arg-type]
 
+    @abstractmethod
     def run(self) -> None:
-        raise NotImplementedError
+        """Samples them all."""
 
     def _new(self, chain: Chain, turn: int) -> list[int]:
         """What the chain's context lacks of its cut of this turn."""
