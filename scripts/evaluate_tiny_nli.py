@@ -22,6 +22,7 @@ import torch
 from safetensors import safe_open
 from tiny_nli_data import contexts, sample
 
+from semspec.artifacts._folders import seal
 from semspec.files import write_json
 from semspec.probes.cluster import Nli, Oracle, agreement, normal
 
@@ -152,6 +153,7 @@ def main() -> None:
         table=table(found),
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
+    seal(folder)
 
 
 if __name__ == "__main__":

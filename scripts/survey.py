@@ -72,12 +72,13 @@ LENGTHS: tuple[Column, ...] = (
 class Survey:
     """What is compared: names, with the arguments that each stands for."""
 
-    main: Mapping[str, tuple[str, ...]]  # "plain" first: what the others are held against
+    main: Mapping[str, tuple[str, ...]]  # "plain" first
     few: Mapping[str, tuple[str, ...]]
     columns: tuple[Column, ...]
     seed: int  # of the problems
     json: Path
     common: tuple[str, ...] = ()  # arguments of all
+    baseline: str = "plain"  # what speed and quality are held against
     audit: bool = False  # also measure how far kept tokens moved the next step (semspec.audit)
 
     @property
@@ -133,6 +134,11 @@ class Survey:
                             "gained": own.gained_tokens,
                             "target_passes": own.target_passes,
                             "draft_passes": own.draft_passes,
+                            "drafted_tokens": own.drafted_tokens,
+                            "draft_seconds": own.draft_seconds,
+                            "verify_seconds": own.verify_seconds,
+                            "write_seconds": own.write_seconds,
+                            "rounds": own.rounds,
                             **({"reuse": own.reuse} if own.reuse else {}),
                             **(_moved(solvers[name], solved) if self.audit else {}),
                         }
@@ -142,15 +148,15 @@ class Survey:
         return left_out
 
     def summary(self, lines: Sequence[Line]) -> list[Line]:
-        """One row a configuration; speed and loss against the plain solve of the same problems."""
+        """One row a configuration; speed and loss against the baseline's solve of the same problems."""
         by: dict[str, dict[str, Line]] = defaultdict(dict)
         for line in lines:
             by[line["config"]][line["id"]] = line
-        plain = by["plain"]
+        beside = by[self.baseline]
         rows = []
         for name in (n for n in self.all if n in by):
-            own = [by[name][i] for i in by[name] if i in plain]
-            rows.append({"config": name, **_figures(own, [plain[line["id"]] for line in own])})
+            own = [by[name][i] for i in by[name] if i in beside]
+            rows.append({"config": name, **_figures(own, [beside[line["id"]] for line in own])})
         return rows
 
     def show(self, rows: Sequence[Line], title: str, console: Console) -> None:
@@ -161,8 +167,8 @@ class Survey:
             table.add_row(row["config"], *(told(row) for _, told in self.columns))
         console.print(table)
 
-    def main_program(self, doc: str | None) -> None:
-        """The command line of a survey's script."""
+    def main_program(self, doc: str | None, argv: Sequence[str] | None = None) -> None:
+        """The command line of a survey's script; ``argv`` in place of the process's own."""
         parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
         stem = self.json.stem
         parser.add_argument("--temperature", type=float, default=0.6)
@@ -172,7 +178,7 @@ class Survey:
         parser.add_argument("--out", type=Path, default=Path(f"runs/{stem}.jsonl"))
         parser.add_argument("--show", nargs="+", type=Path, help="tables of these, no measuring")
         parser.add_argument("--json", type=Path, default=self.json)
-        a = parser.parse_args()
+        a = parser.parse_args(argv)
         if not a.show:
             self.measure(a.temperature, a.problems, a.few, a.out, a.only)
             return
@@ -247,6 +253,12 @@ def _figures(own: Sequence[Line], beside: Sequence[Line]) -> Line:
         "accept_length": ratio(total("gained"), total("drafts")),
         "tokens_per_target_pass": ratio(tokens, passes),
         "cost_model": ratio(tokens, passes + DRAFT_PASS * total("draft_passes")),
+        # of what a chain's drafter wrote, what a rule was shown; the rest was drafted ahead in vain
+        "drafted_tokens_per_draft_pass": ratio(total("drafted_tokens"), total("draft_passes")),
+        "seconds_per_round": {
+            purpose: ratio(total(f"{purpose}_seconds"), total("rounds"))
+            for purpose in ("draft", "verify", "write")
+        },
         "reuse": reuse.figures(sum((Counter(s.get("reuse", {})) for s in own), Counter[str]())),
         **_divergence(own),
     }

@@ -147,7 +147,7 @@ def _all(
     for number, config in enumerate(configs):
         own = folder / f"T-{config.temperature:g}"
         own.mkdir(exist_ok=True)
-        begin(own, config, facts, spots=asdict(options.spots), measure=asdict(options.measure))
+        begin(own, config, facts, spots=options.spots, measure=options.measure)
         label = f"T = {config.temperature:g}: "
         pair = Pair(config)
         try:

@@ -76,8 +76,8 @@ class KnownModels(Mapping[Role, ModelFacts]):
 
 
 def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
-    """The facts of a model; its weights are looked at, not loaded."""
-    folder = model.fetch()
+    """The facts of a model; a folder's weights are looked at, not loaded, and the Hub's not fetched."""
+    folder = model.fetch(weights=False)
     try:
         shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         layers, width = int(shape["num_hidden_layers"]), int(shape["hidden_size"])

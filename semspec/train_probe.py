@@ -35,6 +35,10 @@ EXAMPLES = (
     ("python -m semspec.train_probe draft=tiny role=draft", "the embedded draft's"),
     ("python -m semspec.train_probe features=plus", "same samples, other features"),
     ("python -m semspec.train_probe model=r1-32b source=hub data=simplescaling/s1K", "the paper's"),
+    (
+        "python -m semspec.train_probe model=r1-32b engine=sglang engine.target_url=http://HOST:PORT ...",
+        "sampled by a server (docs/sglang.md)",
+    ),
 )
 
 

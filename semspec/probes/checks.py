@@ -14,7 +14,7 @@ HELP = {
         "model": "the model to probe: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
         "draft": "the draft model; it writes steps that the target's probe has to judge",
         "role": "target, or draft: which of the two is probed",
-        "engine": "what runs the models",
+        "engine": "what runs the models: hf, or sglang (servers by engine.target_url=, engine.draft_url=)",
     },
     "Where it goes": {
         "folder": "samples and the probe (runs/probe-MODEL-ROLE); the same folder again goes on",
@@ -44,7 +44,7 @@ HELP = {
         "top_k": "0 is all",
         "top_p": "1 is all",
         "pooling": "which pools of the states are kept: mean, max, last",
-        "batch": "sequences at a time",
+        "batch": "sequences at a time, or requests under way",
         "seed": "of questions, samples and selection",
     },
     "3. Clustering": {"cluster": "which samples mean the same"},

@@ -28,7 +28,7 @@ from semspec.rules.lossless import Lossless
 from semspec.solver import Solver
 from semspec.splitters._units import unit_ends
 from semspec.thinking import OPEN
-from semspec.types import Answer, Boundary, Context, Generate, Query, Role
+from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Role, What
 
 FILE = "chains.jsonl"
 
@@ -105,6 +105,21 @@ class Pair:
         self.solver.draft_prompts.pop(context.key, None)
         for engine in self.solver.engines.values():
             engine.forget(context)
+
+    def check_states(self, pooling: Sequence[str]) -> None:
+        """Reads one state: a server may not have the plugin, which is better said before hours of chains."""
+        if not pooling:
+            return
+        _, ids = self.text.prompt("?")
+        context = self.context("?", ids)
+        read = Read(What.POOLED, spans=((0, 1),))
+        query = Query(
+            self.role, context, self.config.sampling, random.Random(0), ids[:1], reads=(read,)
+        )
+        try:
+            self.engine.answer([query])
+        finally:
+            self.forget(context)
 
     def readable(self, tokens: Sequence[int]) -> str:
         return self.text.decode([t for t in tokens if t not in self.stop_ids])

@@ -64,7 +64,7 @@ def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
 def probe_facts(config: ProbeConfig) -> ModelFacts:
     """What the probe will be bound to."""
     model = config.draft.model if config.probed == "draft" else config.model
-    return facts(model, Text(str(model.fetch())).fingerprint)
+    return facts(model, Text(str(model.fetch(weights=False))).fingerprint)
 
 
 def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
@@ -78,6 +78,7 @@ def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain
         return read_chains(folder / CHAINS), model
     pair = Pair(config)
     try:
+        pair.check_states(config.pooling)
         with steps.stage("chains of thought", config.problems) as tell:
             chains = make_chains(config, pair, folder, tell.to)
         cuts = choose_cuts(config, chains, pair.engine.context_limit - 1)

@@ -127,6 +127,39 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much there is to do, told before it begins."""
+
+    contexts: int
+    own: int  # samples of the model itself in a context
+    kept: int  # of these with states
+    drafted: int  # steps of the other model in a context
+    poolings: int
+    layers: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return self.contexts * (self.kept + self.drafted)
+
+    @property
+    def samples(self) -> int:
+        return self.contexts * (self.own + self.drafted)
+
+    @property
+    def bytes(self) -> int:
+        return state_bytes(self.rows, self.poolings, self.layers, self.width)
+
+    def line(self, free: str) -> str:
+        written = f" + {self.drafted} by the other model" if self.drafted else ""
+        return (
+            f"{self.contexts} contexts x ({self.own} samples{written}); states kept: {self.rows:,}"
+            f" rows x {self.poolings} pools x {self.layers + 1} layers x {self.width} x 2 bytes ="
+            f" {gigabytes(self.bytes)} ({free} free)"
+        )
+
+
 def summary(rows: Any) -> dict[str, int]:
     """How many of each writer."""
     told: dict[str, int] = {}

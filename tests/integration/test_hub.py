@@ -326,7 +326,11 @@ def test_models_load_and_fail_through_the_same_checks(
     assert (told.name, told.revision, told.width) == ("alice/draft", sha, 128)
     fetched = {a.partition("/resolve/")[2] for a in requests(hub) if "/resolve/" in a}
     assert not [f for f in fetched if "bin" in f or "x/y" in f or "README" in f]
-    assert ModelConfig(path="alice/draft", revision=sha).fetch().name == sha
+    assert not [f for f in fetched if "safetensors" in f], "the facts need no weights from there"
+    pinned = ModelConfig(path="alice/draft", revision=sha)
+    assert pinned.fetch().name == sha
+    assert [a for a in requests(hub) if "/resolve/" in a and "safetensors" in a]
+    assert pinned.fetch().name == sha
     assert requests(hub) == []
 
     def line(path: str, revision: str | None = None) -> str:

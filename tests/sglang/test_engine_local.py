@@ -5,14 +5,20 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from semspec import launch
+from semspec import launch, train_probe
 from semspec.engines._sglang import local
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
+from semspec.probes.make import make
+from semspec.probes.progress import Steps
+from semspec.probes.sample import FOLDER
+from semspec.probes.shards import read_samples, read_states
 from semspec.solver import Solver
 from tests.support import sglang_env
 from tests.support.pair import TARGET, configuration
@@ -33,10 +39,30 @@ def solved(*overrides: str) -> list[tuple[str, list[int], int]]:
     return sorted((s.problem.id, s.outcome.tokens, len(s.outcome.rounds)) for s in done)
 
 
-def test_both_models_in_this_process_write_what_the_hf_engine_writes() -> None:
+def server_args() -> str:
     arguments = {k: v for k, v in sglang_env.ENGINE_ARGUMENTS.items() if k != "log_level"}
-    told = ",".join(f"{name}: {json.dumps(value)}" for name, value in arguments.items())
-    assert solved("engine=sglang", f"engine.server_args={{{told}}}") == solved()
+    return f"{{{','.join(f'{name}: {json.dumps(value)}' for name, value in arguments.items())}}}"
+
+
+def test_both_models_in_this_process_write_what_the_hf_engine_writes() -> None:
+    assert solved("engine=sglang", f"engine.server_args={server_args()}") == solved()
+
+
+def test_a_model_in_this_process_is_sampled_for_a_probe(tmp_path: Path) -> None:
+    config = train_probe.build(
+        [
+            *("engine=sglang", f"engine.server_args={server_args()}", f"folder={tmp_path}"),
+            *("problems=14", "per_problem=1", "chains=world", "samples=3", "cluster=oracle"),
+            *("hidden=[8,4]", "epochs=2", "quiet=true"),
+        ]
+    )
+    probe, _ = make(config, Steps(Console(), quiet=True))
+    samples = list(read_samples(tmp_path / FOLDER))
+    assert len(samples) == 14 * 3
+    for one in samples:
+        states = read_states(tmp_path / FOLDER, str(one.file))[one.row]
+        assert states.shape == (3, 25, 128) and bool(states.isfinite().all())
+    assert probe.config["data"]["contexts"] == 14
 
 
 def test_a_version_that_nobody_has_tried_is_refused(monkeypatch: Any) -> None:
