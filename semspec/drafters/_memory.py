@@ -40,7 +40,7 @@ class Sketch:
     def __init__(self, width: int) -> None:
         self.width = width  # 0: as they are
         self._signs: NDArray[np.float32] = np.zeros(0, np.float32)
-        self._by_bucket = self._signs
+        self._by_bucket: NDArray[np.float32] = self._signs
 
     def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         if self.width and rows.shape[1] > self.width:
