@@ -22,7 +22,7 @@ SEED = 20261216  # of the problems: in no corpus, and no training has seen them
 CONTEXT = ("prompt_lookup", "suffix", "pld_plus", "adapld", "token_recycling", "logitspec")
 CORPUS = ("rest", "dresd")
 PLAIN = {"plain": ("draft=none",)}
-STEPS = ("accept=logprob",)
+STEPS = ("accept=logprob", "accept.threshold=-2")  # strict: at -4 the target has less to write
 STORE = "embedded/sparse-tiny"
 GROUPS = {
     "token": PLAIN
