@@ -11,20 +11,24 @@ same cores shows in the latter; of five runs over the same rounds the least coun
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import bench_corpora
 import torch
 from rich.console import Console
 from torch import Tensor
 
 from semspec import provenance, registry, run
+from semspec.drafters.dresd import LAST
 from semspec.files import read_json, write_json
 from semspec.models import beside_package
 from semspec.protocols import DraftSession, Kit
@@ -45,7 +49,8 @@ DRAFTERS = (
     "logitspec",
     "hybrid",
 )
-ON_THE_PAIR = (*DRAFTERS, "rest", "dresd")  # with the embedded pair's datastores
+FROM_CORPORA = ("rest", "dresd")  # on the pair with the embedded datastores
+ALL = (*DRAFTERS, *FROM_CORPORA)
 
 
 def repeating_text(length: int, rng: random.Random) -> list[int]:
@@ -77,6 +82,27 @@ def token_kit(sampling: Sampling, rng: random.Random) -> Kit:
     )
 
 
+@cache
+def states() -> bench_corpora.States:
+    return bench_corpora.States(VOCABULARY, WIDTH)
+
+
+@cache
+def corpus(name: str) -> Any:
+    """A store of a text that is like the others and none of them."""
+    if name == "rest":
+        return bench_corpora.sparse(repeating_text(bench_corpora.TOKENS, random.Random(1)))
+    return bench_corpora.dense(repeating_text(bench_corpora.ENTRIES, random.Random(1)), states())
+
+
+def opened(name: str, kit: Kit) -> DraftSession:
+    if name in FROM_CORPORA:
+        session: DraftSession = bench_corpora.session(name, corpus(name), kit)
+        return session
+    fresh: DraftSession = registry.plugin("drafter", name).cls().open(kit)
+    return fresh
+
+
 class Rows:
     """What a target would have said: states and embeddings from one long row of random numbers."""
 
@@ -89,6 +115,10 @@ class Rows:
         return Answer(values={read: self._read(read, query, count) for read in query.reads})
 
     def _read(self, read: Read, query: Query, count: int) -> Any:
+        if read == LAST:  # what it looks up is where the same token comes next
+            start = len(query.context) - 1 if query.rows_from is None else query.rows_from
+            following = self.text[start + 1 : start + 1 + count].tolist()
+            return torch.from_numpy(states()(following))[:, None]
         if read.what is What.EMBEDDINGS:
             return torch.stack([self.noise[3 * t : 3 * t + WIDTH] for t in query.tokens])
         if read.what is What.HIDDEN:
@@ -149,6 +179,7 @@ def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[st
         "wall_ms": 1e3 * median(least[1]),
         "drafted": sum(runs[0]["drafted"]) / rounds,
         "repeats": repeats,
+        "load": os.getloadavg()[0],
         "opening_us_per_token": 1e6 * min(run["opening"] for run in runs) / length,
     }
 
@@ -160,7 +191,7 @@ def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
     rows, room = Rows(text), Room(100, 100, 1)
     kit = token_kit(Sampling(0.0), rng)
     context = Context(1, text[:length])
-    session = registry.plugin("drafter", name).cls().open(kit)
+    session = opened(name, kit)
     _, opening = timed_draft(session, context, room, rows)
     run: dict[str, Any] = {"opening": opening.cpu, "c": [], "w": [], "drafted": []}
     for _ in range(rounds):
@@ -205,19 +236,23 @@ def tables(result: dict[str, Any]) -> str:
         lines += [
             "Milliseconds a round for drafting alone, without a model (width 5,120, vocabulary 151,936, one"
             " thread): CPU time of the process, median / mean over rounds; of each round the least of"
-            f" {repeats} run{'s' * (repeats > 1)}.",
+            f" {repeats} run{'s' * (repeats > 1)} or more. Load: processes that wanted one of the two cores meanwhile.",
             "",
             "| | "
             + " | ".join(f"{n:,} tokens" for n in lengths)
-            + " | nodes | a token of the prompt |",
-            "|---|" + "---|" * (len(lengths) + 2),
+            + " | nodes | a token of the prompt | load |",
+            "|---|" + "---|" * (len(lengths) + 3),
         ]
         for name, rows in alone.items():
             own = [rows.get(str(n)) for n in lengths]
             told = [f"{r['cpu_ms']:.3f} / {r['cpu_ms_mean']:.3f}" if r else "" for r in own]
             last = next(r for r in reversed(own) if r)
             learnt = " ... ".join(f"{r['opening_us_per_token']:.1f}" for r in own if r)
-            lines.append(f"| `{name}` | {' | '.join(told)} | {last['drafted']:.0f} | {learnt} us |")
+            loads = [f"{r['load']:.0f}" for r in own if r and "load" in r]
+            lines.append(
+                f"| `{name}` | {' | '.join(told)} | {last['drafted']:.0f} | {learnt} us |"
+                f" {' / '.join(loads)} |"
+            )
         lines.append("")
     pair = result.get("pair", {})
     if pair:
@@ -237,6 +272,11 @@ def tables(result: dict[str, Any]) -> str:
             lines.append(f"| `{name}` | {' | '.join([*told, *shares])} |")
         lines.append("")
     return "\n".join([*lines, *datastores(result.get("datastores", {}))])
+
+
+def told_if(row: dict[str, Any], name: str, form: str, unit: str) -> str:
+    """A figure with its unit, where it was measured."""
+    return format(row[name], form) + unit if name in row else ""
 
 
 def datastores(told: dict[str, Any]) -> list[str]:
@@ -261,15 +301,16 @@ def datastores(told: dict[str, Any]) -> list[str]:
         lines += [
             "A question to a dense datastore, the same, synthetic clustered keys of 64 dimensions, 10 neighbours:",
             "",
-            "| index | entries | milliseconds | recall@10 | bytes an entry | built in | read in |",
-            "|---|---|---|---|---|---|---|",
+            "| index | entries | milliseconds | recall@10 | bytes an entry | built in | hashed in | opened in | first question |",
+            "|---|---|---|---|---|---|---|---|---|",
         ]
         for name, rows in dense:
             for count, row in sorted(rows.items(), key=lambda item: int(item[0])):
                 time = f"{row['query']['cpu_ms']:.3f} / {row['query']['cpu_ms_p90']:.3f}"
                 lines.append(
                     f"| `{name}` | {int(count):,} | {time} | {row['recall_at_10']:.3f} |"
-                    f" {row['bytes']:.0f} | {row['building_s']:.0f} s | {row['loading_s']:.2f} s |"
+                    f" {row['bytes']:.0f} | {row['building_s']:.0f} s | {told_if(row, 'hashing_s', '.2f', ' s')} |"
+                    f" {row['loading_s']:.3f} s | {told_if(row, 'first_ms', '.1f', ' ms')} |"
                 )
         lines.append("")
     return lines
@@ -298,8 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind = "pair" if given.pair else "alone"
     result.setdefault("provenance", {})[kind] = provenance.collect()
     part = result.setdefault(kind, {})
-    known = ON_THE_PAIR if given.pair else DRAFTERS
-    for name in given.drafters.split(",") if given.drafters else known:
+    for name in given.drafters.split(",") if given.drafters else ALL:
         if given.pair:
             todo = {
                 f"T={t:g}": lambda t=t, name=name: on_the_pair(name, t, given.problems)

@@ -23,15 +23,16 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> list[int]:
     """The nodes of a tree that stand along ``way``, from the root on; of duplicates the first."""
-    children: dict[tuple[int, int], int] = {}
-    for node, parent in enumerate(parents):
-        children.setdefault((parent, tokens[node]), node)
     path: list[int] = []
-    for token in way:
-        child = children.get((path[-1] if path else -1, token))
-        if child is None:
-            break
-        path.append(child)
+    ahead = iter(way)
+    at, wanted = -1, next(ahead, None)
+    # children stand behind their parents: one look at each node is enough
+    for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
+        if parent == at and token == wanted:
+            path.append(node)
+            at, wanted = node, next(ahead, None)
+            if wanted is None:
+                break
     return path
 
 

@@ -94,7 +94,7 @@ class DenseDatastore(_datastore.Datastore):
         return Projection(**arrays)
 
     def open(self, index: bool = False) -> DenseStore:
-        """Maps the shards; ``index`` also reads the index, which native code does not map."""
+        """Maps the shards; ``index`` also opens the index, which the first question waits for."""
         paths = [self.parts[n] for n in self.part_names(self.config) if n != INDEX]
         shards = open_shards(paths, self.config["dims"])
         for path, shard, told in zip(paths, shards, self.config["shards"], strict=True):
@@ -104,10 +104,16 @@ class DenseDatastore(_datastore.Datastore):
         told = self.config["index"]
         found: indices.Index = indices.Exact(keys)
         if index and told["name"] != "exact":
-            found = indices.load(told["name"], self._index_files(), keys, self.parts[INDEX])
+            files, path = self._index_files(), self.parts[INDEX]
+
+            def read() -> indices.Index:
+                self._check_index()
+                return indices.load(told["name"], files, keys, path)
+
+            found = indices.Opening(read)
         return DenseStore(shards, self.projection(), found)
 
-    def _index_files(self) -> indices.Files:
+    def _check_index(self) -> None:
         """Native readers check little: what they are given is hashed first."""
         path = self.parts[INDEX]
         manifest = _manifest.read(path.parent)
@@ -116,7 +122,9 @@ class DenseDatastore(_datastore.Datastore):
             raise UserError(
                 f"{path.parent} is not as it was made ({unlike[0]}): take an intact copy"
             )
-        sizes = self.config["index"]["files"]
+
+    def _index_files(self) -> indices.Files:
+        path, sizes = self.parts[INDEX], self.config["index"]["files"]
         mapped = open_arrays(path, {name: ("U8", (size,)) for name, size in sizes.items()})
         return {name: mapped.array(name) for name in sizes}
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ Files = Mapping[str, NDArray[np.uint8]]
 NAMES = ("scann", "faiss", "exact")
 CHUNK = 1 << 18  # keys that are compared at a time
 WANTED_BY_SCANN = 20_000  # entries from which on a tree pays
+TOO_MANY_FOR_SCANN = 10_000_000  # entries, of 164 bytes each that are read into memory
 SAMPLE = 250_000  # keys that quantisers are trained on
 SCANN_FILES = frozenset(
     {
@@ -125,8 +127,9 @@ class Faiss:
 
     AGAIN = 8  # so many times more are compared again than are wanted
 
-    def __init__(self, index: Any, keys: Keys) -> None:
+    def __init__(self, index: Any, keys: Keys, data: NDArray[np.uint8]) -> None:
         self.index, self.keys = index, keys
+        self._data = data  # native code holds no reference to what it was given
         self._starts = np.cumsum([0, *map(len, keys)])
 
     def search(self, queries: Floats, count: int) -> Found:
@@ -160,17 +163,36 @@ class Faiss:
 
     @classmethod
     def load(cls, files: Files, keys: Keys) -> Faiss:
+        """Reads its headers and centres; the lists stay where they are, mapped (faiss >= 1.11)."""
         module = _imported("faiss")
         if set(files) != {"index"}:
             raise ValueError("it is no index of faiss")
-        index = module.deserialize_index(np.array(files["index"]))
+        data = files["index"]
+        index = module.read_index(module.ZeroCopyIOReader(module.swig_ptr(data), len(data)))
         if index.d != keys[0].shape[1] or index.ntotal != _counted(keys):
             raise ValueError("its index is of other keys")
-        return cls(index, keys)
+        return cls(index, keys, data)
+
+
+class Opening:
+    """An index that is checked and read while models load; the first question waits for it.
+
+    What is drafted therefore never depends on how long that took.
+    """
+
+    def __init__(self, read: Callable[[], Index]) -> None:
+        worker = ThreadPoolExecutor(1)
+        self._index = worker.submit(read)
+        worker.shutdown(wait=False)
+
+    def search(self, queries: Floats, count: int) -> Found:
+        return self._index.result().search(queries, count)
 
 
 def suited(entries: int) -> str:
-    """What ``index=auto`` is."""
+    """What ``index=auto`` is: the fastest that opens and fits at this size."""
+    if entries > TOO_MANY_FOR_SCANN:
+        return "faiss"
     return "scann" if entries >= WANTED_BY_SCANN else "exact"
 
 

@@ -41,7 +41,7 @@ sparse
 dense
   dims=64          of the keys (PCA); 64 suffice for states of any width, the paper finds
   fit=1000000      states that normalisation and PCA are fitted to
-  index=auto       scann (fast), faiss (small: keys stay on disk), exact; auto: scann from 20,000 entries on
+  index=auto       scann (fast), faiss (mapped), exact; auto: scann from 20,000, faiss from 10 million entries on
   leaves=0         lists of the index (0: about the root of the entries)
 
 temperature= (0 is greedy), top_p=, max_new_tokens=, batch=, seed=, domains=, definitions=, engine= and quiet=

@@ -13,8 +13,9 @@ so reads kilobytes, and not megabytes that no cache holds.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -26,9 +27,11 @@ from semspec.protocols import Kit, Plan
 from semspec.types import Answer, Context, Query, Read, Seen, What
 
 Floats = NDArray[np.floating[Any]]
+Positions: TypeAlias = "array[int]"  # of type "q": sliced fast, and numpy takes it as it is
 FIRST_ROWS = 1024
 PRECISIONS = {"float32": np.float32, "float16": np.float16}
 CHUNK = 1024  # rows that are sketched at a time
+NO_LENGTH = np.float32(1e-30)  # less than the root of the least square that is no zero
 
 
 class Sketch:
@@ -37,30 +40,29 @@ class Sketch:
     def __init__(self, width: int) -> None:
         self.width = width  # 0: as they are
         self._signs: NDArray[np.float32] = np.zeros(0, np.float32)
+        self._by_bucket: NDArray[np.float32] = self._signs
 
     def __call__(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         if self.width and rows.shape[1] > self.width:
-            rows = np.concatenate([self._fold(part) for part in _parts(rows)])
-        squares: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
-        squares[squares == 0] = 1
-        return np.divide(rows, np.sqrt(squares)[:, None], dtype=np.float32)
+            parts = [self._fold(rows[i : i + CHUNK]) for i in range(0, len(rows), CHUNK)]
+            rows = parts[0] if len(parts) == 1 else np.concatenate([rows[:0, : self.width], *parts])
+        lengths: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
+        np.sqrt(lengths, out=lengths)
+        np.maximum(lengths, NO_LENGTH, out=lengths)  # a row of zeros stays one
+        return np.divide(rows, lengths[:, None], dtype=np.float32)
 
     def _fold(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         count, width = rows.shape
+        whole = width - width % self.width
         if len(self._signs) != width:
             coins = np.random.default_rng(0).random(width)
             self._signs = np.where(coins < 0.5, -1, 1).astype(np.float32)
-        whole = width - width % self.width
-        signs_by_bucket = self._signs[:whole].reshape(-1, self.width)
-        folded: NDArray[np.float32] = np.einsum(
-            "nkw,kw->nw", rows[:, :whole].reshape(count, -1, self.width), signs_by_bucket
-        )
-        folded[:, : width - whole] += rows[:, whole:] * self._signs[whole:]
+            self._by_bucket = self._signs[:whole].reshape(-1, self.width)
+        buckets = rows[:, :whole].reshape(count, -1, self.width)
+        folded: NDArray[np.float32] = np.einsum("nkw,kw->nw", buckets, self._by_bucket)
+        if whole < width:
+            folded[:, : width - whole] += rows[:, whole:] * self._signs[whole:]
         return folded
-
-
-def _parts(rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-    return [rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)] or [rows]
 
 
 class Closest(NamedTuple):
@@ -108,29 +110,38 @@ class Memory:
         if start > self.known or end <= self.known:
             return
         if self.hidden is not None:
-            new = self._sketch(_array(seen.values[self.hidden][: seen.count, 0]))
+            new = self._sketch(_array(seen.values[self.hidden])[: seen.count, 0])
             self.states = with_room(self.states, end, new.shape[1])
             self.states[start:end] = new
         if self.top is not None:
-            ids = _array(seen.values[self.top][0][: seen.count])
+            ids = _array(seen.values[self.top][0])[: seen.count]
             self.tops = with_room(self.tops, end, ids.shape[1])
             self.tops[start:end] = ids
         self.known = end
 
-    def closest(self, position: int, groups: Sequence[NDArray[np.intp]]) -> list[Closest]:
+    def closest(self, position: int, groups: Sequence[Positions]) -> list[Closest]:
         """Of each group the place before which the state is most like that of ``position``.
 
         PLD+, and AdaPLD's equations 6, 7, 13 and 14; of equals the last in its group.
         """
-        places = np.concatenate(groups) if len(groups) > 1 else groups[0]
-        rows = self.states.take(places - 1, 0).astype(np.float32, copy=False)
-        alike = rows @ self.states[position].astype(np.float32, copy=False)
+        places = groups[0]
+        if len(groups) > 1:
+            places = array("q")
+            for group in groups:
+                places += group
+        rows = self.states.take(np.frombuffer(places, np.int64) - 1, 0)
+        state = self.states[position]
+        if rows.dtype != np.float32:
+            rows, state = rows.astype(np.float32), state.astype(np.float32)
+        # a round compares a few dozen places of few groups: lists are faster than a call for each
+        alike = (rows @ state).tolist()
         best, start = [], 0
         for group in groups:
-            own = alike[start : start + len(group)]
-            at = len(own) - 1 - int(own[::-1].argmax())
-            best.append(Closest(int(group[at]), float(own[at])))
-            start += len(group)
+            end = start + len(group)
+            own = alike[end - 1 : start - 1 : -1] if start else alike[end - 1 :: -1]
+            likeness = max(own)
+            best.append(Closest(group[-1 - own.index(likeness)], likeness))
+            start = end
         return best
 
 

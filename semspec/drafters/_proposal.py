@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from semspec.protocols import Kit
+from semspec.splitters.token import TokenBoundary
 from semspec.types import Draft, Room
 
 ROOT = -1
@@ -72,11 +73,47 @@ class Proposal:
         self.origins += [origin] * len(new)
         self._depths += range(depth + 1, depth + 1 + len(new))
 
+    def grow(
+        self, shape: Sequence[tuple[int, int]], after: Callable[[int], Sequence[int]], root: int
+    ) -> None:
+        """A tree of that shape, in a proposal that is still empty.
+
+        ``shape`` has of each node its parent and its place among what comes ``after`` the parent's
+        token, which are different tokens; ``root`` is the context's last one.
+        """
+        assert not self.tokens
+        tokens, parents, depths = self.tokens, self.parents, self._depths
+        nodes: list[int] = [ROOT] * (len(shape) + 1)  # of each node of the shape; last its root
+        follow: list[Sequence[int]] = [()] * len(shape) + [after(root)]
+        for at, (parent, rank) in enumerate(shape):
+            row = follow[parent]
+            if rank >= len(row):
+                continue
+            above = nodes[parent]
+            depth = depths[above] + 1 if above >= 0 else 1
+            if depth > self.deepest:
+                continue
+            if len(tokens) == self.nodes:
+                break
+            token = row[rank]
+            nodes[at] = len(tokens)
+            tokens.append(token)
+            parents.append(above)
+            depths.append(depth)
+            if token not in self.kit.stop_ids:  # nothing follows an end of text
+                follow[at] = after(token)
+        self.origins = ["main"] * len(tokens)
+        self._children.update(
+            zip(zip(parents, tokens, strict=True), range(len(tokens)), strict=True)
+        )
+
     def draft(self) -> Draft:
         """Point masses: nothing here was sampled."""
-        chain = self.parents == list(range(ROOT, len(self.parents) - 1))
+        count = len(self.tokens)
+        chain = self.parents[-1:] == [count - 2] and self.parents == list(range(ROOT, count - 1))
+        chain |= not count
         if self.tree and not chain:
-            ends = list(range(1, len(self.tokens) + 1))
+            ends = list(range(1, count + 1))
             return Draft(
                 self.tokens,
                 ends,
@@ -85,7 +122,7 @@ class Proposal:
                 found=self.found,
                 grade=self.grade,
             )
-        path = range(len(self.tokens)) if chain else self._first_path()
+        path = range(count) if chain else self._first_path()
         tokens, ends = cut_into_units(self.kit, self.room, [self.tokens[node] for node in path])
         origins = [self.origins[node] for node in path[: len(tokens)]]
         return Draft(tokens, ends, origins=origins, found=self.found, grade=self.grade)
@@ -105,6 +142,9 @@ class Proposal:
 def cut_into_units(kit: Kit, room: Room, tokens: Sequence[int]) -> tuple[list[int], list[int]]:
     """As many units as there is room for, and where they end; what is left open counts as one."""
     boundary, taken, ends = kit.boundary(), 0, list[int]()
+    if isinstance(boundary, TokenBoundary) and kit.stop_ids.isdisjoint(tokens):
+        kept = list(tokens[: min(room.limit, room.units)])
+        return kept, list(range(1, len(kept) + 1))
     for token in tokens[: room.limit]:
         taken += 1
         end = boundary.feed(token)
@@ -126,6 +166,8 @@ def copied(kit: Kit, room: Room, source: Sequence[int], start: int, longest: int
     if len(tokens) <= longest:
         return list(tokens)
     boundary, units = kit.boundary(), 0
+    if isinstance(boundary, TokenBoundary):
+        return list(tokens[: min(longest, room.units)])
     for taken, token in enumerate(tokens, 1):
         end = boundary.feed(token)
         units += end is not None

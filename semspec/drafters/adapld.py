@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from semspec.drafters._anchors import NOWHERE, Anchors, Neighbours, Positions
+from semspec.drafters._anchors import NOWHERE, Anchors, Neighbours
 from semspec.drafters._base import DrafterBase
-from semspec.drafters._memory import Memory, RememberingSession
+from semspec.drafters._memory import Memory, Positions, RememberingSession
 from semspec.drafters._proposal import ROOT, Proposal, copied
 from semspec.drafters.pld_plus import chosen_layer
 from semspec.errors import UserError
@@ -75,12 +75,17 @@ class AdaPldSession(RememberingSession):
         options, tokens, memory = self.options, context.tokens, self.memory
         yield from memory.catch_up(context, self.kit)
         self.anchors.learn(tokens)
+        if options.semantic and not self.neighbours.filled:  # the prompt's tokens, all at once
+            yield from self.neighbours.learn(context, self.kit, self.anchors.tokens)
         (places,), (found,) = yield from self._retrieve(context, tokens[-1:], options.candidates)
         proposal = Proposal(self.kit, room, found=found, tree=options.tree)
-        if not len(places):
+        if not places:
             return proposal.draft()
         last = len(tokens) - 1
-        best, proposal.grade = self._best([places], last - 1)[0]  # equation 7
+        best = max(places)
+        if options.ranked:  # equation 7
+            (closest,) = memory.closest(last - 1, [places])
+            best, proposal.grade = closest.place, closest.grade
         if found == "lexical" and options.longest:  # equation 9
             run = copied(self.kit, room, tokens, best + 1, options.longest)
             proposal.extend(ROOT, run, "main")
@@ -94,11 +99,10 @@ class AdaPldSession(RememberingSession):
     ) -> Plan[tuple[list[Positions], list[str]]]:
         """Places for each token, and how they were found: lexical first (equation 5)."""
         options = self.options
-        places = [
-            self.anchors.of([token], newest) if options.lexical else NOWHERE for token in queries
-        ]
-        found = ["lexical" if len(own) else "none" for own in places]
-        missed = [i for i, own in enumerate(places) if not len(own)]
+        at = self.anchors.at
+        places = [at(token, newest) if options.lexical else NOWHERE for token in queries]
+        found = ["lexical" if own else "none" for own in places]
+        missed = [i for i, own in enumerate(places) if not own]
         known = self.anchors.tokens
         if not (missed and options.semantic and known):
             return places, found
@@ -106,15 +110,17 @@ class AdaPldSession(RememberingSession):
         neighbours = yield from self.neighbours.like(context, self.kit, asked, known)
         for i, alike in zip(missed, neighbours, strict=True):
             places[i] = self.anchors.of(alike, newest)
-            if len(places[i]):
+            if places[i]:
                 found[i] = "semantic"
         return places, found
 
-    def _best(self, places: Sequence[Positions], state: int) -> list[tuple[int, int]]:
-        """Of each list the place before which the state is most like that of ``state``; its grade."""
+    def _best(self, places: Sequence[Positions], state: int) -> list[int]:
+        """Of each list the place before which the state is most like that of ``state``."""
         if not self.options.ranked:
-            return [(int(own.max()), 0) for own in places]
-        return [(best.place, best.grade) for best in self.memory.closest(state, places)]
+            return [max(own) for own in places]
+        open_ = [own for own in places if len(own) > 1]  # of one place nothing is to be chosen
+        closest = iter(self.memory.closest(state, open_) if open_ else ())
+        return [next(closest).place if len(own) > 1 else own[0] for own in places]
 
     def _branches(self, best: int, proposal: Proposal) -> list[int]:
         """Nodes of the target's likeliest tokens at the place, less the copied one (equation 11)."""
@@ -134,7 +140,7 @@ class AdaPldSession(RememberingSession):
         """Extends each branch by the token that followed its own best place (equations 13 to 15)."""
         queries = [proposal.tokens[node] for node in branches]
         places, _ = yield from self._retrieve(context, queries, self.options.successor_candidates)
-        hit = [i for i, own in enumerate(places) if len(own)]
-        if hit:
-            for i, (place, _) in zip(hit, self._best([places[i] for i in hit], best), strict=True):
-                proposal.add(branches[i], context.tokens[place + 1], "successor")
+        hits = [(node, own) for node, own in zip(branches, places, strict=True) if own]
+        chosen = self._best([own for _, own in hits], best)
+        for (node, _), place in zip(hits, chosen, strict=True):
+            proposal.add(node, context.tokens[place + 1], "successor")

@@ -61,9 +61,9 @@ class PldPlusSession(RememberingSession):
         yield from self.memory.catch_up(context, self.kit)
         tokens, memory = context.tokens, self.memory
         self.anchors.learn(tokens)
-        places = self.anchors.of(tokens[-1:], self.options.candidates)
-        proposal = Proposal(self.kit, room, found="lexical" if len(places) else "none")
-        if len(places):
+        places = self.anchors.at(tokens[-1], self.options.candidates)
+        proposal = Proposal(self.kit, room, found="lexical" if places else "none")
+        if places:
             # the states before each place, and before the last token (AdaPLD, equations 6 and 7)
             (best,) = memory.closest(len(tokens) - 2, [places])
             proposal.grade = best.grade

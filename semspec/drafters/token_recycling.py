@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from semspec.drafters._base import DrafterBase
-from semspec.drafters._memory import Memory, RememberingSession, with_room
+from semspec.drafters._memory import Memory, RememberingSession
 from semspec.drafters._proposal import ROOT, Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.types import Context, Draft, Room, What
-
-NOTHING = -1  # an entry of the matrix that no pass has filled
 
 
 @register("drafter", "token_recycling")
@@ -48,33 +44,31 @@ class TokenRecycling(DrafterBase):
 
 
 @lru_cache
-def shape(top_k: int, nodes: int, depth: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The static tree: parent of every node, and its rank among the parent's top tokens.
+def shape(top_k: int, nodes: int, depth: int) -> tuple[tuple[int, int], ...]:
+    """The static tree: of every node its parent, and its rank among the parent's top tokens.
 
     A token of rank r (from 0) is expected with probability 2^-(r + 1), so that a node weighs
     2^-(sum of r + 1 along its path). The heaviest nodes make the tree, of equals the one that was
     reached first; parents come before children.
     """
-    parents: list[int] = []
-    ranks: list[int] = []
+    made: list[tuple[int, int]] = []
     heap = [(rank + 1, rank, ROOT, rank, 1) for rank in range(top_k)]
     pushed = len(heap)
-    while heap and len(parents) < nodes:
+    while heap and len(made) < nodes:
         weight, _, parent, rank, level = heappop(heap)
-        node = len(parents)
-        parents.append(parent)
-        ranks.append(rank)
+        node = len(made)
+        made.append((parent, rank))
         for child in range(top_k if level < depth else 0):
             heappush(heap, (weight + child + 1, pushed, node, child, level + 1))
             pushed += 1
-    return tuple(parents), tuple(ranks)
+    return tuple(made)
 
 
 class TokenRecyclingSession(RememberingSession):
     def __init__(self, options: TokenRecycling, kit: Kit) -> None:
         super().__init__(Memory(top_k=options.top_k))
         self.options, self.kit = options, kit
-        self.matrix: NDArray[np.int32] = np.zeros((0, options.top_k), np.int32)
+        self.matrix: dict[int, list[int]] = {}  # the rows that any pass has filled
         self._recycled = 0  # positions whose rows are in the matrix
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
@@ -82,37 +76,19 @@ class TokenRecyclingSession(RememberingSession):
         self._recycle(context)
         options = self.options
         proposal = Proposal(self.kit, room)
-        nodes: list[int | None] = []
-        parents, ranks = shape(options.top_k, options.nodes, options.depth)
-        rows: dict[int, list[int]] = {ROOT: self._after(context.tokens[-1])}
-        for parent, rank in zip(parents, ranks, strict=True):
-            at = ROOT if parent == ROOT else nodes[parent]
-            nodes.append(None)
-            if at is None:
-                continue
-            row = rows.get(at)
-            if row is None:
-                row = rows[at] = self._after(proposal.tokens[at])
-            if rank < len(row):
-                nodes[-1] = proposal.add(at, row[rank], "main")
+        static = shape(options.top_k, options.nodes, options.depth)
+        proposal.grow(static, self._after, context.tokens[-1])
         return proposal.draft()
 
-    def _after(self, token: int) -> list[int]:
+    def _after(self, token: int) -> Sequence[int]:
         """What the target thought of after this token, the likeliest first."""
-        row = self.matrix[token].tolist() if token < len(self.matrix) else []
-        return row[: row.index(NOTHING)] if NOTHING in row else row
+        return self.matrix.get(token, ())
 
     def _recycle(self, context: Context) -> None:
         """Row x of the matrix becomes the target's top tokens at the newest position of x."""
         # a row of the last token itself may be there or not: left out, the text alone decides
-        new = context.tokens[self._recycled : min(self.memory.known, len(context) - 1)]
-        if not new:
-            return
-        needed = max(new) + 1
-        if needed > len(self.matrix):  # the vocabulary as far as it was seen
-            filled = len(self.matrix)
-            self.matrix = with_room(self.matrix, needed, self.options.top_k)
-            self.matrix[filled:] = NOTHING
-        ids = self.memory.tops[self._recycled : self._recycled + len(new)]
-        self.matrix[new, : ids.shape[1]] = ids  # of a token that comes twice the last row stays
-        self._recycled += len(new)
+        start, end = self._recycled, min(self.memory.known, len(context) - 1)
+        if start < end:
+            rows = self.memory.tops[start:end].tolist()
+            self.matrix.update(zip(context.tokens[start:end], rows, strict=True))
+            self._recycled = end

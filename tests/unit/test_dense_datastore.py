@@ -129,6 +129,53 @@ def test_damaged_indices_are_refused_in_words(name: str, tmp_path: Path) -> None
             indices.load(name, files, [keys[0][:999]], tmp_path)
         with pytest.raises(UserError, match="cannot be read as an index"):
             indices.load(name, {"index": files["index"][:100]}, keys, tmp_path)
+        with pytest.raises(UserError, match="cannot be read as an index"):
+            indices.load(name, {"index": files["index"][:-10]}, keys, tmp_path)
+
+
+def test_the_lists_of_faiss_stay_where_they_are_mapped(tmp_path: Path) -> None:
+    import faiss
+
+    keys = [clustered(2000, 8)]
+    files = indices.build("faiss", keys, leaves=8)
+    write_arrays(tmp_path / INDEX, files)
+    mapped = open_arrays(tmp_path / INDEX, {"index": ("U8", (-1,))}).array("index")
+    assert not mapped.flags.writeable
+    index = indices.Faiss.load({"index": mapped}, keys).index  # owns its lists
+    lists = index.invlists
+    start = mapped.ctypes.data
+    for number in range(8):
+        codes = faiss.rev_swig_ptr(lists.get_codes(number), 1).ctypes.data
+        assert start <= codes < start + len(mapped)
+
+
+@pytest.mark.parametrize("name", ["scann", "faiss"])
+def test_an_index_is_waited_for_by_the_first_question(name: str, tmp_path: Path) -> None:
+    """What it finds is what it finds when it is read at once; what is wrong with it is said then."""
+    keys = clustered(1200, 4)
+    files = indices.build(name, [keys], leaves=8)
+    folder = dense_folder(tmp_path, toy_documents(5), 5)
+    shard, index = tmp_path / "shard-00000.safetensors", tmp_path / INDEX
+    dense.write_shard(shard, keys.astype(np.float32), np.arange(1200, dtype=np.int32), [7] * 1201)
+    write_arrays(index, files)
+    made = DenseDatastore.load(folder)
+    sizes = {n: len(data) for n, data in files.items()}
+    made.config |= {"shards": [1200], "index": {"name": name, "files": sizes}}
+    made.parts = {shard.name: shard, INDEX: index}
+    made.save(tmp_path / "indexed")
+    store = DenseDatastore.load(tmp_path / "indexed").open(index=True)
+    asked = states(5, 4)
+    at_once = indices.load(name, files, [keys], index)
+    for row in asked:
+        found = at_once.search(store.projection(row[None]), 3)[1][0]
+        assert [n.cosine for n in store.nearest(row, 3, 2)] == pytest.approx(found.tolist())
+    copy = tmp_path / "indexed" / INDEX
+    whole = copy.read_bytes()
+    copy.unlink()
+    copy.write_bytes(whole[:-10] + bytes([whole[-10] ^ 1]) + whole[-9:])
+    damaged = DenseDatastore.load(tmp_path / "indexed").open(index=True)
+    with pytest.raises(UserError, match="not as it was made"):
+        damaged.nearest(asked[0], 3, 2)
 
 
 def test_a_store_finds_what_followed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 import numpy as np
 import pytest
@@ -91,18 +92,18 @@ def test_the_place_before_which_the_state_is_most_alike() -> None:
     """Position 30 is nearly five turns of the circle from where it began; of equals the newest."""
     memory = Memory(layer=1, top_k=3)
     memory.see(rows(0, 40, memory))
-    best = memory.closest(30, [np.array([10, 20, 25]), np.array([6, 3])])
+    best = memory.closest(30, [array("q", [10, 20, 25]), array("q", [6, 3])])
     assert [b.place for b in best] == [25, 6]  # cos(24 - 30) = .96; cos(5 - 30) = .99
     assert best[0].likeness == pytest.approx(np.cos(6), abs=1e-6)
     memory.states[:] = memory.states[0]
-    assert memory.closest(30, [np.array([10, 20, 25])])[0].place == 25
+    assert memory.closest(30, [array("q", [10, 20, 25])])[0].place == 25
 
 
 def test_half_precision_is_a_choice_and_others_are_refused() -> None:
     memory = Memory(layer=1, top_k=3, precision="float16")
     memory.see(rows(0, 40, memory))
     assert memory.states.dtype == np.float16
-    assert memory.closest(30, [np.array([10, 20, 25])])[0].place == 25
+    assert memory.closest(30, [array("q", [10, 20, 25])])[0].place == 25
     with pytest.raises(UserError, match="float32 or float16"):
         Memory(precision="int8")
 
@@ -116,5 +117,5 @@ def test_anchors_have_a_token_before_and_one_after() -> None:
         for token in range(6):
             places = [i for i in range(1, end - 1) if tokens[i] == token]
             assert anchors.of([token], 1000).tolist() == places
-            assert anchors.of([token], 2).tolist() == places[-2:]
+            assert anchors.at(token, 2).tolist() == places[-2:]
     assert sorted(anchors.of([0, 1, 9], 1000)) == [i for i in range(1, 79) if tokens[i] in (0, 1)]
