@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("hub_artifacts/medusa-tiny"))
     parser.add_argument("--target", default="embedded/tiny-target")
     parser.add_argument("--solutions", type=int, default=1600)
-    parser.add_argument("--steps", type=int, default=260)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
