@@ -178,7 +178,7 @@ class Pass(Protocol):
     layers: frozenset[int]  # 0: embeddings ... L: after the final norm
     rows: int  # of all requests together
     requests: int
-    followed: Sequence[tuple[int, int]]  # rows, and the token after each: their log-probabilities
+    followed: list[tuple[int, int]]  # rows, and the token after each: their log-probabilities
 
     def states(self, layer: int, x: Tensor) -> None:
         """States [rows, width] of one of ``layers``."""
@@ -219,7 +219,8 @@ def _logprobs(
 
     at = torch.tensor(followed, device=states.device)
     parts = []
-    for some in at.split(ROWS):
+    for start in range(0, len(at), ROWS):
+        some = at[start : start + ROWS]
         told = logits(states[some[:, 0]]).float()
         parts.append(told.gather(1, some[:, 1:])[:, 0] - told.logsumexp(1))
     return torch.cat(parts)
