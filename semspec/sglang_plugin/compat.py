@@ -405,9 +405,9 @@ class Reading:
                 aux_hidden_states = [states for i, states in layers if i in self.own] or None
             self._take(self.top, hidden_states)
             if self.running.followed and len(hidden_states) == self.running.rows:
-                logits_metadata = _metadata(logits_metadata)
+                told = _metadata(logits_metadata)
                 self.logprobs = _logprobs(
-                    lambda rows: processor._get_logits(rows, lm_head, logits_metadata),
+                    lambda rows: processor._get_logits(rows, lm_head, told),
                     hidden_states,
                     self.running.followed,
                 )
