@@ -23,10 +23,12 @@ from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import certify
-from semspec.command import run_command
+from semspec.command import flag, run_command
 from semspec.errors import UserError
 from semspec.metrics import wilson
 from semspec.models import EMBEDDED
+from semspec.probes.begun import at_work
+from semspec.probes.dataset import Rows
 from semspec.probes.make import labelled_rows, sampled
 from semspec.probes.progress import Steps
 from semspec.terminal import open_console
@@ -57,7 +59,7 @@ class Judged:
 
 
 def drafted_steps(probe: Probe, arguments: Sequence[str], steps: Steps) -> Judged:
-    """Samples, clusters and scores; every stage goes on where a kill left off."""
+    """Samples, clusters and scores, alone in its folder; every stage goes on where a kill left off."""
     given = {a.partition("=")[0] for a in arguments}
     model = probe.config["model"]["id"]
     defaults = {
@@ -86,10 +88,14 @@ def drafted_steps(probe: Probe, arguments: Sequence[str], steps: Steps) -> Judge
     )
     config = dataclasses.replace(config, features=features)
     folder = Path(config.folder or f"runs/risk-{probe.name}-{config.seed}")
-    folder.mkdir(parents=True, exist_ok=True)
-    chains, facts = sampled(config, folder, steps)
-    probe.check(facts, split=config.split, temperature=config.temperature, role="target")
-    rows = labelled_rows(config, folder, chains, facts, steps)
+    with at_work(folder):
+        chains, facts = sampled(config, folder, steps)
+        probe.check(facts, split=config.split, temperature=config.temperature, role="target")
+        return _judged(probe, labelled_rows(config, folder, chains, facts, steps))
+
+
+def _judged(probe: Probe, rows: Rows) -> Judged:
+    """Of all rows the drafted steps, scored; their states are read from the folder."""
     chosen = [i for i in range(len(rows)) if not rows.own[i]]
     if not chosen:
         raise UserError("no step was drafted: a draft= with a model is needed")
@@ -178,15 +184,16 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
         least = float(own["least"])
     except ValueError:
         raise UserError(f"least={own['least']} is no number") from None
+    measure = flag(own, "measure")
     is_folder = own["probe"].startswith(EMBEDDED) or Path(own["probe"]).is_dir()
     written = own["out"] or own["apart"]
     if own["out"] and own["apart"]:
         raise UserError("out= writes into a probe, apart= beside it: give one of them")
-    if not written and own["measure"] != "true" and not is_folder:
+    if not written and not measure and not is_folder:
         raise UserError(f"{own['probe']} is no folder: say where to write the probe, out=FOLDER")
     probe = Probe.load(own["probe"])
     fresh = drafted_steps(probe, passed, Steps(open_console()))
-    if own["measure"] == "true":
+    if measure:
         rows = measured(probe, fresh, least)
         show(rows, open_console())
         return rows

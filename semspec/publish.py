@@ -23,7 +23,6 @@ from semspec.artifacts.probe import Probe
 from semspec.command import ends_in_one_line, flag, options
 from semspec.errors import UserError
 from semspec.hub import Listing, content_hash, list_files, said
-from semspec.models import EMBEDDED, beside_package
 from semspec.terminal import open_console
 
 if TYPE_CHECKING:
@@ -202,13 +201,7 @@ def run(arguments: Sequence[str]) -> None:
     for name in ("path", "repo"):
         if not given.get(name):
             raise UserError(f"{name}= is missing: see python -m semspec.publish --help")
-    place, repo = given["path"], given["repo"]
-    if place.startswith(EMBEDDED):
-        folder = beside_package("hub_artifacts") / place.removeprefix(EMBEDDED)
-    else:
-        folder = Path(place).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"no folder {folder}: give the folder of an artifact, path=FOLDER")
+    folder, repo = _folders.local(given["path"]), given["repo"]
     if repo.count("/") != 1:
         raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
     console = open_console()

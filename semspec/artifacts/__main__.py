@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from semspec.artifacts import _folders, _manifest, base
 from semspec.command import ends_in_one_line, options
 from semspec.config import nearest
 from semspec.errors import UserError
+from semspec.files import read_json
 from semspec.hub import content_hash, hub_errors, list_files, split_revision
 from semspec.models import beside_package
 from semspec.terminal import open_console
@@ -31,7 +33,7 @@ usage: python -m semspec.artifacts COMMAND [name=value ...]
   evaluation run=FOLDER out=FOLDER    make an artifact of a finished run's result
   kinds                       the kinds of artifacts; schema kind=NAME prints a config's JSON schema
 
-A path is a folder, embedded/NAME, or a Hub repository (owner/name@revision; not for seal and verify).
+A path is a folder or embedded/NAME, for inspect also a Hub repository (owner/name@revision).
 Checked are: the manifest (size and sha256 of every file, no file more or less), the config by its
 schema, names, shapes, types and finiteness of all tensors, and the card's front matter.
 To publish or fetch one: python -m semspec.publish --help, python -m semspec.pull --help.
@@ -39,14 +41,14 @@ To publish or fetch one: python -m semspec.publish --help, python -m semspec.pul
 
 
 def show_list(given: Mapping[str, str]) -> int:
-    path = Path(given["path"]) if given.get("path") else beside_package("hub_artifacts")
+    path = _folders.local(given.get("path") or str(beside_package("hub_artifacts")))
     table = Table(box=SIMPLE_HEAD)
     for name in ("name", "kind", "for", "KiB", ""):
         table.add_column(name, justify="right" if name == "KiB" else "left", no_wrap=name == "name")
-    for found in _folders.below(existing(path)):
+    for found in _folders.below(path):
         if found.folder.is_dir():
-            config = base.read_json(found.folder, "artifact")
-            model = config.get("model")
+            config = read_json(found.folder / base.CONFIG)
+            model = config.get("model") if isinstance(config, dict) else None
             bound = model.get("id", "") if isinstance(model, dict) else ""
             size = sum(f.stat().st_size for f in found.folder.iterdir() if f.is_file())
             state = "not as published" if found.wrong else ""
@@ -56,7 +58,7 @@ def show_list(given: Mapping[str, str]) -> int:
 
 
 def inspect(given: Mapping[str, str]) -> int:
-    folder = base.find(required(given, "path"), wanted=base.WHOLE)
+    folder = base.find(required(given, "path"), wanted=replace(base.WHOLE, option="path"))
     artifact = _folders.kind_of(folder).read(folder)
     manifest = _manifest.read(folder)
     out = open_console()
@@ -88,7 +90,7 @@ def inspect(given: Mapping[str, str]) -> int:
 
 
 def verify(given: Mapping[str, str]) -> int:
-    path = existing(Path(required(given, "path")))
+    path = _folders.local(required(given, "path"))
     found = list(_folders.below(path))
     wrong = [line for one in found for line in one.wrong]
     if given.get("repo"):
@@ -118,7 +120,7 @@ def _unlike_repository(folder: Path, name: str) -> list[str]:
 
 
 def seal(given: Mapping[str, str]) -> int:
-    path = existing(Path(required(given, "path")))
+    path = _folders.local(required(given, "path"))
     folders = [found.folder for found in _folders.below(path) if found.folder.is_dir()]
     if not folders:
         raise UserError(f"{path} holds no artifact: give the folder of one, or of several")
@@ -158,12 +160,6 @@ COMMANDS: dict[str, tuple[Callable[[Mapping[str, str]], int], tuple[str, ...]]] 
     "kinds": (kinds, ()),
     "schema": (schema, ("kind",)),
 }
-
-
-def existing(path: Path) -> Path:
-    if not path.expanduser().is_dir():
-        raise UserError(f"no folder {path}: give path=FOLDER")
-    return path.expanduser()
 
 
 def required(given: Mapping[str, str], name: str) -> str:

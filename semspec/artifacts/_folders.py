@@ -10,7 +10,8 @@ from semspec import registry
 from semspec.artifacts import _card, _manifest, base
 from semspec.artifacts.model import Model
 from semspec.errors import UserError
-from semspec.files import read_json
+from semspec.files import read_json, told_in_one_line
+from semspec.models import EMBEDDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,16 @@ class Found:
     folder: Path
     kind: str | None
     wrong: tuple[str, ...]
+
+
+def local(place: str) -> Path:
+    """A folder that is there: a path, or embedded/NAME."""
+    if place.startswith(EMBEDDED):
+        return base.find(place)
+    folder = Path(place).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}: give the folder of an artifact, path=FOLDER")
+    return folder
 
 
 def kind_of(folder: Path) -> type[base.Artifact]:
@@ -47,6 +58,11 @@ def _is_of(cls: type[base.Artifact], architectures: object) -> bool:
 
 def seal(folder: Path) -> type[base.Artifact]:
     """Writes the manifest of a folder whose content is in order, and a card where there is none."""
+    with told_in_one_line(folder):
+        return _seal(folder)
+
+
+def _seal(folder: Path) -> type[base.Artifact]:
     cls = kind_of(folder)
     if not (folder / base.CARD).exists():
         (folder / base.MANIFEST).unlink(missing_ok=True)

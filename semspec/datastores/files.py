@@ -93,6 +93,8 @@ def _places(
             raise ValueError(f"{name} is {str(entry['dtype'])[:8]} {found[:4]}, not {kind} {list(shape)}")  # fmt: skip
         if end - start != math.prod(found) * TYPES[kind].itemsize:
             raise ValueError(f"{name} has {end - start:,} bytes, which is not its shape's size")
+        if (base + start) % TYPES[kind].itemsize:  # numpy would read it, its buffers would not
+            raise ValueError(f"{name} is not aligned")
         if base + end > size:
             raise ValueError(f"{name} ends behind the file's end")
         places[name] = (TYPES[kind], tuple(found), base + start)

@@ -28,11 +28,18 @@ def head_file(folder: Path, name: str) -> Path:
     )
 
 
-def number(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+LARGEST = 1 << 24  # no size of a model is larger: what is built by it stays small
+
+
+def number(
+    config: Mapping[str, Any], name: str, default: int | None = None, most: int = LARGEST
+) -> int:
     """A size from a head's config.json."""
     value = default if config.get(name) is None else config[name]
-    if type(value) is not int or value < 1:
-        raise UserError(f"{name}={value!r} in config.json: give a whole number above 0")
+    if type(value) is not int or not 1 <= value <= most:
+        raise UserError(
+            f"{name}={ascii(value)[:40]} in config.json: give a whole number from 1 to {most}"
+        )
     return value
 
 

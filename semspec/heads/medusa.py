@@ -21,6 +21,7 @@ from semspec.engines._lean.folder import read_json
 from semspec.heads._files import STORED, head_file, number, target_facts
 
 FILE = "medusa_lm_head.safetensors"
+MOST = 64  # heads, and blocks in each
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Medusa:
         """Reads a checkpoint of heads that belong to this target."""
         config = read_json(folder / "config.json")
         _, width, vocabulary = target_facts(target)
-        heads, blocks = (number(config, f"medusa_num_{what}") for what in ("heads", "layers"))
+        many = ("medusa_num_heads", "medusa_num_layers")
+        heads, blocks = (number(config, name, most=MOST) for name in many)
         shape = Shape(heads, blocks, width, vocabulary)
         tensors = read_tensor_file(head_file(folder, FILE), shape.layout())
         with torch.inference_mode():

@@ -15,16 +15,13 @@ from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 
 from semspec import publish as publish_command
 from semspec import pull as pull_command
-from semspec import registry
 from semspec.artifacts import __main__ as artifacts_command
 from semspec.artifacts import _folders, base
-from semspec.artifacts.base import Artifact
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelConfig, beside_package, facts
 from semspec.probes.sources import commit_of, questions
 from semspec.publish import publish
-from semspec.pull import pull
 from semspec.text import Text
 from tests.support.hub import (
     ALICE,
@@ -40,7 +37,6 @@ from tests.support.pair import DRAFT, TARGET, configuration
 from tests.support.probes import configuration as probe_options
 
 NAME = "alice/probe"
-KINDS = [plugin.cls for plugin in registry.plugins("artifact").values()]
 
 
 @pytest.fixture
@@ -70,25 +66,6 @@ def refused(name: str = NAME, **options: object) -> str:
 
 
 # ---- round trips ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda cls: cls.kind)
-def test_what_is_published_is_what_is_pulled(
-    kind: type[Artifact], hub: HubServer, tmp_path: Path
-) -> None:
-    made = kind.example()
-    made.save(tmp_path / "made")
-    sha = publish(tmp_path / "made", "alice/thing", tag="v1", token=ALICE)
-    for name in ("alice/thing", "alice/thing@v1", f"alice/thing@{sha}"):
-        out = tmp_path / f"pulled-{name.partition('@')[2]}"
-        folder, again = pull(name, out)
-        assert type(again) is kind
-        assert snapshot_files(folder) == snapshot_files(tmp_path / "made")
-    loaded = kind.from_pretrained("alice/thing", revision="v1")
-    assert loaded.config == json.loads(json.dumps(made.config))
-    assert {n: t.tolist() for n, t in loaded.tensors.items()} == {
-        n: t.tolist() for n, t in made.tensors.items()
-    }
 
 
 def test_the_api_publishes_in_one_commit_and_replaces(hub: HubServer, tmp_path: Path) -> None:
@@ -457,6 +434,39 @@ def test_commands_from_publish_to_verify(
     with pytest.raises(SystemExit, match="1"):
         artifacts_command.main(verify)
     assert "README.md is not what alice/probe@" in capsys.readouterr().out
+
+
+def test_a_first_publish_that_cannot_be(
+    hub: HubServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody logged in, the repository is there, no such place, offline, no network: a line each."""
+    Probe.example().save(tmp_path / "probe")
+
+    def line(*words: str) -> str:
+        with pytest.raises(SystemExit) as stopped:
+            publish_command.main([f"path={tmp_path / 'probe'}", "confirm=true", *words])
+        assert stopped.value.code == 2
+        told = capsys.readouterr().err
+        assert told.startswith("semspec: ")
+        assert told.count("\n") == 1
+        return told
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    assert "no right to write to alice/new: log in with 'hf auth login'" in line("repo=alice/new")
+    monkeypatch.setenv("HF_TOKEN", ALICE)
+    hub.make("models/alice/there", {"config.json": b"{}"})
+    assert "alice/there exists and holds 1 files: add update=true" in line("repo=alice/there")
+    assert "no right to write to nobody/new" in line("repo=nobody/new")
+    assert "is no repository's name" in line("repo=alice/ne w")
+    assert not [name for name in hub.repos if name != "models/alice/there"]
+    with monkeypatch.context() as patch:
+        patch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert "HF_HUB_OFFLINE is set: publish where there is a network" in line("repo=alice/new")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    assert "what was there is as it was: try again" in line("repo=alice/new")
 
 
 def test_a_failing_publish_is_one_line(hub: HubServer, tmp_path: Path) -> None:

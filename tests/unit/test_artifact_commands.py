@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from semspec import publish, pull, registry
 from semspec.artifacts import __main__ as command
-from semspec.artifacts import _folders, _index, base
+from semspec.artifacts import _folders, _index, _manifest, base
 from semspec.artifacts.evaluation import Evaluation
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
@@ -58,6 +59,27 @@ def test_list_and_inspect(probe: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(told(capsys, "schema", "kind=probe")) == Probe.schema
 
 
+def test_a_damaged_one_is_listed_as_such(
+    probe: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    Probe.example().save(probe.parent / "intact")
+    (probe / base.CONFIG).write_text("{")
+    shown = told(capsys, "list", f"path={probe.parent}")
+    assert shown.count("not as published") == 1
+    assert "intact" in shown
+    assert "1 of 1" in told(capsys, "verify", "path=embedded/judge-head-tiny-target")
+
+
+def test_a_manifest_that_cannot_be_written(
+    probe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(_manifest, "_write_all", full)
+    assert f"no space left in {probe}" in told(capsys, "seal", f"path={probe}", code=2)
+
+
 def test_verify_and_seal(probe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = f"path={probe.parent}"
     assert "1 of 1 as published" in told(capsys, "verify", where)
@@ -84,6 +106,10 @@ def test_verify_and_seal(probe: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (("verify", "where=x"), "unknown option 'where'"),
         (("list", "x"), "options are written name=value"),
         (("inspect", "path=embedded/nothing"), "no artifact embedded/nothing"),
+        (("inspect", "path=./nowhere"), "or point path at a local folder or a Hub repository"),
+        (("verify", "path=embedded/nothing"), "no artifact embedded/nothing"),
+        (("seal", "path="), "path= is missing"),
+        (("list", "path=nowhere"), "no folder nowhere"),
         (("schema", "kind=prob"), "did you mean artifact=probe?"),
         (("evaluation", "run=nowhere", "out=x"), "holds no finished run"),
     ],

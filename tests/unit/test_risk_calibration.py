@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from semspec import calibrate_risk
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.errors import UserError
+from semspec.lock import is_locked
 from semspec.models import KnownModels, ModelConfig
+from semspec.probes.begun import at_work
 from semspec.rules.semantic_risk import SemanticRisk
 
 PLUS = "embedded/probe-tiny-target-plus"
@@ -62,3 +65,30 @@ def test_what_is_no_probability_is_refused(
     RiskCalibration.of(probe, columns, {}).save(tmp_path / "risk")
     with pytest.raises(UserError, match="scores are no probabilities"):
         RiskCalibration.load(tmp_path / "risk")
+
+
+def test_its_folder_is_held_while_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"probe={PLUS}", f"folder={tmp_path}", f"apart={tmp_path / 'risk'}"]
+    with at_work(tmp_path), pytest.raises(SystemExit) as stopped:
+        calibrate_risk.main(words)
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"semspec: {tmp_path} is in use by process")
+    assert told.count("\n") == 1
+
+    held = list[bool]()
+
+    def no_step(*_: object) -> None:
+        held.append(is_locked(tmp_path))
+        raise UserError("no step was drafted")
+
+    monkeypatch.setattr(calibrate_risk, "sampled", no_step)
+    with pytest.raises(SystemExit):
+        calibrate_risk.main(words)
+    assert held == [True]
+    assert not is_locked(tmp_path)
+    with pytest.raises(SystemExit):
+        calibrate_risk.main([*words, "measure=yes"])
+    assert "measure=yes: give true or false" in capsys.readouterr().err

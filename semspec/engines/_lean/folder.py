@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from semspec.errors import UserError
+from semspec.errors import UserError, first_line
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -17,8 +17,8 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as e:
         raise UserError(f"no {path.name} in {path.parent}: is it a model's folder?") from e
-    except (ValueError, OSError) as e:
-        raise UserError(f"cannot read {path} ({e}): download the model again") from e
+    except (ValueError, OSError, RecursionError) as e:
+        raise UserError(f"cannot read {path} ({first_line(e)}): download the model again") from e
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a JSON object: download the model again")
     return content

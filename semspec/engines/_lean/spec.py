@@ -15,6 +15,7 @@ from semspec.errors import UserError, first_line
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
+LARGEST_HEAD = 1 << 16  # of the rotary embedding, which is made at once
 ELSEWHERE = "way out: engine=sglang"
 
 
@@ -47,7 +48,7 @@ def read_spec(folder: Path, max_context: int) -> Spec:
     family = raw.get("model_type")
     if family not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise UserError(f"engine=hf runs {known}, not model type '{family}'; {ELSEWHERE}")
+        raise UserError(f"engine=hf runs {known}, not model type '{str(family)[:40]}'; {ELSEWHERE}")
     if raw.get("quantization_config"):
         raise UserError(f"engine=hf does not run quantised weights ({folder}); {ELSEWHERE}")
 
@@ -55,11 +56,19 @@ def read_spec(folder: Path, max_context: int) -> Spec:
 
     try:
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as e:  # whatever a broken configuration makes transformers raise
+        return _spec(folder, raw, family, config, max_context)
+    except UserError:
+        raise
+    except Exception as e:  # whatever a broken configuration makes transformers, or torch, raise
         first = first_line(e)
         raise UserError(f"cannot use {folder / 'config.json'}: {first}") from e
+
+
+def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_context: int) -> Spec:
     if config.hidden_act != "silu":
-        raise UserError(f"engine=hf does not know hidden_act={config.hidden_act}; {ELSEWHERE}")
+        raise UserError(
+            f"engine=hf does not know hidden_act={str(config.hidden_act)[:40]}; {ELSEWHERE}"
+        )
 
     trained = int(config.max_position_embeddings)
     if max_context < 0 or max_context > trained:
@@ -70,6 +79,10 @@ def read_spec(folder: Path, max_context: int) -> Spec:
     limit = max_context or trained
     _refuse_windows(config, limit)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if not 1 <= head_dim <= LARGEST_HEAD:
+        raise UserError(
+            f"{folder / 'config.json'} has head_dim={str(head_dim)[:40]}, which is none"
+        )
     frequencies, scale = _rope(config, head_dim)
     bias = bool(getattr(config, "attention_bias", False))
     return Spec(
@@ -119,7 +132,7 @@ def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
         # "dynamic" changes beyond max_position_embeddings only, and no context gets there
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     else:
-        raise UserError(f"engine=hf does not know rope_type={kind}; {ELSEWHERE}")
+        raise UserError(f"engine=hf does not know rope_type={str(kind)[:40]}; {ELSEWHERE}")
     if len(frequencies) != head_dim // 2:
         raise UserError(f"engine=hf does not know partial rotary embeddings; {ELSEWHERE}")
     return frequencies.float(), float(scale)
