@@ -84,7 +84,7 @@ def direct(layers: int, width: int, step: int, steps: int, repeat: int) -> dict[
     seconds = []
     for turn in range(repeat + 3):
         began = time.process_time()
-        piece = Piece(0, str(turn), ask.params(), rows, 0, rows, 0, 1, 0, 0)
+        piece = Piece(0, str(turn), ask.params(), [0] * rows, 0, rows, 0)
         one = worker.begin(1, rows, [piece])
         assert one is not None
         for layer in range(layers + 1):
@@ -134,12 +134,11 @@ def main() -> None:
     spans = tuple(zip(ends, ends[1:], strict=False))
     ask = Ask(spans=spans, probe=probe.digest)
     logprobs = {"return_logprob": True, "logprob_start_len": told.context - 1}
-    needed = logprobs if probe.features.logprobs else {}
     pool = Ask(spans=spans, want="pooled", precision="float16")
     with_plugin = Server(told.url)
     kinds: dict[str, tuple[Server, dict[str, Any], dict[str, Any]]] = {
         "plain": (with_plugin, {}, {}),
-        "score": (with_plugin, ask.params(), needed),
+        "score": (with_plugin, ask.params(), {}),
         "pooled, all layers, float16": (with_plugin, pool.params(), {}),
         "log-probabilities": (with_plugin, {}, logprobs),
     }

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from semspec.artifacts.probe import LOGPROBS, Probe, Spans
+from semspec.artifacts.probe import Probe, Spans
 from semspec.types import Read, What
 
 
@@ -21,17 +21,12 @@ class Inside:
     """A probe that the engine holds, under its digest."""
 
     digest: str
-    logprobs: bool  # it reads these, too: the engine takes them from what the query asks for
 
     def reads(self, spans: Spans) -> tuple[Read, ...]:
-        own = tuple((a, b) for a, b in spans)
-        return self._with(Read(What.SCORE, spans=own, probe=self.digest))
+        return (Read(What.SCORE, spans=tuple((a, b) for a, b in spans), probe=self.digest),)
 
     def draft_reads(self) -> tuple[Read, ...]:
-        return self._with(Read(What.SCORE, probe=self.digest))
-
-    def _with(self, score: Read) -> tuple[Read, ...]:
-        return (score, LOGPROBS) if self.logprobs else (score,)
+        return (Read(What.SCORE, probe=self.digest),)
 
     def score(self, values: Mapping[Read, Any], reads: Sequence[Read], spans: Spans) -> Tensor:
         (read,) = (read for read in reads if read.what is What.SCORE)
@@ -45,5 +40,5 @@ Scorer = Probe | Inside
 def seated(probe: Scorer, offers: Collection[What]) -> Scorer:
     """The probe as rules use it with an engine that offers this."""
     if isinstance(probe, Probe) and What.SCORE in offers and probe.features.pooling:
-        return Inside(probe.digest, probe.features.logprobs)
+        return Inside(probe.digest)
     return probe

@@ -121,7 +121,28 @@ def _wrapped(hook: Hook) -> bool:
     return hook.kind == "REPLACE" or hasattr(found, "__wrapped__")
 
 
+# ---- requests as they arrive --------------------------------------------------------------------
+
+ARRIVING = "managers.io_struct.GenerateReqInput.normalize_batch_and_arguments"
+
+
+def arriving(
+    changed: Callable[[Any, dict[str, str] | None], dict[str, Any] | None],
+) -> Callable[..., None]:
+    """A hook that may change the sampling parameters of one request by its labels."""
+
+    def hook(request: Any, *args: Any, **kwargs: Any) -> None:
+        params, labels = request.sampling_params, request.custom_labels
+        if not isinstance(params, list) and (told := changed(params, labels)) is not None:
+            request.sampling_params = told
+
+    return hook
+
+
 # ---- reading the states of prompts ------------------------------------------------------------
+
+
+ROWS = 512  # of logits at a time: 300 MB in float32 for a vocabulary of 150,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +162,14 @@ class Piece:
     index: int  # of the request in the pass
     request: str
     custom_params: Any
-    prompt: int  # tokens
+    ids: Sequence[int]  # the whole prompt
     start: int
     end: int
     row: int  # of token ``start`` in the pass
-    predicted: int  # position of the first token whose log-probability the pass gives ...
-    logprob_row: int  # ... where it stands among the pass's log-probabilities ...
-    logprobs: int  # ... and how many there are
+
+    @property
+    def prompt(self) -> int:
+        return len(self.ids)
 
 
 class Pass(Protocol):
@@ -156,6 +178,7 @@ class Pass(Protocol):
     layers: frozenset[int]  # 0: embeddings ... L: after the final norm
     rows: int  # of all requests together
     requests: int
+    followed: list[tuple[int, int]]  # rows, and the token after each: their log-probabilities
 
     def states(self, layer: int, x: Tensor) -> None:
         """States [rows, width] of one of ``layers``."""
@@ -180,6 +203,29 @@ class Watcher(Protocol):
         ...
 
 
+def _metadata(told: Any) -> Any:
+    """What the logits of a pass need, as the logits processor makes it of a batch."""
+    from sglang.srt.layers.logits_processor import LogitsMetadata
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+    return LogitsMetadata.from_forward_batch(told) if isinstance(told, ForwardBatch) else told
+
+
+def _logprobs(
+    logits: Callable[[Tensor], Tensor], states: Tensor, followed: Sequence[tuple[int, int]]
+) -> Tensor:
+    """Log-probabilities [n] of the tokens that follow these rows; few rows of logits at a time."""
+    import torch
+
+    at = torch.tensor(followed, device=states.device)
+    parts = []
+    for start in range(0, len(at), ROWS):
+        some = at[start : start + ROWS]
+        told = logits(states[some[:, 0]]).float()
+        parts.append(told.gather(1, some[:, 1:])[:, 0] - told.logsumexp(1))
+    return torch.cat(parts)
+
+
 class _Once(list[Any]):
     """A request's own values, where SGLang cuts them as if there was one for each token."""
 
@@ -202,6 +248,7 @@ class Reading:
         self.captured: list[int] = []  # layers whose capture is still to come in this pass
         self.own: list[int] = []  # layers that the server itself has captured
         self.top = 0  # the last layer
+        self.logprobs: Tensor | None = None  # of what this pass's ``followed`` names
         # earlier ones append whole tensors to a list, which the logits processor is given
         self.captures = since("0.5.22")
 
@@ -284,28 +331,14 @@ class Reading:
         starts, lengths = batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu
         if not starts or not lengths:
             return
-        without = batch.extend_logprob_start_lens_cpu if batch.return_logprob else None
-        pieces, row, logprob_row = [], 0, 0
+        pieces, row = [], 0
         for index, req in enumerate(schedule.reqs):
-            start, length, prompt = starts[index], lengths[index], len(req.origin_input_ids)
-            skipped = without[index] if without else length
+            start, length, ids = starts[index], lengths[index], req.origin_input_ids
             if not req.output_ids:  # else it decodes in a mixed batch, or was retracted
-                pieces.append(
-                    Piece(
-                        index,
-                        req.rid,
-                        req.sampling_params.custom_params,
-                        prompt,
-                        start,
-                        min(start + length, prompt),
-                        row,
-                        start + skipped + 1,
-                        logprob_row,
-                        length - skipped,
-                    )
-                )
+                end = min(start + length, len(ids))
+                params = req.sampling_params.custom_params
+                pieces.append(Piece(index, req.rid, params, ids, start, end, row))
             row += length
-            logprob_row += length - skipped
         batch._semspec_pass = self.watcher.begin(len(schedule.reqs), row, pieces)
 
     def _forward(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -316,6 +349,7 @@ class Reading:
         own, flag = body.layers_to_capture, model.capture_aux_hidden_states
         between = {i for i in reading.layers if 0 < i < self.top}
         self.running, self.missing, self.own = reading, set(reading.layers), list(own)
+        self.logprobs = None
         self.captured = sorted(between | set(own))
         try:
             if between:
@@ -327,8 +361,10 @@ class Reading:
             self.running = None
             body.layers_to_capture, model.capture_aux_hidden_states = own, flag
         trouble = f"layers {sorted(self.missing)} were not seen" if self.missing else ""
+        if reading.followed and self.logprobs is None:
+            trouble = "the rows before the logits were not seen"
         logits = result.logits_output
-        replies = reading.replies(getattr(logits, "input_token_logprobs", None), trouble)
+        replies = reading.replies(self.logprobs, trouble)
         if replies:  # one entry for every request, whether it asked or not
             column = [replies.get(index) for index in range(reading.requests)]
             logits.customized_info = {**(logits.customized_info or {}), self.key: column}
@@ -368,6 +404,13 @@ class Reading:
                     self._take(layer, states)
                 aux_hidden_states = [states for i, states in layers if i in self.own] or None
             self._take(self.top, hidden_states)
+            if self.running.followed and len(hidden_states) == self.running.rows:
+                told = _metadata(logits_metadata)
+                self.logprobs = _logprobs(
+                    lambda rows: processor._get_logits(rows, lm_head, told),
+                    hidden_states,
+                    self.running.followed,
+                )
         return original(
             processor,
             input_ids,
@@ -382,7 +425,7 @@ class Reading:
     def _graph(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """A pass that is read runs eagerly, others keep their graphs."""
         reading: Pass | None = getattr(batch, "_semspec_pass", None)
-        if reading is not None and reading.layers:
+        if reading is not None and (reading.layers or reading.followed):
             return False
         return original(runner, batch, *args, **kwargs)
 

@@ -185,10 +185,8 @@ def _group() -> Any:
     from sglang.srt.layers.dp_attention import is_dp_attention_enabled
     from sglang.srt.runtime_context import get_parallel
 
-    if is_dp_attention_enabled():
-        return get_parallel().attn_tp_group
-    # before 0.5.22 the context does not name the group
-    return get_parallel().tp_group if compat.since("0.5.22") else state.get_tp_group()
+    ranks = get_parallel()
+    return ranks.attn_tp_group if is_dp_attention_enabled() else ranks.tp_group
 
 
 # ---- the model --------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 A request's spans may lie in several prefill chunks, so what is pooled so far is kept by request.
 Everything that waits for the device waits in ``copy``, which SGLang calls when it hands a result
-out: no pass waits for this one. Log-probabilities, which some probes read beside the states, are those
-that the request asks of SGLang anyway (``return_logprob``); the states' part of the perceptron's
-first layer is computed on the device, the small rest when the result is handed out.
+out: no pass waits for this one. Log-probabilities, which some probes read beside the states, are
+computed here, too, from the pass's last states: SGLang's own (``return_logprob``) would travel as lists.
+The states' part of the perceptron's first layer is computed on the device, the small rest when
+the result is handed out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -77,7 +79,12 @@ class Probes:
             ask = Ask.of(custom_params)
         except ValueError:  # is said when the request is read
             return None
-        return ask.spans[0][0] if ask is not None else None
+        return self._first(ask) if ask is not None else None
+
+    def _first(self, ask: Ask) -> int:
+        """The first position that is read: a token's log-probability comes from the row before it."""
+        probe = self.probes.get(ask.probe)
+        return max(ask.spans[0][0] - (probe is not None and probe.features.logprobs), 0)
 
     def begin(self, requests: int, rows: int, pieces: Sequence[compat.Piece]) -> Pass | None:
         readers: dict[int, tuple[compat.Piece, Reader | str]] = {}
@@ -93,7 +100,7 @@ class Probes:
     def _reader(self, ask: Ask, piece: compat.Piece) -> Reader:
         begun = self.begun.get(piece.request)
         if begun is not None and begun.ask == ask and begun.upto == piece.start:
-            return begun  # also where no state was read yet: a log-probability may have been
+            return begun
         assert self.model is not None
         probe = self.probes.get(ask.probe) if ask.want == SCORE else None
         if ask.want == SCORE and probe is None:
@@ -107,7 +114,12 @@ class Probes:
                 f"span {list(ask.spans[-1])} ends behind the prompt of {piece.prompt} tokens: spans are"
                 " positions of the prompt"
             )
-        if piece.start > ask.spans[0][0]:
+        if probe is not None and probe.features.logprobs and not ask.spans[0][0]:
+            raise ValueError(
+                f"probe {probe.name} reads log-probabilities, and a prompt's first token has none: begin"
+                " the first span behind it"
+            )
+        if piece.start > self._first(ask):
             raise ValueError(f"positions before {piece.start} were not computed: report this")
         return Reader(ask, probe, self.model)
 
@@ -129,7 +141,7 @@ class Reader:
             for r in reductions
         ]
         self.layers = frozenset(layers)
-        self.logprobs: list[tuple[int, Tensor]] = []  # position of the first, and some of them
+        self.logprobs: list[Tensor] = []  # of the spans' tokens in order, by pass
 
     @property
     def reads_logprobs(self) -> bool:
@@ -144,39 +156,33 @@ class Reader:
             if layer in self.layers:
                 pool.states((layer,), x[None], start)
 
-    def keep(self, piece: compat.Piece, logprobs: Tensor | None) -> None:
-        """Notes what a pass has given of the prompt up to the end of this piece."""
-        self.upto = piece.end
-        if self.reads_logprobs and logprobs is not None and piece.logprobs:
-            rows = slice(piece.logprob_row, piece.logprob_row + piece.logprobs)
-            self.logprobs.append((piece.predicted, logprobs[rows]))
+    def followed(self, piece: compat.Piece) -> list[tuple[int, int]]:
+        """Rows of the pass that tell the log-probabilities of the spans' tokens, and these tokens."""
+        if not self.reads_logprobs:
+            return []
+        row = piece.row - piece.start - 1  # of the row before position 0, if it was in this pass
+        return [
+            (row + p, piece.ids[p])
+            for a, b in self.ask.spans
+            for p in range(max(a, piece.start + 1), min(b, piece.end + 1))
+        ]
 
     def reply(self) -> Any:
         states = [pool.value() for pool in self.pools]
         if self.probe is None:
             return Later([torch.stack(states, 1)], self._pooled)
-        if self.reads_logprobs and not self._told():
-            first = max(self.ask.spans[0][0] - 1, 0)
-            return {
-                "error": f"probe {self.probe.name} reads log-probabilities, too: ask with"
-                f" return_logprob=true and logprob_start_len={first}"
-            }
-        return Later([self.probe.begin(states), *(x for _, x in self.logprobs)], self._scores)
-
-    def _told(self) -> bool:
-        """Whether every token of the spans has a log-probability."""
-        known = {p for start, x in self.logprobs for p in range(start, start + len(x))}
-        return all(p in known for a, b in self.ask.spans for p in range(a, b))
+        wanted = sum(b - a for a, b in self.ask.spans) if self.reads_logprobs else 0
+        if sum(map(len, self.logprobs)) != wanted:
+            return {"error": "log-probabilities of the spans were not seen: report this"}
+        return Later([self.probe.begin(states), *self.logprobs], self._scores)
 
     def _pooled(self, parts: list[Tensor]) -> dict[str, Any]:
         return pack(parts[0], self.ask.precision)
 
     def _scores(self, parts: list[Tensor]) -> dict[str, Any]:
         assert self.probe is not None
-        known: dict[int, float] = {}
-        for (start, _), values in zip(self.logprobs, parts[1:], strict=True):
-            known |= dict(enumerate(values.tolist(), start))
-        steps = [[known[p] for p in range(a, b)] for a, b in self.ask.spans if known]
+        told = iter([x for values in parts[1:] for x in values.tolist()])
+        steps = [list(islice(told, b - a)) for a, b in self.ask.spans] if self.logprobs else []
         return {"scores": self.probe.finish(parts[0], steps).tolist()}
 
 
@@ -189,6 +195,7 @@ class Pass:
     rows: int
     readers: dict[int, tuple[compat.Piece, Reader | str]]
     layers: frozenset[int] = field(init=False)
+    followed: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.reading = [
@@ -197,6 +204,13 @@ class Pass:
             if isinstance(reader, Reader) and reader.wants(piece)
         ]
         self.layers = frozenset().union(*(reader.layers for _, reader in self.reading))
+        self.followed = []
+        self.told: dict[int, slice] = {}  # by request: its part of what is followed
+        for index, (piece, reader) in self.readers.items():
+            if isinstance(reader, Reader) and (own := reader.followed(piece)):
+                count = len(self.followed)
+                self.told[index] = slice(count, count + len(own))
+                self.followed += own
 
     def states(self, layer: int, x: Tensor) -> None:
         for piece, reader in self.reading:
@@ -210,7 +224,9 @@ class Pass:
             if isinstance(reader, str) or trouble:
                 done[index] = {"error": reader if isinstance(reader, str) else trouble}
                 continue
-            reader.keep(piece, logprobs)
+            reader.upto = piece.end
+            if logprobs is not None and index in self.told:
+                reader.logprobs.append(logprobs[self.told[index]])
             if piece.end < piece.prompt:
                 begun[piece.request] = reader
                 while len(begun) > UNFINISHED:

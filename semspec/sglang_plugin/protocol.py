@@ -3,6 +3,9 @@
     sampling_params["custom_params"] = {"semspec": {...}}      one question a request, see ``Ask``
     meta_info["semspec"] = [{...}]                             one reply a request, see ``values``
 
+sglang-router takes requests apart and drops ``custom_params``; behind one the same question travels as
+text in a label, which it hands on, and the plugin puts it back (``as_label``, ``from_label``).
+
 Needs neither SGLang nor a model. A client builds the question from a query's reads and insists on the
 reply; a server without the plugin ignores ``custom_params``, and that must never pass unnoticed.
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -114,6 +118,29 @@ def ask_for(
         reduce=tuple(r.reduce for r in pools),
         layers=first.layers,
     )
+
+
+def as_label(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A request whose ``custom_params`` are in a label."""
+    params = dict(payload["sampling_params"])
+    asked = params.pop("custom_params", None)
+    if asked is None:
+        return dict(payload)
+    label = {KEY: json.dumps(asked, separators=(",", ":"))}
+    return {**payload, "sampling_params": params, "custom_labels": label}
+
+
+def from_label(
+    params: Mapping[str, Any] | None, labels: dict[str, str] | None
+) -> dict[str, Any] | None:
+    """``sampling_params`` with the ``custom_params`` of a label, which is taken out; None: no label."""
+    if not labels or KEY not in labels:
+        return None
+    try:
+        asked = json.loads(labels.pop(KEY))
+    except ValueError as error:
+        raise ValueError(f"the label {KEY} is not JSON ({error})") from error
+    return {**(params or {}), "custom_params": asked}
 
 
 def reply(meta_info: Mapping[str, Any], server: str = "the server") -> dict[str, Any]:

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from semspec.errors import UserError
-from semspec.sglang_plugin import compat, settings
+from semspec.sglang_plugin import compat, protocol, settings
 
 
 def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
     """Checks SGLang's version, then hooks what the parts hook where a model may run."""
     compat.check_version()
     hooks: list[compat.Hook] = []
+    if parts:  # whichever it is that a request speaks to
+        hooks.append(compat.Hook(compat.ARRIVING, compat.arriving(protocol.from_label), "BEFORE"))
     for name, given in parts.items():
         try:
             part: Any = importlib.import_module(f"semspec.sglang_plugin.{name}")

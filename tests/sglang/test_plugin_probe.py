@@ -248,13 +248,12 @@ def test_scores_are_those_of_the_hf_engine(served: Served, name: str) -> None:
         queries.append(query)
         ask = ask_for(seat.reads(spans), len(context))
         assert ask is not None
-        requests.append((context + tokens, ask, len(context) - 1))
+        requests.append((context + tokens, ask))
     answers = served.engine.generate(
-        input_ids=[ids for ids, _, _ in requests],
-        sampling_params=[ONE | {"custom_params": ask.params()} for _, ask, _ in requests],
-        return_logprob=own.features.logprobs,
-        logprob_start_len=[start for _, _, start in requests] if own.features.logprobs else None,
+        input_ids=[ids for ids, _ in requests],
+        sampling_params=[ONE | {"custom_params": ask.params()} for _, ask in requests],
     )
+    assert not any("input_token_logprobs" in answer["meta_info"] for answer in answers)
     for query, (_, _, spans), answer in zip(queries, chains(), answers, strict=True):
         expected = own.score(engine.answer([query])[0].values, query.reads, spans)
         reads = seat.reads(spans)
@@ -264,11 +263,17 @@ def test_scores_are_those_of_the_hf_engine(served: Served, name: str) -> None:
 
 
 @pytest.mark.parametrize("served", ["tiny-target"], indirect=True)
-def test_a_probe_that_reads_logprobs_says_how_to_ask(served: Served) -> None:
-    ask = Ask(spans=((10, 20),), probe=probe("plus").digest)
+def test_a_probe_that_reads_logprobs_reads_one_row_more(served: Served) -> None:
+    """A token's log-probability stands in the row before it: computed again, however much is cached."""
     ids = served.tokens(20, 9)
-    params = ONE | {"custom_params": ask.params()}
-    for further in ({}, {"return_logprob": True, "logprob_start_len": 10}):
-        answer = served.engine.generate(input_ids=ids, sampling_params=params, **further)
-        with pytest.raises(UserError, match="return_logprob=true and logprob_start_len=9"):
-            reply(answer["meta_info"])
+    for spans, told in (((10, 20),), 9), (((0, 20),), None):
+        ask = Ask(spans=spans, probe=probe("plus").digest)
+        params = ONE | {"custom_params": ask.params()}
+        for _ in range(2):
+            meta = served.engine.generate(input_ids=ids, sampling_params=params)["meta_info"]
+        if told is None:
+            with pytest.raises(UserError, match="first token has none: begin the first span"):
+                reply(meta)
+        else:
+            assert meta["cached_tokens"] == told
+            assert len(reply(meta)["scores"]) == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,74 @@ def test_a_lost_replica_s_problems_are_continued_on_the_other(
     ]
     assert len(found[0]) == 10 == len(lines(committed))
     assert found[0] == found[1]
+
+
+@contextlib.contextmanager
+def router(folder: Path, *workers: str) -> Iterator[str]:
+    """sglang-router before these servers, a problem staying where its prefix is cached."""
+    port, watched = free_port(), free_port()
+    words = [sys.executable, "-m", "sglang_router.launch_router", "--policy", "cache_aware"]
+    words += ["--host", "127.0.0.1", "--port", str(port), "--worker-urls", *workers]
+    words += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(watched)]
+    url, until = f"http://127.0.0.1:{port}", time.monotonic() + WAIT
+    with (folder / "router.log").open("wb") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            while not healthy(url, len(workers)):
+                assert process.poll() is None and time.monotonic() < until
+                time.sleep(0.2)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def healthy(url: str, count: int) -> bool:
+    """Whether a router has this many workers."""
+    try:
+        with urllib.request.urlopen(f"{url}/workers", timeout=5) as reply:
+            return sum(one["is_healthy"] for one in json.load(reply)["workers"]) == count
+    except OSError:
+        return False
+
+
+def test_behind_a_router_the_output_is_the_same_and_prefixes_are_found_again(
+    servers: Pair, mortal: Mortal, tmp_path: Path
+) -> None:
+    if mortal.process is None or mortal.process.poll() is not None:
+        mortal.start()
+    common = ("engine=sglang", f"engine.draft_url={servers.draft}", *QUICK, "plain=false")
+    with router(tmp_path, mortal.url, servers.target) as url:
+        finished(command(*common, f"engine.target_url={url}", f"hydra.run.dir={tmp_path / 'a'}"))
+    finished(
+        command(*common, f"engine.target_url={servers.target}", f"hydra.run.dir={tmp_path / 'b'}")
+    )
+    found = [
+        {line["id"]: line["text"] for line in lines(tmp_path / run / "problems.jsonl")}
+        for run in "ab"
+    ]
+    assert len(found[0]) == 10 and found[0] == found[1]
+    result = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert result["prefix_reuse"]["target"] > 0.3
+
+
+def test_a_probe_s_question_comes_through_a_router(servers: Pair, tmp_path: Path) -> None:
+    """The router drops ``custom_params``: the question travels in a label."""
+    few = [word for word in QUICK[1:] if not word.startswith("problems")]
+    common = (
+        *("engine=sglang", f"engine.draft_url={servers.draft}", "accept=semantic"),
+        *("problems=2", "plain=false", *few),
+    )
+    with router(tmp_path, servers.target) as url:
+        finished(command(*common, f"engine.target_url={url}", f"hydra.run.dir={tmp_path / 'a'}"))
+    finished(
+        command(*common, f"engine.target_url={servers.target}", f"hydra.run.dir={tmp_path / 'b'}")
+    )
+    a, b = (
+        sorted((line["id"], line["text"]) for line in lines(tmp_path / run / "problems.jsonl"))
+        for run in "ab"
+    )
+    assert len(a) == 2 and a == b
 
 
 def test_a_server_without_the_plugin_is_named_at_the_first_probed_request(

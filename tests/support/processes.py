@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -15,10 +15,16 @@ def hear_interrupts() -> None:
 
 
 def finished(
-    command: Sequence[str], code: int = 0, cwd: Path | None = None
+    command: Sequence[str],
+    code: int = 0,
+    cwd: Path | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end, from this checkout; it must end with this code."""
-    environment = os.environ | {"COLUMNS": "100", "PYTHONPATH": str(Path.cwd())}
+    """Runs a command to its end, from this checkout; it must end with this code.
+
+    ``more`` are variables of its own.
+    """
+    environment = os.environ | {"COLUMNS": "100", "PYTHONPATH": str(Path.cwd())} | (more or {})
     done = subprocess.run(
         command,
         capture_output=True,

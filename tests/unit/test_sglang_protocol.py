@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,15 @@ import torch
 from semspec import sglang_plugin
 from semspec.errors import UserError
 from semspec.sglang_plugin import compat, settings, start
-from semspec.sglang_plugin.protocol import Ask, ask_for, pack, unpack, values
+from semspec.sglang_plugin.protocol import (
+    Ask,
+    as_label,
+    ask_for,
+    from_label,
+    pack,
+    unpack,
+    values,
+)
 from semspec.types import Read, What
 
 
@@ -23,6 +32,33 @@ def test_a_question_survives_json() -> None:
     assert Ask.of(None) is None
     assert Ask.of({"semspec": {"accept": {}}}) is None  # another part's
     assert Ask.of({"other": 1}) is None
+
+
+def test_a_question_survives_a_label() -> None:
+    """What a router leaves of a request, and what the plugin's hook makes of that."""
+    ask = Ask(spans=((3, 7),), probe="c0ffee")
+    payload = {
+        "input_ids": [5],
+        "sampling_params": {"temperature": 0, "custom_params": ask.params()},
+    }
+    sent = json.loads(json.dumps(as_label(payload)))
+    assert sent["sampling_params"] == {"temperature": 0} and set(sent["custom_labels"]) == {
+        "semspec"
+    }
+    assert "custom_params" in payload["sampling_params"]  # the caller's stays as it is
+    request = SimpleNamespace(**sent)
+    compat.arriving(from_label)(request)
+    assert request.sampling_params["temperature"] == 0
+    assert Ask.of(request.sampling_params["custom_params"]) == ask
+    assert request.custom_labels == {}  # a metric's label it is not
+    plain = {"input_ids": [5], "sampling_params": {"temperature": 0}}
+    assert as_label(plain) == plain
+    for labels in (None, {}, {"team": "a"}):
+        request = SimpleNamespace(sampling_params={"top_k": 1}, custom_labels=labels)
+        compat.arriving(from_label)(request)
+        assert request.sampling_params == {"top_k": 1}
+    with pytest.raises(ValueError, match="is not JSON"):
+        from_label({}, {"semspec": "{"})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from semspec.engines._sglang.http import Http
 from semspec.errors import UserError
+from semspec.sglang_plugin import protocol
 
 KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable: a secret has no place in a run's folder
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0  # seconds between attempts, doubled each time
@@ -52,8 +53,11 @@ class Server:
         self.http = Http(url, os.environ.get(KEY))
         self.name = self.http.url
         self.timeout, self.patience = timeout, patience
+        self.routed = False  # behind sglang-router, which hands on what it knows and no more
 
     async def generate(self, payload: Mapping[str, Any]) -> Reply:
+        if self.routed:
+            payload = protocol.as_label(payload)
         return await self._patiently("POST", "/generate", payload)
 
     async def _patiently(self, method: str, path: str, payload: Any = None) -> Reply:
@@ -110,6 +114,7 @@ class Server:
             except UserError:  # of older servers, and of routers
                 with contextlib.suppress(UserError):
                     told |= await self._patiently("GET", f"/get_{path[1:]}")
+        self.routed = bool(told.get("router_manager"))
         return told
 
     async def close(self) -> None:
