@@ -22,7 +22,8 @@ SEED = 20261216  # of the problems: in no corpus, and no training has seen them
 CONTEXT = ("prompt_lookup", "suffix", "pld_plus", "adapld", "token_recycling", "logitspec")
 CORPUS = ("rest", "dresd")
 PLAIN = {"plain": ("draft=none",)}
-STEPS = ("accept=logprob", "accept.threshold=-2")  # strict: at -4 the target has less to write
+STEPS = ("accept=logprob",)
+STRICT = (*STEPS, "accept.threshold=-2")  # leaves the target more to write
 STORE = "embedded/sparse-tiny"
 GROUPS = {
     "token": PLAIN
@@ -34,13 +35,13 @@ GROUPS = {
     "steps": PLAIN
     | {
         "steps alone": STEPS,
-        "nested=suffix": (*STEPS, "nested=suffix"),
-        "nested=rest": (*STEPS, "nested=rest"),
-        "nested=dresd": (*STEPS, "nested=dresd"),
-        "nested=lm": (*STEPS, "nested=lm"),
+        **{f"nested={name}": (*STEPS, f"nested={name}") for name in ("suffix", *CORPUS, "lm")},
         "salvage": (*STEPS, "salvage=true"),
         "salvage, nested=rest": (*STEPS, "salvage=true", "nested=rest"),
         "salvage, nested=lm": (*STEPS, "salvage=true", "nested=lm"),
+        "strict, steps alone": STRICT,
+        "strict, nested=rest": (*STRICT, "nested=rest"),
+        "strict, nested=lm": (*STRICT, "nested=lm"),
     },
 }
 
