@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,6 +117,11 @@ class Scann:
         module = _imported("scann")
         if set(files) != SCANN_FILES:
             raise ValueError("it is no index of ScaNN's")
+        # it opens what its list of files names, wherever that is
+        listed = bytes(files["scann_assets.pbtxt"])
+        named = re.findall(rb'asset_path: "([a-z0-9_.]+)"', listed)
+        if len(named) != listed.count(b"asset_path") or {n.decode() for n in named} - SCANN_FILES:
+            raise ValueError("its list of files names others than its own")
         with tempfile.TemporaryDirectory() as folder:
             for name, data in files.items():
                 data.tofile(Path(folder) / name)

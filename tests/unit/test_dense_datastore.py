@@ -133,6 +133,20 @@ def test_damaged_indices_are_refused_in_words(name: str, tmp_path: Path) -> None
             indices.load(name, {"index": files["index"][:-10]}, keys, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "path", ['"../codebook.pb"', '"/etc/hostname"', "'ah_codebook.pb'", '"\\x2e"']
+)
+def test_scann_opens_no_file_but_its_own(path: str, tmp_path: Path) -> None:
+    keys = [clustered(1000, 8)]
+    files = dict(indices.build("scann", keys, leaves=8))
+    listed = bytes(files["scann_assets.pbtxt"]).decode()
+    foreign = listed.replace('"ah_codebook.pb"', path)
+    assert foreign != listed
+    files["scann_assets.pbtxt"] = np.frombuffer(foreign.encode(), np.uint8)
+    with pytest.raises(UserError, match="names others than its own"):
+        indices.load("scann", files, keys, tmp_path)
+
+
 def test_the_lists_of_faiss_stay_where_they_are_mapped(tmp_path: Path) -> None:
     import faiss
 
