@@ -176,7 +176,7 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
     """Lets a plugin's option be given without its group: ``accept=arc theta=0.3``.
 
     A key that is no top-level option, but a field of the one chosen plugin that has it, becomes
-    ``group.key``; an ambiguous one is left to be refused with its full names. A word that Python keeps
+    ``group.key``; where two have it, its full name is asked for. A word that Python keeps
     for itself is the option with an underscore behind it: ``lambda=1`` sets ``lambda_``.
     """
     arguments = with_rule(arguments)
@@ -198,6 +198,10 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
             owners = [group for group in GROUPS if key in _fields(group, chosen[group])]
             if len(owners) == 1:
                 argument = f"{owners[0]}.{key}={value}"
+            elif owners:
+                choices = " or ".join(f"{group}.{key}={value}" for group in owners)
+                of = " and ".join(f"{group}={chosen[group]}" for group in owners)
+                raise UserError(f"{key} is an option of {of}: give {choices}")
         expanded.append(argument)
     return expanded
 
@@ -263,9 +267,9 @@ def _plugin_of(group: str, preset: str) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """'; did you mean ...?', or nothing."""
+    """What stands between an unknown word and those that are known: '; did you mean ...?', or ';'."""
     near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    return f"; did you mean '{near[0]}'?" if near else ";"
 
 
 def check(config: RunConfig) -> None:

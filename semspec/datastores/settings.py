@@ -129,7 +129,7 @@ def _check(options: Options) -> None:
     ):
         value = getattr(options, name)
         if value not in known:
-            near = nearest(value, known)
+            near = nearest(value, known).rstrip(";")
             raise UserError(f"{name}={value}: give {' or '.join(known)}{near}")
     for name, least, most in (
         ("longest", 0, LARGEST),

@@ -39,6 +39,11 @@ def test_an_option_of_another_rule_stays_unknown() -> None:
         run.check_arguments(["accept=lossless", "threshold=-3"])
 
 
+def test_an_option_that_two_plugins_have_is_asked_for_by_its_full_name() -> None:
+    with pytest.raises(UserError, match=r"give accept\.threshold=-2 or nested\.threshold=-2"):
+        config.expand_shorthands(["accept=logprob", "nested=suffix", "threshold=-2"])
+
+
 @pytest.mark.parametrize("group", ["model", "draft", "accept", "engine", "benchmark"])
 def test_every_choice_of_every_group_composes(group: str) -> None:
     for name in config.options(group):
