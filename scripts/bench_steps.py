@@ -17,9 +17,15 @@ PLUS = ("accept=semantic_plus",)
 MAIN = {
     "plain": ("draft=none",),
     "semantic (paper)": ("accept=semantic",),
+    "semantic, our features": ("accept=semantic", "probe=plus"),
+    "semantic, our features, salvage, nested": (
+        *("accept=semantic", "probe=plus"),
+        *("salvage=true", "nested=lm"),
+    ),
     "semantic_plus": PLUS,
     "semantic_plus, salvage, nested": (*PLUS, "salvage=true", "nested=lm"),
     "random, rate 0.96": ("accept=random", "accept.rate=0.96"),  # as much as semantic accepts
+    "random, rate 0.88": ("accept=random", "accept.rate=0.88"),  # as much as with our features
     "logprob -4": ("accept=logprob",),
     "logprob -4, salvage, nested": ("accept=logprob", "salvage=true", "nested=lm"),
 }

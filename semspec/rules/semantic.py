@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelFacts
 from semspec.probes.inside import Scorer, seated
@@ -16,39 +15,41 @@ from semspec.rules._probed import Probed
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.types import Answer, Context, Draft, Read, Role, What
 
+# the features of the target's probe, and those of the draft's beside it
+PROBES = {"paper": "paper", "last_layer": "last_layer", "plus": "paper"}
+
 
 @register("accept", "semantic")
 @dataclass(frozen=True, kw_only=True)
 class Semantic(Probed):
     """SemanticSpec: accepts a step with probability min(1, f_T / f_D), both from trained probes."""
 
-    probe: str = "paper"  # paper: all layers; last_layer: the paper's ablation
+    # paper: all layers, averaged; last_layer: the paper's ablation; plus: the target's with our features
+    probe: str = "paper"
     draft_probe: str | None = None  # likewise
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED})
 
     def __post_init__(self) -> None:
-        if self.probe not in ("paper", "last_layer"):
-            raise UserError(f"accept.probe={self.probe}: give paper or last_layer")
+        if self.probe not in PROBES:
+            raise UserError(f"accept.probe={self.probe}: give {' or '.join(PROBES)}")
 
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         return {
             "target": (self.target_probe, self.probe),
-            "draft": (self.draft_probe, self.probe),
+            "draft": (self.draft_probe, PROBES[self.probe]),
         }
 
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> Prepared:
-        def load(given: str | None, role: Role) -> Probe:
-            return self.load(given, self.probe, role, models[role], split, temperature)
-
         # a drafter without a model has no hidden states: its drafts are certain, f_D = 1
-        return Prepared(
-            **self.options(),
-            target=load(self.target_probe, "target"),
-            draft=load(self.draft_probe, "draft") if "draft" in models else None,
-        )
+        probes = {
+            role: self.load(given, features, role, models[role], split, temperature)
+            for role, (given, features) in self.probes().items()
+            if role in models
+        }
+        return Prepared(**self.options(), target=probes["target"], draft=probes.get("draft"))
 
 
 @dataclass(frozen=True, kw_only=True)
