@@ -10,6 +10,7 @@ import pytest
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelConfig, ModelFacts, beside_package, facts
+from semspec.rules.semantic import Semantic
 from semspec.text import Text
 from tests.support.pair import DRAFT, TARGET
 
@@ -70,3 +71,22 @@ def test_each_tells_what_it_was_made_from(folder: Path) -> None:
         "learning_curve.svg",
         "scatter.svg",
     }
+
+
+@pytest.mark.parametrize(
+    ("probe", "target", "draft"),
+    [
+        ("paper", "target-paper", "draft-paper"),
+        ("last_layer", "target-last-layer", "draft-last-layer"),
+        ("plus", "target-plus", "draft-paper"),
+    ],
+)
+def test_semantic_finds_its_probes(probe: str, target: str, draft: str) -> None:
+    rule = Semantic(probe=probe).prepare(
+        {"target": of("target"), "draft": of("draft")}, "paragraph", 0.6
+    )
+    assert isinstance(rule.target, Probe)
+    assert isinstance(rule.draft, Probe)
+    assert (rule.target.name, rule.draft.name) == (f"probe-tiny-{target}", f"probe-tiny-{draft}")
+    with pytest.raises(UserError, match=r"accept\.probe=first: give paper or last_layer or plus"):
+        Semantic(probe="first")
