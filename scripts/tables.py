@@ -62,6 +62,7 @@ ONLY_BY_THE_DRAFT_MODEL = {  # rules that say nothing about who drafts
 }
 COMBINED = {  # what is worth a row although it is no rule of its own
     ("step level", "lm"): {
+        "semantic, our features": ("accept=semantic", "probe=plus"),
         "semantic_plus, salvage, nested": ("accept=semantic_plus", "salvage=true", "nested=lm"),
         "logprob, salvage, nested": ("accept=logprob", "salvage=true", "nested=lm"),
     }
