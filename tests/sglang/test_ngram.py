@@ -1,0 +1,88 @@
+"""The rules in front of SGLang's own NGRAM, which copies from what the server has generated before."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from semspec.sglang_plugin.settings import VARIABLE
+from tests.sglang.test_tiny_models_load import rendered
+from tests.support import sglang_env
+from tests.support.pair import TARGET, reference_outputs
+
+LIMIT = 72
+K, DELTA = 8, 0.99
+KNOWN = 4  # problems that the server solves first
+ASKED = {"verification": {"calibration": "embedded/arc-tiny", "allow_mismatch": True}}
+
+
+@pytest.fixture(scope="module")
+def ngram() -> Iterator[Any]:
+    with (
+        mock.patch.dict(os.environ, {VARIABLE: json.dumps(ASKED)}),
+        sglang_env.engine(
+            TARGET,
+            speculative_algorithm="NGRAM",
+            speculative_num_draft_tokens=8,
+            max_running_requests=4,
+        ) as engine,
+    ):
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+    return [tokenizer(question)["input_ids"] for question, _ in rendered(tokenizer, 8)]
+
+
+@pytest.fixture(scope="module")
+def greedy(prompts: list[list[int]]) -> list[list[int]]:
+    return reference_outputs(prompts, LIMIT)
+
+
+def generate(engine: Any, prompts: list[list[int]], asked: dict[str, Any] | None = None) -> Any:
+    params: dict[str, Any] = {"temperature": 0, "max_new_tokens": LIMIT}
+    if asked is not None:
+        params["custom_params"] = {"semspec": asked}
+    return engine.generate(input_ids=prompts, sampling_params=params)
+
+
+def test_it_writes_what_the_target_writes(ngram: Any, prompts: Any, greedy: Any) -> None:
+    prompts, greedy = prompts[:KNOWN], greedy[:KNOWN]
+    for asked in (None, {"accept": "lossless"}, {"accept": "topk_delta", "delta": 0.0}):
+        answers = generate(ngram, prompts, asked)
+        assert [answer["output_ids"] for answer in answers] == greedy
+    # the third time it has read the texts twice
+    assert all(answer["meta_info"]["spec_num_correct_drafts"] > 0 for answer in answers)
+
+
+def test_a_looser_rule_keeps_what_it_may_and_nothing_else(
+    ngram: Any, prompts: Any, greedy: Any
+) -> None:
+    """Every token is the target's first, or among its k likeliest and at most delta behind."""
+    generate(ngram, prompts[:KNOWN])
+    prompts, greedy = prompts[KNOWN:], greedy[KNOWN:]  # it proposes what the others' texts say
+    answers = generate(ngram, prompts, {"accept": "topk_delta", "k": K, "delta": DELTA})
+    outputs = [answer["output_ids"] for answer in answers]
+    assert outputs != greedy
+    model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
+    others = 0
+    for prompt, output in zip(prompts, outputs, strict=True):
+        with torch.inference_mode():
+            rows = model(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1]
+        p = rows.softmax(-1)
+        best, likeliest = p.max(-1).values, p.topk(K).indices
+        for row, token in enumerate(output):
+            if token != int(p[row].argmax()):
+                others += 1
+                assert token in likeliest[row]
+                assert p[row, token] >= best[row] - DELTA
+    assert others > 0
