@@ -23,7 +23,7 @@ DEV := .venv/dev-$(call checksum,constraints/cpu.txt).stamp
 SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-cpu-nodeps.txt).stamp
 
 SGLANG_VERSIONS ?= 0.5.20 0.5.22
-PLUGIN_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft))
+PLUGIN_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft ngram))
 
 # Workers take each other's tests in runs, so that a fixture of a module is made once or twice, and no long file is left
 # to one of them at the end.
