@@ -12,7 +12,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from semspec.errors import UserError
-from semspec.hub import MODEL, WITHOUT_WEIGHTS, locate
+from semspec.hub import MODEL, WITHOUT_WEIGHTS, locate, split_revision
 from semspec.types import Role
 
 PACKAGE = Path(__file__).parent
@@ -29,8 +29,17 @@ def beside_package(name: str) -> Path:
 class ModelConfig:
     """Which weights: a folder, a Hub repository, or one of the embedded models."""
 
-    path: str = MISSING
+    path: str = MISSING  # of the Hub: owner/name, or owner/name@revision
     revision: str | None = None
+
+    def __post_init__(self) -> None:
+        path, revision = split_revision(self.path)
+        if revision is None:
+            return
+        if self.revision not in (None, revision):
+            raise UserError(f"{self.path} and revision={self.revision} do not agree: give one of them")  # fmt: skip
+        object.__setattr__(self, "path", path)
+        object.__setattr__(self, "revision", revision)
 
     @property
     def location(self) -> str:

@@ -332,6 +332,10 @@ def test_models_load_and_fail_through_the_same_checks(
     assert [a for a in requests(hub) if "/resolve/" in a and "safetensors" in a]
     assert pinned.fetch().name == sha
     assert requests(hub) == []
+    at = ModelConfig(path=f"alice/draft@{sha}")
+    assert at == pinned and at.fetch().name == sha
+    with pytest.raises(UserError, match="do not agree: give one of them"):
+        ModelConfig(path=f"alice/draft@{sha}", revision="main")
 
     def line(path: str, revision: str | None = None) -> str:
         with pytest.raises(UserError) as error:
