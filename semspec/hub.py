@@ -130,7 +130,7 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
             with contextlib.suppress(_ChangedError):
                 return cache.checked(known, at)
         if constants.HF_HUB_OFFLINE or access.local_only or not reachable(constants.ENDPOINT):
-            return _offline(cache, at, known or cache.resolved(revision or "main"), access)
+            return _offline(cache, at, revision, access)
         commit, listing = list_files(repo, revision, wanted, access.token)
         cache.remember(commit, listing, revision or "main")
         wanted.check(listing, at)
@@ -151,18 +151,22 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
     raise AssertionError("unreachable")
 
 
-def _offline(cache: _Cache, at: str, commit: str | None, access: Access) -> Path:
+def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Path:
     from huggingface_hub import constants
 
     wanted = cache.wanted
+    whole = revision is not None and _COMMIT.fullmatch(revision)
+    commit = revision if whole else cache.resolved(revision or "main")
     if constants.HF_HUB_OFFLINE or access.local_only:
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "local files are asked for"
     else:
         why = "the Hub cannot be reached"
-    ways = f"run 'hf download {cache.repo}' where there is a network, "
-    if wanted.repo_type == "dataset":
-        ways = f"run 'hf download --repo-type dataset {cache.repo}' where there is a network, "
-    ways += f"or point {wanted.option} at a local folder"
+    options = "--repo-type dataset " if wanted.repo_type == "dataset" else ""
+    options += f"--revision {revision} " if revision else ""
+    ways = (
+        f"run 'hf download {options}{cache.repo}' where there is a network, or point"
+        f" {wanted.option} at a local folder"
+    )
     if commit is None or not cache.folder(commit).is_dir():
         raise UserError(f"{at} is not downloaded and {why}: {ways}")
     lacking = cache.lacks(commit)

@@ -113,7 +113,9 @@ def test_offline(hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch) -
     assert Probe.load(NAME, "main").name == commit
     line = refused("alice/other")
     assert "alice/other is not downloaded and HF_HUB_OFFLINE is set: run 'hf download" in line
-    assert "at revision v9 is not downloaded" in refused(revision="v9")
+    line = refused(revision="v9")
+    assert "at revision v9 is not downloaded" in line
+    assert f"run 'hf download --revision v9 {NAME}'" in line
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     assert Probe.from_pretrained(NAME, local_files_only=True).name == commit
     assert requests(hub) == []
