@@ -95,6 +95,7 @@ def speculate(
             _commit(context, kit, draft, verdict, left, done)
             witness.settle(context)
             left -= len(done.kept) + len(done.written)
+            done.handed_over = verdict.handover is not None
             if verdict.handover is not None and left > 0 and not _stopped(context, kit):
                 yield from _hand_over(context, kit, verdict.handover, left, done, pen, witness)
         left = budget - (len(context) - context.prompt_length)

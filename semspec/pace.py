@@ -110,7 +110,7 @@ class Adaptive:
         # a tree is as long as it is deep: what it costs to be wide is part of what a level costs
         units = len(done.ends) if done.parents is None else max(depths(done.parents), default=0)
         self.idle = 0 if units else self.idle + 1
-        self.writes |= bool(done.written) and not done.handed
+        self.writes |= bool(done.written) and not done.handed_over
         if units:
             judged = min(units, done.units_kept + 1)
             self.accepted = 0.95 * self.accepted + done.units_kept

@@ -271,6 +271,7 @@ class Round:
     written: list[int] = field(default_factory=list)  # by the rule: residual, bonus, correction
     handed: list[int] = field(default_factory=list)  # by the target after a handover
     handed_ends: list[int] = field(default_factory=list)  # ends of units among them
+    handed_over: bool = False  # even where nothing was left to write: salvage may complete a unit
     nested_kept: int = 0  # of the handed tokens, those that a nested drafter proposed
     ahead: bool = False  # the draft was made while the one before it was judged
     parents: list[int] | None = None  # of the drafted tokens, where they are a tree

@@ -18,6 +18,7 @@ def round_of(units: int, kept: int, draft: float, verify: float, write: float = 
         ends=ends,
         units_kept=kept,
         handed=handed,
+        handed_over=bool(write),
         handed_ends=[10] if write else [],
         seconds={"draft": draft, "verify": verify, "write": write},
     )
@@ -75,6 +76,20 @@ def test_a_rule_that_writes_by_itself_hands_nothing_over(
 
     pace.idle = 0
     assert pace.units() == max(range(7), key=rate)
+
+
+def test_a_step_that_salvage_completed_is_no_rule_that_writes_by_itself() -> None:
+    """Rejected and kept whole: the rule wrote it, and what it handed over had nothing left to write."""
+    pace = Adaptive(longest=4, cap=512)
+    for n in range(200):
+        pace.observe(round_of(1, n % 2, 0.005, 0.011, 0.0 if n % 2 else 0.1))
+    best = pace.units()
+    assert best > 0
+    rejected = replace(round_of(1, 0, 0.005, 0.011), written=[0] * 10)
+    pace.observe(replace(rejected, handed_over=True))
+    assert pace.units() == best
+    pace.observe(rejected)  # a rule that writes by itself is one
+    assert pace.units() == 0
 
 
 def test_a_tree_is_as_long_as_it_is_deep() -> None:

@@ -372,7 +372,7 @@ def test_nothing_is_lost_or_said_twice(data: st.DataObject) -> None:
         kept = drafted[: data.draw(st.integers(0, len(drafted)))]
         written, handed = data.draw(st.lists(token, max_size=2)), data.draw(st.lists(token))
         scores = [0.5] * data.draw(st.integers(0, len(ends)))
-        rounds.append(Round(drafted, ends, kept, written, handed, scores))
+        rounds.append(Round(drafted, ends, kept, written, handed, scores=scores))
 
     def text_of(ids: Sequence[int]) -> str:
         return "".join(vocabulary[i] for i in ids)
