@@ -12,7 +12,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,7 @@ class Survey:
     json: Path
     common: tuple[str, ...] = ()  # arguments of all
     baseline: str = "plain"  # what speed and quality are held against
+    rivals: Mapping[str, str] = field(default_factory=dict)  # what some are held against as well
     audit: bool = False  # also measure how far kept tokens moved the next step (semspec.audit)
 
     @property
@@ -156,7 +157,10 @@ class Survey:
         rows = []
         for name in (n for n in self.all if n in by):
             own = [by[name][i] for i in by[name] if i in beside]
-            rows.append({"config": name, **_figures(own, [beside[line["id"]] for line in own])})
+            row = {"config": name, **_figures(own, [beside[line["id"]] for line in own])}
+            if (rival := self.rivals.get(name)) in by:
+                row["over"] = {"config": rival, **_over(by[name], by[rival])}
+            rows.append(row)
         return rows
 
     def show(self, rows: Sequence[Line], title: str, console: Console) -> None:
@@ -221,6 +225,15 @@ def _divergence(own: Sequence[Line]) -> Line:
         "js_p99": quantile(js + [0.0] * (kept - len(js)), 0.99),
         "coverage": ratio(sum(covered), len(js)) if covered else None,
         "coverage_interval": wilson(sum(covered), len(js)) if covered else None,
+    }
+
+
+def _over(own: Mapping[str, Line], rival: Mapping[str, Line]) -> Line:
+    both = [i for i in own if i in rival]
+    figures = _figures([own[i] for i in both], [rival[i] for i in both])
+    return {
+        name: figures[name]
+        for name in ("problems", "gain", "gain_interval", "speedup", "speedup_interval")
     }
 
 
