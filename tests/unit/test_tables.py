@@ -140,6 +140,11 @@ def test_check_tells_what_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(tables.check("now")) == 2
 
 
+def test_the_page_and_the_readme_say_what_was_measured() -> None:
+    """The committed files, beside the committed figures."""
+    assert tables.check(json.loads(tables.RESULTS.read_text())["digest"]) == []
+
+
 def test_all_groups_are_as_far_when_time_is_over(
     group: tables.Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
