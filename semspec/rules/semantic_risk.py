@@ -30,6 +30,7 @@ class SemanticRisk(Probed):
     calibration: str | None = None  # a folder or Hub repository; None: the probe's own steps
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
+    held: ClassVar[bool] = False  # the threshold is the probe's own, whatever it reads
 
     def __post_init__(self) -> None:
         for name in ("risk", "least", "confidence"):
