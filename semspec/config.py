@@ -16,7 +16,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from semspec import registry
 from semspec.errors import UserError
-from semspec.models import ModelConfig, beside_package
+from semspec.models import ModelConfig, beside_package, known_as
 from semspec.types import Sampling, What
 
 GROUPS = {
@@ -406,6 +406,12 @@ def _told(reads: Iterable[What]) -> str:
 def plugin_names(config: RunConfig) -> dict[str, str]:
     """What was chosen in each group: options alone do not tell one rule without any from another."""
     return {group: _name(group, getattr(config, group)) for group in GROUPS}
+
+
+def drawn_by(config: RunConfig, group: str) -> str:
+    """Who draws what is drafted: a small model, or a drafter that has none."""
+    drafter = getattr(config, group)
+    return known_as(drafter.model) if "draft" in drafter.uses else _name(group, drafter)
 
 
 def _name(group: str, plugin: object) -> str:

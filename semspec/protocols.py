@@ -154,6 +154,13 @@ class Rule(Protocol):
         """Loads what it was trained with, and refuses what does not belong to these models."""
         ...
 
+    def hold(self, sampling: Sampling, drafts: str) -> None:
+        """Refuses a run that the rule's guarantee, if it gives one, was not measured for.
+
+        ``drafts`` is the model that draws the drafts, or else the drafter's name; asked once prepared.
+        """
+        ...
+
     def places(
         self, models: Mapping[Role, ModelFacts], split: str
     ) -> Mapping[Role, tuple[str, str | None]]:

@@ -14,7 +14,7 @@ from typing import Self
 
 from semspec import registry
 from semspec.bridge import BridgedEngine, bridged, build_bridge
-from semspec.config import RunConfig
+from semspec.config import RunConfig, drawn_by
 from semspec.driver import Driver
 from semspec.errors import UserError
 from semspec.loop import Extras, Pen, decode_plainly, speculate
@@ -66,10 +66,13 @@ class Solver:
         facts = KnownModels(known)
         self.drafter, self.nested = self.drafter.bind(facts), self.nested.bind(facts)
         self.rule = self.rule.prepare(facts, config.split, config.temperature)
+        if not self.drafter.plain:
+            self.rule.hold(config.sampling, drawn_by(config, "draft"))
         places = config.accept.places(facts, config.split)
         self.probes = {r: (f"{p}@{rev}" if rev else p,) for r, (p, rev) in places.items()}
         if not self.nested.plain:
             self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
+            self.nested_rule.hold(config.sampling, drawn_by(config, "nested"))
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
         try:
