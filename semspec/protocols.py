@@ -161,6 +161,10 @@ class Rule(Protocol):
         """
         ...
 
+    def asked(self) -> Mapping[str, float]:
+        """What of accepted steps may be wrong at most, where that was asked: see ``truth``."""
+        ...
+
     def places(
         self, models: Mapping[Role, ModelFacts], split: str
     ) -> Mapping[Role, tuple[str, str | None]]:
@@ -229,6 +233,8 @@ class Grade:
     correct: bool | None  # None: not graded
     answer: str | None  # what was found in the text
     details: Mapping[str, Any]  # e.g. step-level truth; JSON only
+    # (start, end) of each step in the text and whether it is true, where the benchmark can tell
+    steps: Sequence[tuple[int, int, bool]] = ()
 
 
 class Benchmark(Protocol):

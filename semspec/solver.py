@@ -229,10 +229,14 @@ class Solver:
             )
         return min(budget, limit - prompt)
 
+    def said(self, tokens: Sequence[int]) -> str:
+        """Tokens of the target as text, without ends of text."""
+        stop_ids = self.engines["target"].stop_ids
+        return self.text.decode([t for t in tokens if t not in stop_ids])
+
     def _turn(self, prompt: str, tokens: Sequence[int]) -> str:
         """The turn as text; templates of reasoning models open the thinking in the prompt."""
-        stop_ids = self.engines["target"].stop_ids
-        text = self.text.decode([t for t in tokens if t not in stop_ids])
+        text = self.said(tokens)
         opened = prompt.rstrip().endswith(OPEN)
         return prompt[prompt.rindex(OPEN) :] + text if opened else text
 

@@ -33,6 +33,10 @@ class RuleBase:
     def hold(self, sampling: Sampling, drafts: str) -> None:
         """Refuses a run that the rule's guarantee, if it gives one, was not measured for."""
 
+    def asked(self) -> Mapping[str, float]:
+        """What of accepted steps may be wrong at most, where that was asked: see ``truth``."""
+        return {}
+
     def places(
         self, models: Mapping[Role, ModelFacts], split: str
     ) -> Mapping[Role, tuple[str, str | None]]:

@@ -17,6 +17,7 @@ from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._probed import Probed
 from semspec.rules.semantic_plus import ScoreSession
+from semspec.truth import ASKED, LEAST
 from semspec.types import Role, Sampling, What
 
 
@@ -42,6 +43,9 @@ class SemanticRisk(Probed):
 
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         return {"target": (self.target_probe, "plus")}
+
+    def asked(self) -> Mapping[str, float]:
+        return {ASKED: self.risk, LEAST: self.least}
 
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
