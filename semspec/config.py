@@ -311,6 +311,8 @@ def check(config: RunConfig) -> None:
             " target's pass over it: leave salvage=true out, or choose another rule"
         )
     _check_trees(config)
+    _check_prune(config, "draft", "accept")
+    _check_prune(config, "nested", "nested_accept")
     _check_rows("draft", config.draft, "accept", config.accept)
     _check_rows("nested", config.nested, "nested_accept", config.nested_accept)
     if config.ahead and not config.draft.ahead:
@@ -380,6 +382,29 @@ def _check_trees(config: RunConfig) -> None:
         raise UserError(
             f"nested={_name('nested', config.nested)} drafts trees of tokens, and nested_accept="
             f"{_name('nested_accept', config.nested_accept)} judges chains alone: use nested_accept=lossless"
+        )
+
+
+def _check_prune(config: RunConfig, group: str, of: str) -> None:
+    """Of trees alone, by the rows that their nodes were chosen from."""
+    drafter, rule = getattr(config, group), getattr(config, of)
+    if getattr(rule, "prune", "none") == "none" or drafter.plain:
+        return
+    told = f"{of}.prune={rule.prune}"
+    if not drafter.rows:
+        raise UserError(
+            f"{told} goes by the drafter's probabilities, and {group}={_name(group, drafter)} has none:"
+            f" use {of}.prune=none, or {group}=lm with {group}.tree=dynamic"
+        )
+    if drafter.levels and config.sampling.greedy:
+        raise UserError(
+            f"{told} goes by the drafter's probabilities, and at temperature=0 a draft has none:"
+            f" use {of}.prune=none, or a higher temperature"
+        )
+    if drafter.levels and drafter.drawn(config.sampling):
+        raise UserError(
+            f"{told} chooses among siblings, and of siblings that were drawn that changes what they"
+            f" are a sample of: use {group}.tree=dynamic or {group}.tree=static, or {of}.prune=none"
         )
 
 
