@@ -97,7 +97,7 @@ HELP = {
     "nested_length": "tokens drafted at a time there",
     "ahead": "draft the next steps while these are judged",
     "adaptive": "choose length and cap of drafts by measured goodput, up to draft_length and step_cap",
-    "answer_by": "either; target: what follows the thinking is never drafted",
+    "answer_by": "either; target: no draft for what follows the thinking (nested= may still help the target write it)",
     "max_repeats": "a drafted step that was written this often before is rejected (0: never)",
     "engine": "what runs the models",
     "benchmark": "the problems",
