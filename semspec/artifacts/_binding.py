@@ -126,6 +126,13 @@ class Measured:
             found.append(f"on drafts of {self.draft}, not of {drafts}")
         return found
 
+    def options(self, sampling: Sampling, drafts: str) -> str:
+        """What to calibrate for such a run with; '' where no model drafts, which that needs."""
+        if "/" not in drafts:
+            return ""
+        by = f"draft=lm draft.model.path={drafts}"
+        return f"top_k={sampling.top_k} top_p={sampling.top_p:g} {by}"
+
 
 def _short(text: str | None) -> str:
     return "none" if not text else text if len(text) < 16 else f"{text[:12]}..."

@@ -69,11 +69,12 @@ class PreparedCertified(ArcCertified):
     def hold(self, sampling: Sampling, drafts: str) -> None:
         unlike = self.measured.unlike(sampling, drafts)
         if unlike and not self.allow_mismatch:
+            options = self.measured.options(sampling, drafts)
+            way = f", calibrate for this run (python -m semspec.calibrate {options} ...)"
             raise UserError(
                 f"what accept=arc_certified guarantees was measured {' and '.join(unlike)}: run it as"
-                " it was measured, calibrate for this run (python -m semspec.calibrate, with its"
-                " top_k=, top_p= and draft=), or set accept.allow_mismatch=true to go on without the"
-                " guarantee"
+                f" it was measured{way if options else ''}, or set accept.allow_mismatch=true to go on"
+                " without the guarantee"
             )
 
     def open(self, kit: Kit) -> ArcSession:

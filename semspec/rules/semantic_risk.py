@@ -115,11 +115,13 @@ class PreparedRisk(SemanticRisk):
     def hold(self, sampling: Sampling, drafts: str) -> None:
         unlike = self.measured.unlike(sampling, drafts)
         if unlike and not self.allow_mismatch:
-            options = "top_k= top_p= draft="
+            options = self.measured.options(sampling, drafts)
+            given = f"temperature={sampling.temperature:g} {options}"
+            way = f", calibrate for this run ({_command(self.place, given)})" if options else ""
             raise UserError(
                 f"what accept=semantic_risk guarantees was measured {' and '.join(unlike)}: run it as"
-                f" it was measured, calibrate for this run ({_command(self.place, options)}), or set"
-                " accept.allow_mismatch=true to go on without the guarantee"
+                f" it was measured{way}, or set accept.allow_mismatch=true to go on without the"
+                " guarantee"
             )
 
     def on(self, offers: Mapping[Role, Collection[What]]) -> PreparedRisk:

@@ -140,6 +140,18 @@ def test_a_guarantee_is_one_for_runs_that_draw_as_it_was_measured(
     rule.hold(config.sampling, drawn_by(config, "draft"))
 
 
+def test_the_way_to_another_sampling_is_a_command() -> None:
+    config, rule = told(*RISK, "top_p=0.5")
+    options = "top_k=0 top_p=0.5 draft=lm draft.model.path=embedded/tiny-draft"
+    command = f"probe=embedded/probe-tiny-target-plus temperature=0.6 {options} apart=FOLDER"
+    with pytest.raises(UserError, match=command):
+        rule.hold(config.sampling, "embedded/tiny-draft")
+    given = calibrate_risk.drawn(build(["temperature=0.6", *options.split()]))
+    assert given == {"temperature": 0.6, "top_k": 0, "top_p": 0.5, "draft": "embedded/tiny-draft"}
+    with pytest.raises(UserError, match="run it as it was measured, or set"):  # who has no model
+        rule.hold(config.sampling, "prompt_lookup")
+
+
 def test_a_run_asks_whether_the_guarantee_holds() -> None:
     with pytest.raises(UserError, match=r"semantic_risk guarantees was measured at top_p=1"):
         Solver(configuration(*RISK, "top_p=0.5"))
