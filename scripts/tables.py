@@ -67,7 +67,12 @@ COMBINED = {  # what is worth a row although it is no rule of its own
         "logprob, salvage, nested": ("accept=logprob", "salvage=true", "nested=lm"),
     }
 }
-OPTIONS = {"random": ("accept.rate=0.96",)}  # as much as semantic accepts
+OPTIONS = {
+    "random": ("accept.rate=0.96",),  # as much as semantic accepts
+    "semantic_risk": (
+        "accept.allow_mismatch=true",
+    ),  # guaranteed for the small model's drafts alone
+}
 
 # what of the package can change no figure here
 SHOWS_ONLY = """artifacts/__main__ branches command compare comparison experiments help launchers publish pull report reproduce

@@ -25,7 +25,7 @@ from semspec.calibration.next_step import Measure
 from semspec.calibration.pairs import Spots, as_columns, measure_chains
 from semspec.command import run_command
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models import ModelFacts, known_as
 from semspec.probes.begun import at_work, begin
 from semspec.probes.contexts import Pair, make_chains, provenance_of
 from semspec.probes.make import probe_facts
@@ -206,7 +206,7 @@ def _config(
         "prompts": list(prompts),
         "data": provenance_of(config)
         | {"seed": config.seed, "top_k": config.top_k, "top_p": config.top_p}
-        | {"draft": None if config.draft.plain else config.draft.model.path}
+        | {"draft": None if config.draft.plain else known_as(config.draft.model)}
         | {name: getattr(options.spots, name) for name in ("positions", "levels")},
         "training": asdict(options.quantiles)
         | {"fit": options.fit, "top": options.measure.top, "smoothing": options.measure.smoothing},

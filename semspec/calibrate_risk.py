@@ -26,11 +26,12 @@ from semspec.calibration.risk import certify
 from semspec.command import flag, run_command
 from semspec.errors import UserError
 from semspec.metrics import wilson
-from semspec.models import EMBEDDED
+from semspec.models import EMBEDDED, known_as
 from semspec.probes.begun import at_work
 from semspec.probes.dataset import Rows
 from semspec.probes.make import labelled_rows, sampled
 from semspec.probes.progress import Steps
+from semspec.probes.settings import ProbeConfig
 from semspec.terminal import open_console
 from semspec.train_probe import build
 
@@ -56,6 +57,7 @@ class Judged:
     scores: list[float]
     semantic: list[float]
     groups: list[int]
+    how: dict[str, Any]  # they were drawn
 
 
 def drafted_steps(probe: Probe, arguments: Sequence[str], steps: Steps) -> Judged:
@@ -91,10 +93,20 @@ def drafted_steps(probe: Probe, arguments: Sequence[str], steps: Steps) -> Judge
     with at_work(folder):
         chains, facts = sampled(config, folder, steps)
         probe.check(facts, split=config.split, temperature=config.temperature, role="target")
-        return _judged(probe, labelled_rows(config, folder, chains, facts, steps))
+        return _judged(probe, labelled_rows(config, folder, chains, facts, steps), drawn(config))
 
 
-def _judged(probe: Probe, rows: Rows) -> Judged:
+def drawn(config: ProbeConfig) -> dict[str, Any]:
+    """How the steps are drawn: a guarantee is one for steps that are drawn alike."""
+    return {
+        "temperature": config.temperature,
+        "top_k": config.top_k,
+        "top_p": config.top_p,
+        "draft": None if config.draft.plain else known_as(config.draft.model),
+    }
+
+
+def _judged(probe: Probe, rows: Rows, how: dict[str, Any]) -> Judged:
     """Of all rows the drafted steps, scored; their states are read from the folder."""
     chosen = [i for i in range(len(rows)) if not rows.own[i]]
     if not chosen:
@@ -107,6 +119,7 @@ def _judged(probe: Probe, rows: Rows) -> Judged:
         scores[chosen].tolist(),
         rows.target[chosen].tolist(),
         [numbers[rows.chains[i]] for i in chosen],
+        how,
     )
 
 
@@ -203,14 +216,15 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
         "groups": torch.tensor(fresh.groups),
     }
     if own["apart"]:
-        RiskCalibration.of(probe, columns, _thresholds(fresh, least)).save(Path(own["apart"]))
+        made = RiskCalibration.of(probe, columns, _thresholds(fresh, least), fresh.how)
+        made.save(Path(own["apart"]))
         open_console().print(f"{len(fresh.scores)} steps: {own['apart']}")
         return None
     probe.tensors |= {f"calibration.{name}": column for name, column in columns.items()}
     probe.config["calibration"] = {
         "steps": len(fresh.scores),
         "problems": len(set(fresh.groups)),
-        "temperature": probe.config["temperature"]["sampled"],
+        **fresh.how,
         "below": {str(least): sum(x < least for x in fresh.semantic)},
     }
     out = Path(own["out"] or base.find(own["probe"]))

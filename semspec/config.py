@@ -16,7 +16,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from semspec import registry
 from semspec.errors import UserError
-from semspec.models import ModelConfig, beside_package
+from semspec.models import ModelConfig, beside_package, known_as
 from semspec.types import Sampling, What
 
 GROUPS = {
@@ -97,7 +97,7 @@ HELP = {
     "nested_length": "tokens drafted at a time there",
     "ahead": "draft the next steps while these are judged",
     "adaptive": "choose length and cap of drafts by measured goodput, up to draft_length and step_cap",
-    "answer_by": "either; target: what follows the thinking is never drafted",
+    "answer_by": "either; target: no draft for what follows the thinking (nested= may still help the target write it)",
     "max_repeats": "a drafted step that was written this often before is rejected (0: never)",
     "engine": "what runs the models",
     "benchmark": "the problems",
@@ -311,6 +311,8 @@ def check(config: RunConfig) -> None:
             " target's pass over it: leave salvage=true out, or choose another rule"
         )
     _check_trees(config)
+    _check_prune(config, "draft", "accept")
+    _check_prune(config, "nested", "nested_accept")
     _check_rows("draft", config.draft, "accept", config.accept)
     _check_rows("nested", config.nested, "nested_accept", config.nested_accept)
     if config.ahead and not config.draft.ahead:
@@ -383,6 +385,29 @@ def _check_trees(config: RunConfig) -> None:
         )
 
 
+def _check_prune(config: RunConfig, group: str, of: str) -> None:
+    """Of trees alone, by the rows that their nodes were chosen from."""
+    drafter, rule = getattr(config, group), getattr(config, of)
+    if getattr(rule, "prune", "none") == "none" or drafter.plain:
+        return
+    told = f"{of}.prune={rule.prune}"
+    if not drafter.rows:
+        raise UserError(
+            f"{told} goes by the drafter's probabilities, and {group}={_name(group, drafter)} has none:"
+            f" use {of}.prune=none, or {group}=lm with {group}.tree=dynamic"
+        )
+    if drafter.levels and config.sampling.greedy:
+        raise UserError(
+            f"{told} goes by the drafter's probabilities, and at temperature=0 a draft has none:"
+            f" use {of}.prune=none, or a higher temperature"
+        )
+    if drafter.levels and drafter.drawn(config.sampling):
+        raise UserError(
+            f"{told} chooses among siblings, and of siblings that were drawn that changes what they"
+            f" are a sample of: use {group}.tree=dynamic or {group}.tree=static, or {of}.prune=none"
+        )
+
+
 def _check_rows(group: str, drafter: Any, of: str, rule: Any) -> None:
     if rule.compares and not drafter.rows and not drafter.plain:
         raise UserError(
@@ -406,6 +431,12 @@ def _told(reads: Iterable[What]) -> str:
 def plugin_names(config: RunConfig) -> dict[str, str]:
     """What was chosen in each group: options alone do not tell one rule without any from another."""
     return {group: _name(group, getattr(config, group)) for group in GROUPS}
+
+
+def drawn_by(config: RunConfig, group: str) -> str:
+    """Who draws what is drafted: a small model, or a drafter that has none."""
+    drafter = getattr(config, group)
+    return known_as(drafter.model) if "draft" in drafter.uses else _name(group, drafter)
 
 
 def _name(group: str, plugin: object) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semspec import reuse
+from semspec.truth import ACCEPTED, ASKED, LEAST, WRONG
 
 Interval = tuple[float, float]
 
@@ -223,6 +224,10 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
       that became longer or shorter. ``speedup_median``: median of the problems' own ratios.
     - ``only_plain_correct``, ``only_speculative_correct``: problems that changed sides, and
       ``pass_at_1_p``: how often chance alone changes so many so one-sidedly (``mcnemar``).
+
+    ``risk``, where a rule was asked for one and the benchmark knows the truth of steps: what was
+    ``asked`` (of steps that the target says with a probability below ``least``), and beside it the
+    share of ``accepted`` drafted steps that are ``wrong``, with Wilson's 95 % interval.
     """
     own, plain, paired = _Tally(), _Tally(), _Tally()
     pairs: list[tuple[float, float]] = []
@@ -250,5 +255,21 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
         "only_speculative_correct": won if pairs else None,
         "pass_at_1_p": mcnemar(lost, won) if graded else None,
         "plain": plain.figures() if pairs else None,
+        "risk": _risk(result["details"]),
     }
     return result
+
+
+def _risk(details: Mapping[str, float]) -> dict[str, Any] | None:
+    """Asked and measured risk; None where nothing was asked, or the truth of steps is not known."""
+    if ASKED not in details:
+        return None
+    accepted, wrong = int(details[ACCEPTED]), int(details[WRONG])
+    return {
+        "asked": details[ASKED],
+        "least": details[LEAST],
+        "accepted": accepted,
+        "wrong": wrong,
+        "measured": ratio(wrong, accepted),
+        "measured_interval": wilson(wrong, accepted),
+    }

@@ -84,6 +84,16 @@ class KnownModels(Mapping[Role, ModelFacts]):
         return len(self._models)
 
 
+def known_as(model: ModelConfig) -> str:
+    """embedded/..., owner/name, or a folder's name: the same however the folder is written."""
+    local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
+    if not local:
+        return model.path
+    folder = Path(model.location).expanduser().resolve()
+    shipped = folder.parent == beside_package("hub_artifacts").resolve()
+    return f"{EMBEDDED}{folder.name}" if shipped else folder.name
+
+
 def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
     """The facts of a model; a folder's weights are looked at, not loaded, and the Hub's not fetched."""
     folder = model.fetch(weights=False)
@@ -95,10 +105,8 @@ def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
     local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
     if not local:  # a snapshot's folder has the commit's name
         return ModelFacts(model.path, folder.name, "", layers, width, tokenizer)
-    folder = folder.resolve()
-    shipped = folder.parent == beside_package("hub_artifacts").resolve()  # however it was named
-    name = f"{EMBEDDED}{folder.name}" if shipped else folder.name
-    return ModelFacts(name, None, weights_fingerprint(folder), layers, width, tokenizer)
+    weights = weights_fingerprint(folder.resolve())
+    return ModelFacts(known_as(model), None, weights, layers, width, tokenizer)
 
 
 def weights_fingerprint(folder: Path) -> str:

@@ -154,6 +154,17 @@ class Rule(Protocol):
         """Loads what it was trained with, and refuses what does not belong to these models."""
         ...
 
+    def hold(self, sampling: Sampling, drafts: str) -> None:
+        """Refuses a run that the rule's guarantee, if it gives one, was not measured for.
+
+        ``drafts`` is the model that draws the drafts, or else the drafter's name; asked once prepared.
+        """
+        ...
+
+    def asked(self) -> Mapping[str, float]:
+        """What of accepted steps may be wrong at most, where that was asked: see ``truth``."""
+        ...
+
     def places(
         self, models: Mapping[Role, ModelFacts], split: str
     ) -> Mapping[Role, tuple[str, str | None]]:
@@ -222,6 +233,8 @@ class Grade:
     correct: bool | None  # None: not graded
     answer: str | None  # what was found in the text
     details: Mapping[str, Any]  # e.g. step-level truth; JSON only
+    # (start, end) of each step in the text and whether it is true, where the benchmark can tell
+    steps: Sequence[tuple[int, int, bool]] = ()
 
 
 class Benchmark(Protocol):

@@ -78,6 +78,17 @@ _PROVENANCE = _object(
         ),
     }
 )
+_RISK = _object(
+    {
+        "asked": _SHARE,
+        "least": _SHARE,
+        "accepted": _COUNT,
+        "wrong": _COUNT,
+        "measured": _SHARE,
+        "measured_interval": _interval({"type": "number", "minimum": 0, "maximum": 1}),
+    },
+    nullable=True,
+)
 SCHEMA: Schema = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "semspec result",
@@ -93,6 +104,7 @@ SCHEMA: Schema = {
             "only_speculative_correct": {"type": ["integer", "null"], "minimum": 0},
             "pass_at_1_p": _SHARE,
             "plain": _object(_MODE, nullable=True),
+            "risk": _RISK,
             "provenance": _PROVENANCE,
             "concurrency": {"type": "integer", "minimum": 1},
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from semspec.report.page import REPORT
 from semspec.report.write import write_run
 from semspec.solver import Solution, Solver
 from semspec.transcript import pieces
+from semspec.truth import accepted_steps
 
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
@@ -115,7 +117,7 @@ def _solve_group(
             if done.problem.id in run.done:
                 continue
             run.append_rounds(done.problem.id, mode, done.outcome.rounds)
-            solved[done.problem.id, mode] = _solve(config, done, share)
+            solved[done.problem.id, mode] = _solve(solver, done, share)
     for problem in group:
         if problem.id in run.done:
             continue
@@ -150,7 +152,7 @@ def _solve_freely(
         for done in solver.solve(todo, mode):
             problem = done.problem
             run.append_rounds(problem.id, mode, done.outcome.rounds)
-            solved[problem.id] = _solve(config, done, done.share)
+            solved[problem.id] = _solve(solver, done, done.share)
             if mode == modes[-1]:
                 yield problem_line(
                     problem.id,
@@ -166,8 +168,13 @@ def _modes(config: RunConfig, number: int) -> list[Mode]:
     return modes[::-1] if number % 2 else modes
 
 
-def _solve(config: RunConfig, done: Solution, wall: float | None) -> Solve:
+def _solve(solver: Solver, done: Solution, wall: float | None) -> Solve:
+    config = solver.config
     grade = config.benchmark.grade(done.problem, done.text)
+    asked = config.accept.asked() if done.mode == "speculative" else {}
+    found = asked and accepted_steps(done.outcome, done.text, grade, solver.said)
+    if found:
+        grade = replace(grade, details={**grade.details, **asked, **found})
     return Solve.from_outcome(done.outcome, done.text, grade, wall)
 
 

@@ -14,7 +14,7 @@ from typing import Self
 
 from semspec import registry
 from semspec.bridge import BridgedEngine, bridged, build_bridge
-from semspec.config import RunConfig
+from semspec.config import RunConfig, drawn_by
 from semspec.driver import Driver
 from semspec.errors import UserError
 from semspec.loop import Extras, Pen, decode_plainly, speculate
@@ -66,10 +66,13 @@ class Solver:
         facts = KnownModels(known)
         self.drafter, self.nested = self.drafter.bind(facts), self.nested.bind(facts)
         self.rule = self.rule.prepare(facts, config.split, config.temperature)
+        if not self.drafter.plain:
+            self.rule.hold(config.sampling, drawn_by(config, "draft"))
         places = config.accept.places(facts, config.split)
         self.probes = {r: (f"{p}@{rev}" if rev else p,) for r, (p, rev) in places.items()}
         if not self.nested.plain:
             self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
+            self.nested_rule.hold(config.sampling, drawn_by(config, "nested"))
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
         try:
@@ -226,10 +229,14 @@ class Solver:
             )
         return min(budget, limit - prompt)
 
+    def said(self, tokens: Sequence[int]) -> str:
+        """Tokens of the target as text, without ends of text."""
+        stop_ids = self.engines["target"].stop_ids
+        return self.text.decode([t for t in tokens if t not in stop_ids])
+
     def _turn(self, prompt: str, tokens: Sequence[int]) -> str:
         """The turn as text; templates of reasoning models open the thinking in the prompt."""
-        stop_ids = self.engines["target"].stop_ids
-        text = self.text.decode([t for t in tokens if t not in stop_ids])
+        text = self.said(tokens)
         opened = prompt.rstrip().endswith(OPEN)
         return prompt[prompt.rindex(OPEN) :] + text if opened else text
 

@@ -241,6 +241,10 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     row("time: verifying", share("time", "verify"))
     row("time: target writing", share("time", "write"))
     row("time: overhead", share("time", "overhead"))
+    if risk := result.get("risk"):
+        measured = f"{number(risk['measured'], 3)} {interval(risk['measured_interval'], 3)}".strip()
+        rows.append(("risk asked", *([DASH] if plain else []), f"{risk['asked']:g}"))
+        rows.append(("risk measured [95 %]", *([DASH] if plain else []), measured))
     if "rating" in result["details"]:
         row("judge's rating", lambda f: number(f["details"].get("rating")))
     for name in result["details"]:
@@ -303,6 +307,13 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         counts = ", ".join(f"{count} {mode}" for mode, count in cut)
         told.append(
             f"cut off at the token budget: {counts}; a higher max_new_tokens may raise pass@1"
+        )
+    if risk := result.get("risk"):
+        told.append(
+            "risk asked: at most this share of the accepted steps is what the target would say with a"
+            f" probability below {risk['least']:g}; measured: of {risk['accepted']} accepted drafted"
+            f" steps {risk['wrong']} are wrong by the benchmark's own truth, also where they only go"
+            " on from a wrong step"
         )
     if result["acceptance_rate"] is None:
         told.append("nothing was drafted")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from semspec.models import ModelFacts
+from semspec.types import Sampling
 
 LARGEST = 1 << 24  # layers, widths and the like; no size of a model is larger
 SIZE = {"type": "integer", "minimum": 0, "maximum": LARGEST}
@@ -97,6 +99,39 @@ def differences(
     if role is not None and "role" in config and role != config["role"]:
         unlike.append(f"it is a {config['role']}'s probe, not a {role}'s")
     return impossible, unlike
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How the drafts came about that a guarantee was measured on; None: nobody wrote it down."""
+
+    top_k: int | None = None
+    top_p: float | None = None
+    draft: str | None = None  # the small model that drew them
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """Of what a calibration tells about its data."""
+        return cls(told.get("top_k"), told.get("top_p"), told.get("draft"))
+
+    def unlike(self, sampling: Sampling, drafts: str) -> list[str]:
+        """What a run, whose drafts come from ``drafts``, does otherwise."""
+        own = {"top_k": sampling.top_k, "top_p": sampling.top_p} if not sampling.greedy else {}
+        found = [
+            f"at {name}={made:g}, not {now:g}"
+            for name, now in own.items()
+            if (made := getattr(self, name)) is not None and made != now
+        ]
+        if self.draft is not None and drafts != self.draft:
+            found.append(f"on drafts of {self.draft}, not of {drafts}")
+        return found
+
+    def options(self, sampling: Sampling, drafts: str) -> str:
+        """What to calibrate for such a run with; '' where no model drafts, which that needs."""
+        if "/" not in drafts:
+            return ""
+        by = f"draft=lm draft.model.path={drafts}"
+        return f"top_k={sampling.top_k} top_p={sampling.top_p:g} {by}"
 
 
 def _short(text: str | None) -> str:

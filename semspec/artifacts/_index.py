@@ -50,14 +50,18 @@ def find(
     return None
 
 
+def features_of(probe: Probe) -> str:
+    """Which of ``FEATURES`` a probe reads."""
+    told = probe.features
+    if told.pooling != ("mean",) or told.logprobs:
+        return "plus"
+    return "last_layer" if told.layers == (probe.layers,) else "paper"
+
+
 def line(probe: Probe, repo: str, commit: str) -> str:
     """The entry of a published probe."""
     config = probe.config
-    told = config["features"]
-    if list(told["pooling"]) == ["mean"] and not told["logprobs"]:
-        features = "last_layer" if list(told["layers"]) == [config["model"]["layers"]] else "paper"
-    else:
-        features = "plus"
+    features = features_of(probe)
     split = "" if config["split"] == SPLIT else f" split: {config['split']},"
     return (
         f"- {{model: {config['model']['id']}, role: {config['role']}, features: {features},{split}"

@@ -139,6 +139,12 @@ class ArcCalibration(base.Artifact):
         gaps = [abs(setting.temperature - temperature) for setting in self.settings]
         nearest = gaps.index(min(gaps))
         if gaps[nearest] > 1e-6 and not allow_mismatch:
+            if not temperature:  # ``calibrate`` refuses it, too
+                raise UserError(
+                    f"{self.name} cannot be asked at temperature 0: one token is possible, and no other"
+                    " may be tolerated in its place: use accept=greedy or accept=lossless, or a higher"
+                    " temperature"
+                )
             known = ", ".join(f"{setting.temperature:g}" for setting in self.settings)
             raise UserError(
                 f"{self.name} was calibrated at temperature {known}, not at {temperature:g}:"

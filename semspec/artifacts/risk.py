@@ -53,18 +53,28 @@ class RiskCalibration(base.Artifact):
     tags: ClassVar[tuple[str, ...]] = ("semantic-probability", "risk-control")
 
     @classmethod
-    def of(cls, probe: Probe, columns: Mapping[str, Tensor], metrics: Mapping[str, Any]) -> Self:
-        """The calibration of a probe, bound to what the probe is bound to."""
+    def of(
+        cls,
+        probe: Probe,
+        columns: Mapping[str, Tensor],
+        metrics: Mapping[str, Any],
+        how: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The calibration of a probe, bound to what the probe is bound to.
+
+        ``how`` the steps were drawn: temperature, top_k, top_p, and the draft that wrote them.
+        """
+        data = {"steps": len(columns["scores"]), "problems": len(set(columns["groups"].tolist()))}
+        drawn = dict(how or {})
+        temperature = drawn.pop("temperature", probe.config["temperature"]["sampled"])
         config = {
             "kind": cls.kind,
             "version": cls.version,
             "model": dict(probe.config["model"]),
             "split": probe.config["split"],
-            "temperature": dict.fromkeys(
-                ("sampled", "lowest", "highest"), probe.config["temperature"]["sampled"]
-            ),
+            "temperature": dict.fromkeys(("sampled", "lowest", "highest"), temperature),
             "probe": {"name": probe.name, "digest": probe.digest},
-            "data": {"steps": len(columns["scores"]), "problems": len(set(columns["groups"].tolist()))},
+            "data": data | drawn,
             "metrics": dict(metrics),
         }  # fmt: skip
         return cls(config, dict(columns))

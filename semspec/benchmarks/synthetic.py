@@ -47,19 +47,21 @@ class Synthetic:
         assert posed is not None, problem.question
         found = last_boxed(after_thinking(text))
         before: list[world.Meaning] = []
-        true = 0
         steps = world.split_steps(text)
+        at = len(text) - sum(map(len, steps))  # behind the tag that opens the thinking
+        judged: list[tuple[int, int, bool]] = []
         for step in steps:
             said = world.meaning(posed, step)
-            true += world.is_next(posed, before, said)
+            judged.append((at, at + len(step), world.is_next(posed, before, said)))
             before.append(said or ("unreadable",))
+            at += len(step)
         details = {
             "steps": len(steps),
-            "steps_true": true,
+            "steps_true": sum(true for _, _, true in judged),
             "steps_unreadable": sum(said == ("unreadable",) for said in before),
         }
         right = found == problem.answer
         if isinstance(posed, world.ReuseProblem):  # the lines are what was asked for
             lines = tuple(said[1] for said in before if said[0] == "line")
             right = right and lines == posed.lines
-        return Grade(right, found, details)
+        return Grade(right, found, details, judged)

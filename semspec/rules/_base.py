@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal
 
 from semspec.models import ModelConfig, ModelFacts
-from semspec.types import Read, Role, What
+from semspec.types import Read, Role, Sampling, What
 
 
 class RuleBase:
@@ -29,6 +29,13 @@ class RuleBase:
     def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Any:
         """Loads what it was trained with and refuses what does not belong to these models."""
         return self
+
+    def hold(self, sampling: Sampling, drafts: str) -> None:
+        """Refuses a run that the rule's guarantee, if it gives one, was not measured for."""
+
+    def asked(self) -> Mapping[str, float]:
+        """What of accepted steps may be wrong at most, where that was asked: see ``truth``."""
+        return {}
 
     def places(
         self, models: Mapping[Role, ModelFacts], split: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from semspec.artifacts import _index
 from semspec.artifacts.probe import Probe
@@ -23,6 +23,9 @@ class Probed(RuleBase):
     target_probe: str | None = None  # a folder or a Hub repository[@revision]; None: by the index
     allow_mismatch: bool = False  # use a probe that was trained for something else
 
+    # whether a probe must read the features asked for: what is recorded is what was asked
+    held: ClassVar[bool] = True
+
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         """By role, the probe that was named, if any, and the features that it reads."""
         raise NotImplementedError
@@ -36,6 +39,10 @@ class Probed(RuleBase):
             for role, (given, features) in self.probes().items()
             if role in models
         }
+
+    def asking(self, role: Role, features: str) -> str | None:
+        """The option that asks for these features of that role's probe, where there is one."""
+        return None
 
     def options(self) -> dict[str, Any]:
         """Its own options, for the prepared rule."""
@@ -60,6 +67,14 @@ class Probed(RuleBase):
             role=role,
             allow_mismatch=self.allow_mismatch,
         )
+        own = _index.features_of(probe)
+        if own != features and self.held and not self.allow_mismatch:
+            way = self.asking(role, own)
+            raise UserError(
+                f"{role} probe {probe.name} reads the features '{own}', and the rule is asked for"
+                f" '{features}': {f'give {way}, ' if way else ''}train one with"
+                f" {_training(role, features, split)}, or set accept.allow_mismatch=true"
+            )
         return probe
 
     def open(self, kit: Kit) -> StepSession:
@@ -70,9 +85,19 @@ def _indexed(model: ModelFacts, role: Role, features: str, split: str) -> tuple[
     found = _index.find(model.name, role, features, split)
     if found is not None:
         return found
-    also = " features=plus" if features == "plus" else ""
+    if split == "token":  # no such probe can be trained
+        raise UserError(
+            "a token has no meaning that a probe could score: use split=paragraph or split=sentence,"
+            " or accept=lossless for split=token"
+        )
     raise UserError(
         f"no {role} probe ({features}, split={split}) is known for {model.name}: name one with"
-        f" accept.{role}_probe=FOLDER_OR_REPO, train one with python -m semspec.train_probe"
-        f" role={role} split={split}{also} ..., or use a rule that needs none, such as accept=logprob"
+        f" accept.{role}_probe=FOLDER_OR_REPO, train one with {_training(role, features, split)},"
+        " or use a rule that needs none, such as accept=logprob"
     )
+
+
+def _training(role: Role, features: str, split: str) -> str:
+    """The command; its features are the paper's unless it is told."""
+    also = "" if features == "paper" else f" features={features}"
+    return f"python -m semspec.train_probe role={role} split={split}{also} ..."

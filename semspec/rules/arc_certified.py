@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from semspec.artifacts._binding import Measured
 from semspec.calibration.arc import COLUMNS, Setting, certified
 from semspec.calibration.risk import Certified
 from semspec.errors import UserError
@@ -12,7 +13,7 @@ from semspec.models import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules.arc import ArcSession, Calibrated, Known
-from semspec.types import Role
+from semspec.types import Role, Sampling
 
 
 @register("accept", "arc_certified")
@@ -53,7 +54,8 @@ class ArcCertified(Calibrated):
         # LTS >= 0 is U <= tau: the certified threshold takes the place of the budget
         by = replace(setting.constants, tau=-found.threshold)
         known = Known.of(Setting(setting.temperature, by), told)
-        return PreparedCertified(**self.options(), known=known, found=found)
+        measured = Measured.of(told.config["data"])
+        return PreparedCertified(**self.options(), known=known, found=found, measured=measured)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,18 @@ class PreparedCertified(ArcCertified):
 
     known: Known
     found: Certified
+    measured: Measured
+
+    def hold(self, sampling: Sampling, drafts: str) -> None:
+        unlike = self.measured.unlike(sampling, drafts)
+        if unlike and not self.allow_mismatch:
+            options = self.measured.options(sampling, drafts)
+            way = f", calibrate for this run (python -m semspec.calibrate {options} ...)"
+            raise UserError(
+                f"what accept=arc_certified guarantees was measured {' and '.join(unlike)}: run it as"
+                f" it was measured{way if options else ''}, or set accept.allow_mismatch=true to go on"
+                " without the guarantee"
+            )
 
     def open(self, kit: Kit) -> ArcSession:
         return self.known.session(self, kit, 0.0)

@@ -40,6 +40,10 @@ class Semantic(Probed):
             "draft": (self.draft_probe, PROBES[self.probe]),
         }
 
+    def asking(self, role: Role, features: str) -> str | None:
+        asked = features if role == "target" or features != "plus" else None
+        return f"accept.probe={asked}" if asked else None
+
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> Prepared:

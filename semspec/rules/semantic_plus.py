@@ -45,6 +45,9 @@ class SemanticPlus(Probed):
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         return {"target": (self.target_probe, self.features)}
 
+    def asking(self, role: Role, features: str) -> str | None:
+        return f"accept.features={features}"
+
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> PreparedPlus:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from semspec.artifacts._binding import Measured
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import Certified, certify
@@ -16,7 +17,8 @@ from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._probed import Probed
 from semspec.rules.semantic_plus import ScoreSession
-from semspec.types import Role, What
+from semspec.truth import ASKED, LEAST
+from semspec.types import Role, Sampling, What
 
 
 @register("accept", "semantic_risk")
@@ -30,6 +32,7 @@ class SemanticRisk(Probed):
     calibration: str | None = None  # a folder or Hub repository; None: the probe's own steps
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
+    held: ClassVar[bool] = False  # the threshold is the probe's own, whatever it reads
 
     def __post_init__(self) -> None:
         for name in ("risk", "least", "confidence"):
@@ -41,11 +44,15 @@ class SemanticRisk(Probed):
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         return {"target": (self.target_probe, "plus")}
 
+    def asked(self) -> Mapping[str, float]:
+        return {ASKED: self.risk, LEAST: self.least}
+
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
     ) -> PreparedRisk:
         probe = self.load(self.target_probe, "plus", "target", models["target"], split, temperature)
-        scores, semantic, groups = self._steps(probe, models["target"], split, temperature)
+        columns, measured = self._steps(probe, models["target"], split, temperature)
+        scores, semantic, groups = columns
         return PreparedRisk(
             **self.options(),
             target=probe,
@@ -57,11 +64,18 @@ class SemanticRisk(Probed):
                 least=self.least,
                 delta=1 - self.confidence,
             ),
+            measured=measured,
+            place=self._place(models, split),
         )
+
+    def _place(self, models: Mapping[Role, ModelFacts], split: str) -> str:
+        """The probe, as a command takes it."""
+        path, revision = self.places({"target": models["target"]}, split)["target"]
+        return f"{path}@{revision}" if revision else path
 
     def _steps(
         self, probe: Probe, model: ModelFacts, split: str, temperature: float
-    ) -> tuple[list[float], list[float], list[int]]:
+    ) -> tuple[tuple[list[float], list[float], list[int]], Measured]:
         """Scores, semantic probabilities and problem numbers of steps that were held out."""
         if self.calibration is not None:
             given = RiskCalibration.load(self.calibration)
@@ -69,21 +83,24 @@ class SemanticRisk(Probed):
                 model, split=split, temperature=temperature, allow_mismatch=self.allow_mismatch
             )
             given.check_probe(probe, self.allow_mismatch)
-            return given.columns
+            return given.columns, Measured.of(given.config["data"])
         told = probe.config.get("calibration")
         if told is None:
-            raise UserError(
-                f"probe {probe.name} was not calibrated for a risk: python -m"
-                f" semspec.calibrate_risk probe={self.target_probe or probe.name}"
-            )
+            way = _command(self._place({"target": model}, split), f"temperature={temperature:g}")
+            raise UserError(f"probe {probe.name} was not calibrated for a risk: {way}")
         if told["temperature"] != temperature and not self.allow_mismatch:
+            place = self._place({"target": model}, split)
+            way = f"calibrate it there ({_command(place, f'temperature={temperature:g}')})"
+            if not temperature:  # nothing is sampled, and so no probability of a meaning known
+                way = "use accept=semantic_plus"
             raise UserError(
                 f"probe {probe.name} was calibrated at temperature {told['temperature']:g}, and its"
-                f" guarantee does not hold at {temperature:g}: calibrate it there, or set"
+                f" guarantee does not hold at {temperature:g}: {way}, or set"
                 " accept.allow_mismatch=true to go on without the guarantee"
             )
         scores, semantic, groups = (column.tolist() for column in probe.calibration)
-        return scores, semantic, groups
+        # an older calibration says nothing of its own: it was drawn as the probe's data were
+        return (scores, semantic, groups), Measured.of({**probe.config["data"], **told})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +109,31 @@ class PreparedRisk(SemanticRisk):
 
     target: Scorer
     certified: Certified
+    measured: Measured
+    place: str
+
+    def hold(self, sampling: Sampling, drafts: str) -> None:
+        unlike = self.measured.unlike(sampling, drafts)
+        if unlike and not self.allow_mismatch:
+            options = self.measured.options(sampling, drafts)
+            given = f"temperature={sampling.temperature:g} {options}"
+            way = f", calibrate for this run ({_command(self.place, given)})" if options else ""
+            raise UserError(
+                f"what accept=semantic_risk guarantees was measured {' and '.join(unlike)}: run it as"
+                f" it was measured{way}, or set accept.allow_mismatch=true to go on without the"
+                " guarantee"
+            )
 
     def on(self, offers: Mapping[Role, Collection[What]]) -> PreparedRisk:
         return replace(self, target=seated(self.target, offers["target"]))
 
     def open(self, kit: Kit) -> ScoreSession:
         return ScoreSession(kit, self.target, self.certified.threshold)
+
+
+def _command(place: str, options: str) -> str:
+    """What calibrates for another run, beside the probe."""
+    return (
+        f"python -m semspec.calibrate_risk probe={place} {options} apart=FOLDER, then"
+        " accept.calibration=FOLDER"
+    )

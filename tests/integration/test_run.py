@@ -78,6 +78,22 @@ def test_a_run_leaves_figures_and_shows_them(tmp_path: Path) -> None:
         assert written == problem["tokens"]
 
 
+def test_a_run_that_asks_for_a_risk_shows_the_measured_one(tmp_path: Path) -> None:
+    given = ("accept=semantic_risk", "risk=0.05", "problems=2", "plain=false", "transcript=false")
+    done = run(*given, f"hydra.run.dir={tmp_path}")
+    result = json.loads((tmp_path / "result.json").read_text())
+    check(result, SCHEMA)
+    told = result["risk"]
+    assert (told["asked"], told["least"]) == (0.05, 0.05)
+    assert 0 < told["accepted"] <= result["details"]["steps"]
+    assert told["measured"] == told["wrong"] / told["accepted"]
+    shown = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "risk asked 0.05" in shown
+    assert any(line.startswith(f"risk measured [95 %] {told['measured']:.3f} [") for line in shown)
+    report = (tmp_path / "report.html").read_text()
+    assert "risk asked" in report and "risk measured [95 %]" in report
+
+
 def test_a_finished_run_shows_its_result_again(tmp_path: Path) -> None:
     silent = run("problems=2", *QUICK, f"hydra.run.dir={tmp_path}", "quiet=true")
     assert (silent.stdout, silent.stderr) == ("", "")

@@ -18,6 +18,7 @@ from tests.support.heads import target_folder, toy_eagle3, toy_medusa
 from tests.support.law import p_value, speculative_plan
 
 SURE = 1e-4
+HEADS = ("eagle3", "medusa")
 TOY = Toy(vocabulary=4, seed=3)
 STOPPING = Toy(vocabulary=4, seed=3, stop=True)
 
@@ -31,21 +32,30 @@ def drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     medusa = ModelConfig(path=str(toy_medusa(home / "medusa", TOY.vocabulary)))
     size = {"tree_depth": 2, "tree_top_k": 3, "tree_nodes": 6}
     made: dict[str, Any] = {}
-    for tree in ("chain", "dynamic", "sampled"):
+    for tree in ("chain", "static", "dynamic", "sampled"):
         options = {"tree": tree, **size}
         made[f"eagle3 {tree}"] = Eagle3Drafter(head=eagle3, **options).prepare(target)
         made[f"medusa {tree}"] = MedusaDrafter(head=medusa, **options).prepare(target)
     return made
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["eagle3 chain", "eagle3 dynamic", "eagle3 sampled", "medusa chain", "medusa sampled"],
-)
-def test_drafts_of_random_heads_are_lossless(drafters: Any, name: str) -> None:
+CUT = Sampling(0.8, top_k=3, top_p=0.9)
+CASES = [
+    *(
+        (f"{head} {tree}", Sampling(1.0))
+        for head in HEADS
+        for tree in ("static", "dynamic", "sampled")
+    ),
+    *((f"{head} chain", CUT) for head in HEADS),
+    ("eagle3 sampled", Sampling(0.8, top_p=0.9)),
+    ("medusa static", Sampling(0.6)),
+]
+
+
+@pytest.mark.parametrize(("name", "sampling"), CASES, ids=str)
+def test_drafts_of_random_heads_are_lossless(drafters: Any, name: str, sampling: Sampling) -> None:
     rule = Lossless()
     plan = speculative_plan(drafters[name], rule)
-    sampling = Sampling(0.8, top_k=3, top_p=0.9) if "chain" in name else Sampling(1.0)
     assert p_value(STOPPING, plan, rule, sampling, samples=2_000) > SURE
 
 

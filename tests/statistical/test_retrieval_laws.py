@@ -53,6 +53,22 @@ def test_retrieval_is_lossless(name: str) -> None:
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
 
 
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [
+        ("prompt_lookup", Sampling(0.6)),
+        ("adapld", Sampling(0.8, top_p=0.9)),  # trees
+        ("token_recycling", Sampling(0.6, top_k=3)),
+    ],
+    ids=str,
+)
+def test_retrieval_is_lossless_at_other_temperatures(name: str, sampling: Sampling) -> None:
+    rule = Lossless()
+    plan = speculative_plan(retrieval(name), rule)
+    options = {"prompt": REPEATING, "draft_length": 3, "samples": 2_000}
+    assert p_value(TOY, plan, rule, sampling, **options) > SURE
+
+
 @pytest.mark.parametrize("name", ["prompt_lookup", "adapld"])
 def test_retrieved_steps_are_lossless(name: str) -> None:
     """Copied to the end of their paragraph, as chains, and cut by tokens."""

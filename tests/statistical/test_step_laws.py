@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from semspec.drafters.lm import LanguageModel
 from semspec.engines.toy import Toy
+from semspec.pace import Adaptive, Average
 from semspec.protocols import Kit
 from semspec.registry import plugin
 from semspec.rules._acceptance import lossless_chain
@@ -116,6 +119,58 @@ def test_what_is_switched_on_leaves_the_law(toy: Toy, accept: Accept, extra: str
     salvage = extra in ("salvage", "all")
     options = {"split": "paragraph", "step_cap": 3, "salvage": salvage}
     assert p_value(toy, plan, rule, sampling, samples=SAMPLES, law=law, **options) > SURE  # type: ignore[arg-type]
+
+
+def adaptive() -> Callable[[int, int], Adaptive]:
+    """From problem to problem with other costs behind it: drafts of no unit, of one and of several."""
+    costs = cycle([(0.01, 5.0), (4.0, 8.0), (9.0, 0.1)])  # of drafting a unit, of writing one
+
+    def make(longest: int, cap: int) -> Adaptive:
+        draft, write = (Average(value=x) for x in next(costs))
+        return Adaptive(longest, cap, draft=draft, verify=Average(value=1.0), write=write)
+
+    return make
+
+
+@pytest.mark.parametrize("extra", ["lossless", "salvage, nested", "everything kept"])
+def test_adaptive_lengths_leave_the_targets_law(extra: str) -> None:
+    """Whoever chooses the length by what came out before; a rule that keeps all is found out."""
+    made = adaptive()
+    assert [made(3, 3).units() for _ in range(3)] == [3, 1, 0]
+    rule: Any = {"lossless": Lossless(), "salvage, nested": RULES[none]}.get(extra, RULES[every])
+    nested = LanguageModel() if extra == "salvage, nested" else None
+    plan = speculative_plan(LanguageModel(), rule, nested=nested)
+    steps: dict[str, Any] = {"split": "paragraph", "salvage": extra == "salvage, nested"}
+    options: dict[str, Any] = {"draft_length": 3, "step_cap": 3, "samples": SAMPLES // 2}
+    options |= steps if extra != "lossless" else {}
+    p = p_value(TOY, plan, rule, Sampling(0.8), pace=adaptive(), **options)
+    assert p < 1e-12 if extra == "everything kept" else p > SURE
+
+
+CLOSING = 3
+
+
+@pytest.mark.parametrize("nested", [None, LanguageModel()], ids=["plain", "nested"])
+def test_behind_the_thinking_the_target_writes(nested: LanguageModel | None) -> None:
+    """Everything drafted is kept, so that the draft's law is the text's up to the closing tag."""
+    law: dict[Unit, float] = {}
+    models = TOY.models()
+
+    def go(output: Unit, probability: float) -> None:
+        if len(output) == 3:
+            law[output] = probability
+            return
+        writer = models["target" if CLOSING in output else "draft"]
+        for token, p in writer.law((*PROMPT, *output), 1, Sampling(0.8)).items():
+            go((*output, *token), probability * p)
+
+    go((), 1.0)
+    rule = RULES[every]
+    options: dict[str, Any] = {"samples": SAMPLES // 2, "law": law}
+    plan = speculative_plan(LanguageModel(), rule, nested=nested, closing=CLOSING)
+    assert p_value(TOY, plan, rule, Sampling(0.8), **options) > SURE
+    plan = speculative_plan(LanguageModel(), rule, nested=nested)
+    assert p_value(TOY, plan, rule, Sampling(0.8), **options) < 1e-12
 
 
 def test_salvage_of_single_tokens() -> None:

@@ -20,6 +20,7 @@ from semspec.rules.lossless import Lossless
 from semspec.splitters.paragraph import Paragraph
 from semspec.splitters.sentence import Sentence
 from semspec.splitters.token import TokenBoundary, TokenSplit
+from semspec.thinking import CLOSE, Thinking
 from semspec.types import Context, Outcome, Sampling
 
 PROMPT = (0, 1)
@@ -92,8 +93,14 @@ def own_rng(kit: Kit, who: str) -> Kit:
 
 
 def speculative_plan(
-    drafter: Drafter, rule: Rule, nested: Drafter | None = None, ahead: bool = False
+    drafter: Drafter,
+    rule: Rule,
+    nested: Drafter | None = None,
+    ahead: bool = False,
+    closing: int | None = None,
 ) -> MakePlan:
+    """``closing``: the token that ends the thinking, behind which the target writes alone."""
+
     def plan(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outcome]:
         pen = None
         if nested is not None:
@@ -111,10 +118,14 @@ def speculative_plan(
             rule.open(kit),
             length,
             pace,
-            Extras(pen=pen, ahead=ahead),
+            Extras(pen=pen, ahead=ahead, thinking=_thinking(closing)),
         )
 
     return plan
+
+
+def _thinking(closing: int | None) -> Thinking | None:
+    return None if closing is None else Thinking(lambda t: CLOSE if t == closing else piece(t))
 
 
 def p_value(
@@ -129,6 +140,7 @@ def p_value(
     concurrency: int = 1,
     law: Mapping[tuple[int, ...], float] | None = None,
     prompt: Sequence[int] = PROMPT,
+    pace: Callable[[int, int], Pace] = Steady,
     **options: Any,
 ) -> float:
     """Chi-square p-value of ``samples`` outputs of ``length`` tokens.
@@ -143,7 +155,7 @@ def p_value(
         for sample in range(samples):
             context = Context(sample, prompt)
             kit = toy_kit(rule, target, sampling, sample, step_cap=step_cap, **options)
-            yield context, plan(context, kit, length, Steady(draft_length, step_cap))
+            yield context, plan(context, kit, length, pace(draft_length, step_cap))
 
     counts = Counter(tuple(done.value.tokens) for done in driver.run(plans(), concurrency))
     if law is None:

@@ -144,6 +144,8 @@ def test_a_tree_is_its_chains(family: str, chunk: int) -> None:
         for read in (LOGITS, HIDDEN):
             rows = torch.stack([tree[read][0], *(tree[read][i + 1] for i in path)])
             assert close(rows, alone[read], 1e-5 if read is HIDDEN else 1e-4)
+            if read is LOGITS:
+                assert close(rows.softmax(-1), alone[read].softmax(-1), 1e-5)
         assert close(tree[LOGPROBS][path], alone[LOGPROBS])
     assert close(tree[spans][0], torch.stack(pooled[2:5]).mean(0))
     weights = tree[asked[-1]][0]

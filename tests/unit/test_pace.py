@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from semspec.drafters.lm import LanguageModel
+from semspec.driver import Driver
+from semspec.engines.toy import Toy, ToyEngine
+from semspec.loop import speculate
 from semspec.pace import Adaptive, Steady
-from semspec.types import Round
+from semspec.protocols import Plan
+from semspec.rules.lossless import Lossless
+from semspec.types import Answer, Context, Outcome, Query, Round, Sampling
+from tests.support.law import PROMPT, own_rng, toy_kit
 
 
 def round_of(units: int, kept: int, draft: float, verify: float, write: float = 0.0) -> Round:
@@ -87,9 +96,9 @@ def test_a_step_that_salvage_completed_is_no_rule_that_writes_by_itself() -> Non
     assert best > 0
     rejected = replace(round_of(1, 0, 0.005, 0.011), written=[0] * 10)
     pace.observe(replace(rejected, handed_over=True))
-    assert pace.units() == best
+    assert (pace.units(), pace.writes) == (best, False)
     pace.observe(rejected)  # a rule that writes by itself is one
-    assert pace.units() == 0
+    assert pace.writes
 
 
 def test_a_tree_is_as_long_as_it_is_deep() -> None:
@@ -104,6 +113,44 @@ def test_a_tree_is_as_long_as_it_is_deep() -> None:
     assert (tree.accepted, tree.judged) == (chain.accepted, chain.judged)
     assert (tree.draft, tree.verify, tree.write) == (chain.draft, chain.verify, chain.write)
     assert tree.lengths == [1] * 6
+
+
+class Slowly:
+    """An engine that takes half a second for each pass and a tenth more for each query in it."""
+
+    def __init__(self, engine: ToyEngine) -> None:
+        self.engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        found = self.engine.answer(queries)
+        for answer in found:
+            answer.seconds = 0.5 + 0.1 * len(queries)
+        return found
+
+
+def test_the_size_of_a_batch_counts_in_the_cost() -> None:
+    """A pass that ten problems share costs each of them its whole time, drafting and verifying."""
+    models = {role: Slowly(engine) for role, engine in Toy(vocabulary=4, seed=3).models().items()}
+    costs: dict[int, list[tuple[float, float]]] = {}
+    for size in (1, 10):
+        paces = [Adaptive(2, 1) for _ in range(10)]
+
+        def plans(paces: Sequence[Adaptive] = paces) -> Iterator[tuple[Context, Plan[Outcome]]]:
+            for number, pace in enumerate(paces):
+                context, rule = Context(number, PROMPT), Lossless()
+                kit = toy_kit(rule, models["target"].engine, Sampling(1.0), number)
+                session = LanguageModel().open(own_rng(kit, "draft"))
+                yield context, speculate(context, kit, session, rule.open(kit), 3, pace)
+
+        list(Driver(dict(models)).run(plans(), size))  # type: ignore[arg-type]
+        costs[size] = [(p.draft.value or 0.0, p.verify.value or 0.0) for p in paces]
+    for (draft, verify), (together, verified) in zip(costs[1], costs[10], strict=True):
+        assert draft == pytest.approx(0.6, abs=0.05) and verify == pytest.approx(0.6, abs=0.05)
+        assert together > draft and verified > verify
+    assert max(verified for _, verified in costs[10]) == pytest.approx(1.5, abs=0.05)
 
 
 def test_it_tries_again_after_a_while_without_drafts() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ import pytest
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelConfig, ModelFacts, beside_package, facts
+from semspec.rules._probed import Probed
 from semspec.rules.semantic import Semantic
+from semspec.rules.semantic_plus import SemanticPlus
 from semspec.text import Text
 from tests.support.pair import DRAFT, TARGET
 
@@ -90,3 +94,38 @@ def test_semantic_finds_its_probes(probe: str, target: str, draft: str) -> None:
     assert (rule.target.name, rule.draft.name) == (f"probe-tiny-{target}", f"probe-tiny-{draft}")
     with pytest.raises(UserError, match=r"accept\.probe=first: give paper or last_layer or plus"):
         Semantic(probe="first")
+
+
+PAPER = {f"{r}_probe": f"embedded/probe-tiny-{r}-paper" for r in ("target", "draft")}
+LAST = {"target_probe": "embedded/probe-tiny-target-last-layer"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (SemanticPlus(target_probe=PAPER["target_probe"]), "give accept.features=paper, train"),
+        (Semantic(probe="last_layer", **PAPER), "give accept.probe=paper, train"),
+        (Semantic(**LAST), "give accept.probe=last_layer, train"),
+        (Semantic(draft_probe="embedded/probe-tiny-draft-last-layer"), "accept.probe=last_layer"),
+        (SemanticPlus(features="last_layer", target_probe=PAPER["target_probe"]),
+         "split=paragraph features=last_layer ..., or set accept.allow_mismatch=true"),
+    ],
+)  # fmt: skip
+def test_a_probe_of_other_features_than_those_asked_for_is_refused(
+    rule: Probed, words: str
+) -> None:
+    models = {"target": of("target"), "draft": of("draft")}
+    with pytest.raises(UserError, match=re.escape(words)):
+        rule.prepare(models, "paragraph", 0.6)
+    dataclasses.replace(rule, allow_mismatch=True).prepare(models, "paragraph", 0.6)
+    SemanticPlus(features="paper", target_probe=PAPER["target_probe"]).prepare(
+        models, "paragraph", 0.6
+    )
+
+
+def test_the_advice_where_no_probe_is_known_can_be_followed() -> None:
+    models = {"target": of("target"), "draft": of("draft")}
+    with pytest.raises(UserError, match=r"split=sentence features=last_layer \.\.\., or use"):
+        Semantic(probe="last_layer").prepare(models, "sentence", 0.6)
+    with pytest.raises(UserError, match="use split=paragraph or split=sentence, or accept=loss"):
+        Semantic().prepare(models, "token", 0.6)  # no probe of tokens can be trained

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +12,18 @@ import torch
 from semspec import calibrate_risk
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
+from semspec.config import drawn_by
 from semspec.errors import UserError
 from semspec.lock import is_locked
 from semspec.models import KnownModels, ModelConfig
 from semspec.probes.begun import at_work
 from semspec.rules.semantic_risk import SemanticRisk
+from semspec.solver import Solver
+from semspec.train_probe import build
+from tests.support.pair import configuration
 
 PLUS = "embedded/probe-tiny-target-plus"
+TOKENIZER = Probe.load(PLUS).config["model"]["tokenizer"]
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +99,93 @@ def test_its_folder_is_held_while_it_works(
     with pytest.raises(SystemExit):
         calibrate_risk.main([*words, "measure=yes"])
     assert "measure=yes: give true or false" in capsys.readouterr().err
+
+
+def told(*overrides: str) -> tuple[Any, Any]:
+    """A run's configuration, and its rule as prepared for the embedded target."""
+    config = configuration(*overrides)
+    facts = KnownModels({"target": (ModelConfig(path="embedded/tiny-target"), TOKENIZER)})
+    return config, config.accept.prepare(facts, config.split, config.temperature)
+
+
+RISK = ("accept=semantic_risk",)
+ARC = (
+    "accept=arc_certified",
+    "split=token",
+    "temperature=1",
+    "accept.js=0.692",
+)  # above nearly all
+
+
+@pytest.mark.parametrize("given", [RISK, ARC], ids=["semantic_risk", "arc_certified"])
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (("top_p=0.5",), "measured at top_p=1, not 0.5: run it as"),
+        (("top_k=3",), "measured at top_k=0, not 3: run it as"),
+        (("draft=prompt_lookup",), "on drafts of embedded/tiny-draft, not of prompt_lookup: run"),
+        (("draft=lm", "draft.model.path=embedded/tiny-copier", "top_p=0.9"),
+         "at top_p=1, not 0.9 and on drafts of embedded/tiny-draft, not of embedded/tiny-copier:"),
+    ],
+)  # fmt: skip
+def test_a_guarantee_is_one_for_runs_that_draw_as_it_was_measured(
+    given: tuple[str, ...], other: tuple[str, ...], says: str
+) -> None:
+    own, rule = told(*given)
+    rule.hold(own.sampling, drawn_by(own, "draft"))
+    config, rule = told(*given, *other)
+    with pytest.raises(UserError, match=re.escape(says)):
+        rule.hold(config.sampling, drawn_by(config, "draft"))
+    config, rule = told(*given, *other, "accept.allow_mismatch=true")
+    rule.hold(config.sampling, drawn_by(config, "draft"))
+
+
+def test_the_way_to_another_sampling_is_a_command() -> None:
+    config, rule = told(*RISK, "top_p=0.5")
+    options = "top_k=0 top_p=0.5 draft=lm draft.model.path=embedded/tiny-draft"
+    command = f"probe=embedded/probe-tiny-target-plus temperature=0.6 {options} apart=FOLDER"
+    with pytest.raises(UserError, match=command):
+        rule.hold(config.sampling, "embedded/tiny-draft")
+    given = calibrate_risk.drawn(build(["temperature=0.6", *options.split()]))
+    assert given == {"temperature": 0.6, "top_k": 0, "top_p": 0.5, "draft": "embedded/tiny-draft"}
+    with pytest.raises(UserError, match="run it as it was measured, or set"):  # who has no model
+        rule.hold(config.sampling, "prompt_lookup")
+
+
+def test_a_run_asks_whether_the_guarantee_holds() -> None:
+    with pytest.raises(UserError, match=r"semantic_risk guarantees was measured at top_p=1"):
+        Solver(configuration(*RISK, "top_p=0.5"))
+    nested = ("nested=lm", "nested_accept=arc_certified", "nested_accept.js=0.692")
+    with pytest.raises(UserError, match=r"arc_certified guarantees was measured at top_p=1"):
+        Solver(configuration("accept=logprob", "temperature=1", "top_p=0.5", *nested))
+
+
+def test_what_was_drawn_is_recorded_with_the_steps(
+    probe: Probe, columns: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    words = ["draft=tiny", "temperature=1", "top_p=0.8", "chains=mixed"]
+    how = calibrate_risk.drawn(build(words))
+    assert how == {"temperature": 1.0, "top_k": 0, "top_p": 0.8, "draft": "embedded/tiny-draft"}
+    RiskCalibration.of(probe, columns, {}, how).save(tmp_path / "risk")
+    named = f"accept.calibration={tmp_path / 'risk'}"
+    config, rule = told(*RISK, named, "temperature=1", "top_p=0.8")
+    rule.hold(config.sampling, drawn_by(config, "draft"))
+    config, rule = told(*RISK, named, "temperature=1")
+    with pytest.raises(UserError, match=r"top_p=0\.8, not 1"):
+        rule.hold(config.sampling, drawn_by(config, "draft"))
+    with pytest.raises(UserError, match="for 1 to 1, not for 0"):
+        told(*RISK, named)
+    RiskCalibration.of(probe, columns, {}).save(
+        tmp_path / "older"
+    )  # nothing is known, nothing held
+    config, rule = told(*RISK, f"accept.calibration={tmp_path / 'older'}", "draft=prompt_lookup")
+    rule.hold(config.sampling, drawn_by(config, "draft"))
+
+
+def test_the_way_to_another_temperature_is_a_command() -> None:
+    with pytest.raises(
+        UserError, match=r"calibrate_risk probe=embedded/probe-tiny-target-plus temp"
+    ):
+        told(*RISK, "temperature=1")
+    with pytest.raises(UserError, match="hold at 0: use accept=semantic_plus"):
+        told(*RISK, "temperature=0")

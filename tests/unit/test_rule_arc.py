@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,43 @@ def test_prune_refuses_what_it_cannot_prune(folder: str) -> None:
         outputs(TREES["sampled"], rule, 1.0, 1)
     with pytest.raises(UserError, match="prune=none"):
         outputs(TREES["dynamic"], rule, 0.0, 1)
+
+
+ARC = ("split=token", "accept=arc", "accept.prune=entropy", "accept.allow_mismatch=true")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("draft.tree=dynamic", "temperature=0"), "at temperature=0 a draft has none"),
+        (("draft.tree=sampled",), "use draft.tree=dynamic or draft.tree=static, or accept.prune=none"),
+        (("draft=token_recycling",), "draft=token_recycling has none: use accept.prune=none, or"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_pruned_is_refused_before_any_model_loads(
+    given: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        configuration(*ARC, *given)
+    nested = [g.replace("draft", "nested", 1) for g in ("draft=lm", *given)]
+    if given[0].startswith("draft="):
+        del nested[0]
+    with pytest.raises(UserError, match=re.escape("nested_accept.prune=none")):
+        configuration("accept=logprob", "nested_accept=arc", "nested_accept.prune=entropy", *nested)
+
+
+def test_what_can_be_pruned_is_taken() -> None:
+    configuration(*ARC, "draft.tree=dynamic")
+    configuration(*ARC, "draft.tree=chain", "temperature=0")  # a chain has nothing to prune
+
+
+def test_at_temperature_0_the_way_out_is_another_rule() -> None:
+    told = some_calibration(temperatures=(1.0, 0.6))
+    with pytest.raises(UserError, match="use accept=greedy or accept=lossless, or a higher"):
+        told.at(0.0)
+    assert told.at(0.0, allow_mismatch=True) == 1
+    with pytest.raises(UserError, match=r"calibrate it there \(temperatures="):
+        told.at(0.3)
 
 
 def test_buckets_are_taken(folder: str, tmp_path: Path) -> None:
