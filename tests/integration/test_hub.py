@@ -90,6 +90,26 @@ def test_the_api_publishes_in_one_commit_and_replaces(hub: HubServer, tmp_path: 
         assert loaded.tensors["mean"].unique().tolist() == [mean]
 
 
+def test_a_name_without_an_owner_is_the_users_own(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = Probe.example()
+    with pytest.raises(UserError, match="whose mine is it: log in with 'hf auth login', or give"):
+        probe.push_to_hub("mine")
+    assert not hub.repos
+    sha = probe.push_to_hub("mine", token=ALICE)
+    monkeypatch.setenv("HF_TOKEN", BOB)
+    probe.save_pretrained(tmp_path / "his", push_to_hub=True)
+    assert {name: repo.owner for name, repo in hub.repos.items()} == {
+        "models/alice/mine": "alice",
+        "models/bob/his": "bob",
+    }
+    assert Probe.load(f"alice/mine@{sha}").name == sha
+    with pytest.raises(UserError, match="401") as told:
+        probe.push_to_hub("mine", token="hf_nobody-at-all-has-this")
+    assert "hf_" not in str(told.value)
+
+
 # ---- what is asked of the Hub -----------------------------------------------------------------
 
 
@@ -244,6 +264,39 @@ def test_an_interrupted_upload_leaves_the_old_revision(
     hub.faults.clear()
     new = probe.push_to_hub(NAME, token=ALICE)
     assert Probe.load(NAME).name == new
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        ("POST .*/tag/", r"the tag v1 failed \("),
+        ("GET /api/.*/revision/", r"looking at what arrived failed \("),
+    ],
+)
+def test_what_fails_after_the_commit_is_no_failed_upload(
+    at: str, says: str, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    folder = tmp_path / "probe"
+    Probe.example().save(folder)
+    hub.faults.append((at, "500", 50))
+    with pytest.raises(UserError, match=says) as told:
+        publish(folder, NAME, tag="v1", token=ALICE)
+    repo = hub.repos[f"models/{NAME}"]
+    sha = repo.heads["main"]
+    line = str(told.value)
+    assert line.startswith(f"{NAME}@{sha} is published, but ") and "as it was" not in line
+    assert "hf_" not in line and "\n" not in line
+    hub.faults.clear()
+    for _ in range(2):  # the same command again, without update=true; then nothing is left to do
+        assert publish(folder, NAME, tag="v1", token=ALICE) == sha
+        assert repo.tags == {"v1": sha} and repo.heads["main"] == sha
+    folder_of_another = tmp_path / "another"
+    other = Probe.example()
+    other.tensors["mean"] += 1
+    other.save(folder_of_another)
+    with pytest.raises(UserError, match="add update=true"):
+        publish(folder_of_another, NAME, token=ALICE)
 
 
 def test_somebody_elses_commit_is_not_undone(
