@@ -110,7 +110,7 @@ def front_matter(text: str) -> dict[str, Any]:
             "the card has no front matter" if not found else "the front matter is too large"
         )
     try:
-        told = yaml.load(found[1], _Plain)  # noqa: S506 (a safe loader)
+        told = yaml.load(found[1], _Plain)
     except Exception as error:  # of odd tags the parser raises whatever it stumbles over
         raise ValueError(f"the card's front matter cannot be read: {first_line(error)}") from error
     if not isinstance(told, dict):

@@ -22,7 +22,7 @@ def test_an_experiment_goes_on_where_a_job_failed_and_solves_nothing_twice(tmp_p
     broken = tmp_path / "embedded-pair" / "SemanticSpec" / "residues"
     broken.mkdir(parents=True)
     (broken / "result.json").write_text("{}")  # nothing tells what made it
-    shown, told = reproduce(tmp_path, code=2)
+    shown, told = reproduce(tmp_path, code=1)
     assert "SemanticSpec/residues: failed:" in shown
     assert set(told["here"]["embedded pair"]["SemanticSpec"]) == {"weekdays"}
 
