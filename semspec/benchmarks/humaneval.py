@@ -19,7 +19,10 @@ ASK = (
     "Complete the following Python function. Answer with the whole function, and the imports that"
     " it needs, in one ```python block."
 )
-_BLOCK = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(
+    r"```[ \t]*(?:(?:python|py)[\d.]*(?:[ \t{][^\n`]*)?)?[ \t]*\n(.*?)```",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 @register("benchmark", "humaneval")
@@ -68,5 +71,5 @@ class HumanEval(DataBenchmark):
 
 def written_code(text: str) -> str | None:
     """The last block of code in an answer."""
-    blocks = _BLOCK.findall(text)
+    blocks = _BLOCK.findall(text.replace("\r\n", "\n"))
     return blocks[-1] if blocks else None
