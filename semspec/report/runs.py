@@ -177,8 +177,11 @@ def _is_run(folder: Path) -> bool:
 
 def _begun(folder: RunFolder) -> Mapping[str, Any]:
     """Where the last start came from; that was told before the engine had set its threads."""
-    told = next(iter(folder.starts()[-1:]), {})
-    return {**told, "machine": {**mapping(told.get("machine")), "threads": None}} if told else {}
+    starts = folder.starts()
+    if not starts:
+        return {}
+    machine = mapping(starts[-1].get("machine"))
+    return {**starts[-1], "machine": {**machine, "threads": None}}
 
 
 def unlike_machines(runs: Sequence[Run]) -> str:

@@ -42,6 +42,7 @@ def make(name: str, **options: Any) -> Any:
         '```python title="a.py"\nx = 1\n```',
         "```python\r\nx = 1\r\n```\r\n",
         "```python\ny = 2\n```\nBetter:\n```python3\nx = 1\n```",
+        "First:\n```bash\npip install x\n```\nthen\n```python\nx = 1\n```\nand:\n```bash\nls\n```",
     ],
 )
 def test_code_is_found_however_its_block_is_headed(answer: str) -> None:
