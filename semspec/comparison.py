@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from semspec.errors import UserError
 from semspec.metrics import Interval, mcnemar, quantile, ratio
-from semspec.report.runs import Run, read_run
+from semspec.report.runs import Run, read_run, unlike_machines
 from semspec.significance import ALPHA, FEWEST, difference, paired_difference, permutation
 
 Pair = tuple[float, float]  # seconds of the target alone, and of our own
@@ -24,7 +24,6 @@ KIND = ("plugins.benchmark", "benchmark")
 TARGET = ("model.path", "model.revision")
 ENGINE = ("plugins.engine", "engine.dtype", "engine.device")
 DECODING = ("temperature", "top_k", "top_p", "max_new_tokens")
-MACHINE = ("cpu", "gpus", "threads")
 
 
 @dataclass(frozen=True)
@@ -164,11 +163,8 @@ def _speed(
         return refused("the runs had different numbers of problems under way (concurrency)")
     if differs := _differing(a, b, ("engine",)):
         return refused(f"the engines were set differently ({differs})")
-    machines = [{name: run.machine.get(name) for name in MACHINE} for run in (a, b)]
-    for name in MACHINE:
-        if machines[0][name] != machines[1][name]:
-            told = " and ".join(str(machine[name]) for machine in machines)
-            return refused(f"the runs were made on different machines ({name}: {told})")
+    if differs := unlike_machines((a, b)):
+        return refused(f"the runs were made on different machines ({differs})")
     walls_a, walls_b = _walls(own_a), _walls(own_b)
     fewest = min(len(walls_a), len(walls_b))
     value, interval = speed_ratio(walls_a, walls_b, paired, seed=seed)

@@ -49,6 +49,11 @@ METRICS = {  # of result.json, and how a table names it
         for n in range(1, LONGEST + 1)
     },
 }
+INSTEAD = {  # tables that are no comparison of runs
+    "arc/table5": "it audits runs: python -m semspec.audit split=token draft_length=5 accept=arc theta=0.3",
+    "adapld/table5": "it lists the benchmarks and their sizes, which adapld/table1 to table3 use",
+    "adapld/table6": "it lists the layers, which the recipes of adapld use",
+}
 SHARES = ("acceptance", "target_share", "draft_to_verify", "reuse.")
 Cell = dict[str, float | None]
 
@@ -136,6 +141,8 @@ def available() -> dict[str, str]:
 def load(name: str) -> Experiment:
     """The experiment of that name, or an error that names the nearest one."""
     known = available()
+    if name in INSTEAD:
+        raise UserError(f"experiment={name} is nothing to run as one: {INSTEAD[name]}")
     if name not in known:
         near = config.nearest(name, list(known))
         raise UserError(f"unknown experiment '{name}'{near} known: {', '.join(known)}")

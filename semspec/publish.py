@@ -66,24 +66,29 @@ def publish(
     token: str | None = None,
     commit_message: str | None = None,
 ) -> str:
-    """Uploads a sealed folder in one commit, and looks whether it arrived; returns the commit's id."""
+    """Uploads a sealed folder in one commit, and looks whether it arrived; returns the commit's id.
+
+    ``repo_id`` without an owner is the user's own. What is there already, byte by byte, is not sent again.
+    """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     artifact = _folders.check(folder)
     files = [*_manifest.names(folder), base.MANIFEST]
     api = HfApi(token=token)
+    repo_id = _with_owner(api, repo_id, token)
     with _told(repo_id, token):
         head = _head(api, repo_id)
-        if head is not None:
-            _may_replace(repo_id, head, private, update)
-            if tag and any(t.name == tag for t in api.list_repo_refs(repo_id).tags):
-                raise UserError(f"{repo_id} has a tag {tag}: give another tag=")
-        else:
+        if head is None:
             api.create_repo(repo_id, private=bool(private))
             head = _head(api, repo_id)
             assert head is not None
         gone = [n for n in head.listing if n not in files and n not in THEIRS]
-        if not gone and not _unlike(folder, files, head.listing):
+        same = not gone and not _unlike(folder, files, head.listing)
+        _may_replace(repo_id, head, private, update or same)
+        tags = {t.name: t.target_commit for t in api.list_repo_refs(repo_id).tags} if tag else {}
+        if tag in tags and not (same and tags[tag] == head.commit):
+            raise UserError(f"{repo_id} has a tag {tag}: give another tag=")
+        if same:
             commit = head.commit
         else:
             additions = [CommitOperationAdd(n, str(folder / n)) for n in files]
@@ -93,16 +98,34 @@ def publish(
                 commit_message=commit_message or f"{artifact.kind}: {folder.name}",
                 parent_commit=head.commit,  # somebody else's commit in between is not undone
             ).oid
+    if not same:
+        with _afterwards(f"{repo_id}@{commit}", "looking at what arrived", token):
             _, listing = list_files(repo_id, commit, base.WHOLE, token)
-            unlike = _unlike(folder, files, listing)
-            if unlike:
-                raise UserError(
-                    f"{repo_id} at {commit} does not hold what was sent ({', '.join(unlike)}): publish"
-                    " again with update=true"
-                )
-        if tag:
+        unlike = _unlike(folder, files, listing)
+        if unlike:
+            raise UserError(
+                f"{repo_id} at {commit} does not hold what was sent ({', '.join(unlike)}): publish"
+                " again with update=true"
+            )
+    if tag and tag not in tags:
+        with _afterwards(f"{repo_id}@{commit}", f"the tag {tag}", token):
             api.create_tag(repo_id, tag=tag, revision=commit)
     return commit
+
+
+def _with_owner(api: HfApi, repo: str, token: str | None) -> str:
+    """``name`` is the user's own, as everywhere at the Hub."""
+    from huggingface_hub.errors import LocalTokenNotFoundError
+
+    if "/" in repo:
+        return repo
+    with _told(repo, token):
+        try:
+            return f"{api.whoami()['name']}/{repo}"
+        except LocalTokenNotFoundError as e:
+            raise UserError(
+                f"whose {repo} is it: log in with 'hf auth login', or give OWNER/{repo}"
+            ) from e
 
 
 def _head(api: HfApi, repo: str) -> Head | None:
@@ -140,10 +163,6 @@ def _told(repo: str, token: str | None) -> Iterator[None]:
     """What can go wrong at the Hub, in one line and without the token."""
     from huggingface_hub import errors
 
-    def line(error: Exception) -> str:
-        text = said(error)
-        return text.replace(token, "***") if token else text
-
     try:
         yield
     except UserError:
@@ -157,16 +176,32 @@ def _told(repo: str, token: str | None) -> Iterator[None]:
         if status in (401, 403):
             raise UserError(
                 f"no right to write to {repo}: log in with 'hf auth login' and a token that may"
-                f" write there ({line(e)})"
+                f" write there ({_line(e, token)})"
             ) from e
         if status in (409, 412):
             raise UserError(
-                f"{repo} was changed by somebody else meanwhile ({line(e)}): look at it, then"
+                f"{repo} was changed by somebody else meanwhile ({_line(e, token)}): look at it, then"
                 " publish again with update=true"
             ) from e
-        raise UserError(f"{repo}: the upload failed ({line(e)}); what was there is as it was: try again") from e  # fmt: skip
+        raise UserError(f"{repo}: the upload failed ({_line(e, token)}); what was there is as it was: try again") from e  # fmt: skip
     except Exception as e:  # network, disk: errors of whatever HTTP library the Hub client uses
-        raise UserError(f"{repo}: the upload failed ({line(e)}); what was there is as it was: try again") from e  # fmt: skip
+        raise UserError(f"{repo}: the upload failed ({_line(e, token)}); what was there is as it was: try again") from e  # fmt: skip
+
+
+@contextmanager
+def _afterwards(at: str, what: str, token: str | None) -> Iterator[None]:
+    """What goes wrong when the commit is there: nobody is to take it for not published."""
+    try:
+        yield
+    except Exception as e:  # network, disk, rights
+        raise UserError(
+            f"{at} is published, but {what} failed ({_line(e, token)}): the same again does what is left"
+        ) from e
+
+
+def _line(error: Exception, token: str | None) -> str:
+    text = said(error)
+    return text.replace(token, "***") if token else text
 
 
 def show(folder: Path, repo: str, given: Mapping[str, str], console: Console) -> None:

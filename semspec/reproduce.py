@@ -55,6 +55,8 @@ def main(arguments: Sequence[str]) -> int:
     rest = [a for a in arguments if a.partition("=")[0] not in OWN]
     launcher, options = options_of([a for a in rest if a.startswith(("hydra.", "hydra/"))])
     extra = [a for a in rest if not a.startswith(("hydra.", "hydra/"))]
+    if {"-m", "--multirun"} & set(extra):
+        raise UserError("an experiment is a sweep already: leave -m out, one command each")
     for option in extra:
         if "=" not in option or option.startswith(("-", "+", "~")):
             raise UserError(
@@ -67,9 +69,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"plan={plan}: give true (show what would be run) or false")
     experiment = load(given["experiment"])
     todo = list(jobs(experiment, scale, extra))
-    for job in todo:  # every mistake before any work
-        build(job)
-    console = open_console()
+    made = [build(job)[0] for job in todo]  # every mistake before any work
+    console = Console(quiet=True) if made and made[0].quiet else open_console()
     for line in plan_of(experiment, scale, todo):
         console.print(line, soft_wrap=True)  # commands can be copied
     if plan == "true":
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     write_json(file, record(experiment, scale, found))
     console.print(beside(experiment, scale, found))
     console.print(f"[dim]results: {file}[/]", soft_wrap=True)
-    return 2 if any(sweep.state_of(run, folder)[0] != "finished" for run in runs) else 0
+    return sweep.ended(runs, folder)
 
 
 def _make_first(commands: Sequence[str], console: Console) -> None:
@@ -96,7 +97,8 @@ def _make_first(commands: Sequence[str], console: Console) -> None:
         if made and Path(made).exists():
             continue
         console.print(f"making {made}", soft_wrap=True, markup=False, highlight=False)
-        if subprocess.run([sys.executable, *words[1:]], check=False).returncode:
+        shown = subprocess.DEVNULL if console.quiet else None
+        if subprocess.run([sys.executable, *words[1:]], stdout=shown, check=False).returncode:
             raise UserError(f"{made} could not be made; by hand: {command}")
 
 

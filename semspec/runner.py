@@ -40,6 +40,7 @@ def execute(
     console = Console(quiet=True) if config.quiet else console or terminal.open_console()
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
+    started["machine"]["threads"] = None  # known only when the engines have set them: see below
     resolved = recorded(config, resolved)
     with RunFolder.open(
         folder, resolved, total=len(problems), free=free(config), provenance=started, about=job
@@ -54,7 +55,7 @@ def execute(
             except UserError:
                 run.discard()
                 raise
-            # threads are known only now that the engines have set them
+            # again: the threads are known now, and the load is of the run
             result["provenance"] = provenance.collect(config.seed) | {"started": started["started"]}
             result["concurrency"] = config.concurrency
             run.finish(result)

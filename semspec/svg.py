@@ -54,7 +54,7 @@ class _Series:
     tips: tuple[str, ...] = ()  # of points: told where one rests on them
     y_spread: tuple[Range, ...] = ()  # intervals of points
     x_spread: tuple[Range, ...] = ()
-    below: bool = False  # names stand below the points
+    below: bool = False  # names stand below the points, where the axis leaves room
     ink: int | None = None  # which colour; None: the next one
 
 
@@ -189,7 +189,7 @@ class Plot:
             out.append(f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{named}</text>')
         inks = [i if s.ink is None else s.ink for i, s in enumerate(self._series)]
         for series, ink in zip(self._series, inks, strict=True):
-            out += _draw(series, ink % len(COLOURS), px, py)
+            out += _draw(series, ink % len(COLOURS), px, py, bottom)
         out.append(
             f'<path class="axis" d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#64748b"/>'
             f'<text x="{(left + right) / 2:g}" y="{self.height - 10}" text-anchor="middle">'
@@ -220,7 +220,11 @@ def _ends(spread: Sequence[Range]) -> list[float]:
 
 
 def _draw(
-    series: _Series, colour: int, px: Callable[[float], float], py: Callable[[float], float]
+    series: _Series,
+    colour: int,
+    px: Callable[[float], float],
+    py: Callable[[float], float],
+    bottom: float,
 ) -> list[str]:
     ink = COLOURS[colour]
     placed = [(px(a), py(b)) for a, b in zip(series.xs, series.ys, strict=True)]
@@ -242,7 +246,7 @@ def _draw(
             f' width="{wide:.1f}" height="{abs(zero - b):.1f}" fill="{ink}" fill-opacity="0.8"/>'
             for a, b in placed
         ]
-    return _points(series, colour, placed, px, py)
+    return _points(series, colour, placed, px, py, bottom)
 
 
 def _points(
@@ -251,6 +255,7 @@ def _points(
     placed: list[Range],
     px: Callable[[float], float],
     py: Callable[[float], float],
+    bottom: float,
 ) -> list[str]:
     ink, out = COLOURS[colour], []
     bars = [
@@ -274,9 +279,11 @@ def _points(
     out.append(
         f'<g class="fill{colour}" fill="{ink}" fill-opacity="{opacity:g}">{"".join(circles)}</g>'
     )
-    down, anchor = (series.radius + 12, "start") if series.below else (-series.radius - 3, "middle")
-    out += [
-        f'<text class="name" x="{a:.1f}" y="{b + down:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
-        for (a, b), name in zip(placed, series.names, strict=False)
-    ]
+    anchor = "start" if series.below else "middle"
+    for (a, b), name in zip(placed, series.names, strict=False):
+        under = b + series.radius + 12
+        at = under if series.below and under <= bottom - 3 else b - series.radius - 3
+        out.append(
+            f'<text class="name" x="{a:.1f}" y="{at:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
+        )
     return out

@@ -30,7 +30,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from semspec.config import SHOWN_ONLY, free, recorded
+from semspec.config import SHOWN_ONLY, RunConfig, free, recorded
 from semspec.digest import difference
 from semspec.errors import UserError, told
 from semspec.experiments import slug
@@ -83,15 +83,19 @@ def plan(overrides: Sequence[str]) -> list[Job]:
     jobs = []
     for options in itertools.product(*choices.values()):
         named = [o for o in options if o.partition("=")[0] in varying]
-        jobs.append(Job(name_of(named or [o for o in options if _named(o)]), options))
+        jobs.append(Job(name_of(named) if named else _called(options), options))
     return jobs
+
+
+def _called(options: Sequence[str]) -> str:
+    return name_of([o for o in options if _named(o)] or ["default"])
 
 
 def _named(override: str) -> bool:
     return override.partition("=")[0] not in SHOWN_ONLY
 
 
-def resolve(job: Job) -> tuple[Any, dict[str, Any]]:
+def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
     """A job's configuration, typed and as it is recorded."""
     from semspec.run import build, compose, one_line
 
@@ -239,6 +243,8 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
 def show(jobs: Sequence[Job], root: Path, console: Console) -> None:
     """The table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
     listed = rows(jobs, root)
+    if console.quiet:
+        return
     if not console.is_terminal:
         for row in (COLUMNS, *listed):
             print("\t".join(row), file=console.file)  # rich would make spaces of the tabs
@@ -260,11 +266,12 @@ def main(overrides: Sequence[str]) -> int:
     given = [o for o in overrides if o.startswith(own)]
     hydra_ones = [o for o in overrides if o.startswith(("hydra.", "hydra/")) and o not in given]
     plain = [o for o in overrides if o not in (*given, *hydra_ones)]
+    if given and not given[-1].partition("=")[2].strip():
+        raise UserError(f"{given[-1]} is empty: name a folder")
     launcher, options = options_of(hydra_ones)
     jobs = plan(plain)
-    named = name_of([o for o in plain if _named(o)] or ["default"])
-    root = Path(given[-1].partition("=")[2]) if given else Path("runs") / f"sweep_{named}"
-    console = open_console()
+    root = Path(given[-1].partition("=")[2]) if given else Path("runs") / f"sweep_{_called(plain)}"
+    console = Console(quiet=True) if _quiet(jobs) else open_console()
     try:
         carry_out(jobs, root, console, launcher, options)
     except KeyboardInterrupt:
@@ -272,6 +279,19 @@ def main(overrides: Sequence[str]) -> int:
         raise
     show(jobs, root, console)
     console.print(f"results: {root}", style="dim", soft_wrap=True, markup=False)
+    return ended(jobs, root)
+
+
+def _quiet(jobs: Sequence[Job]) -> bool:
+    """Whether it is asked for, by the first job that can be composed: the others will say so themselves."""
+    for job in jobs:
+        with contextlib.suppress(UserError):
+            return resolve(job)[0].quiet
+    return False
+
+
+def ended(jobs: Sequence[Job], root: Path) -> int:
+    """The exit code of several jobs; what is not finished is named on standard error."""
     states = {job.name: state_of(job, root)[0] for job in jobs}
     bad = [name for name, state in states.items() if state != "finished"]
     if bad:

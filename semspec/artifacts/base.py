@@ -198,7 +198,10 @@ class Artifact(ABC):
         repo_id: str | None = None,
         **options: Any,
     ) -> None:
-        """As ``save``; with ``push_to_hub`` it is published, too, as ``repo_id`` or the folder's name."""
+        """As ``save``; with ``push_to_hub`` it is published, too, as ``repo_id`` or the folder's name.
+
+        A name without an owner is the user's own; options as of ``push_to_hub``.
+        """
         self.save(save_directory)
         if push_to_hub:
             from semspec.publish import publish
@@ -207,7 +210,11 @@ class Artifact(ABC):
             publish(Path(save_directory), name, **({"update": True} | options))
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Publishes it in one commit, whose id is returned; options as of ``semspec.publish.publish``."""
+        """Publishes it in one commit, whose id is returned; ``name`` alone is the user's own ``user/name``.
+
+        What the repository holds is replaced, unless ``update=False``; further options are those of
+        ``semspec.publish.publish``.
+        """
         from semspec.publish import publish
 
         with tempfile.TemporaryDirectory() as temporary:

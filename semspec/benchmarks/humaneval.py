@@ -19,7 +19,8 @@ ASK = (
     "Complete the following Python function. Answer with the whole function, and the imports that"
     " it needs, in one ```python block."
 )
-_BLOCK = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)```", re.DOTALL)
+_PYTHON = re.compile(r"[ \t]*((python|py)[\d.]*([ \t{].*)?)?[ \t]*", re.IGNORECASE)  # or unnamed
 
 
 @register("benchmark", "humaneval")
@@ -67,6 +68,7 @@ class HumanEval(DataBenchmark):
 
 
 def written_code(text: str) -> str | None:
-    """The last block of code in an answer."""
-    blocks = _BLOCK.findall(text)
+    """The last block of Python in an answer; those of other languages are passed over."""
+    found = _BLOCK.findall(text.replace("\r\n", "\n"))
+    blocks: list[str] = [code for heading, code in found if _PYTHON.fullmatch(heading)]
     return blocks[-1] if blocks else None

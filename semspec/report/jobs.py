@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from semspec.provenance import without_folders
@@ -74,4 +75,8 @@ def shared_options(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
     rest = [[part for part in own if part not in shared] for own in parts]
     if len(runs) == 1 or not all(rest):
         return [], [run.name for run in runs]
-    return shared, [", ".join(own) for own in rest]
+    names = [", ".join(own) for own in rest]
+    count = Counter(names)  # the same options in two sweeps
+    return shared, [
+        name if count[name] == 1 else run.name for name, run in zip(names, runs, strict=True)
+    ]

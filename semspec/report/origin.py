@@ -24,7 +24,7 @@ def origin(run: Run) -> str:
         "started": told.get("started"),
         "code": revision and revision + (", with changes that were not committed" if git.get("dirty") else ""),
         "versions": ", ".join([*(f"{k} {v}" for k, v in packages.items()), f"Python {told.get('python')}"]) if told else "",
-        "processor": machine.get("cpu") and f"{machine['cpu']}, {machine.get('cores_allowed')} of {machine.get('cores')} cores, threads: {machine.get('threads')}",
+        "processor": machine.get("cpu") and f"{machine['cpu']}, {machine.get('cores_allowed')} of {machine.get('cores')} cores" + (f", threads: {machine['threads']}" if machine.get("threads") else ""),
         "memory": machine.get("memory_gib") and f"{machine['memory_gib']} GiB",
         "accelerators": ", ".join(map(str, gpus)) or ("none" if machine else ""),
         "load": load and f"{', '.join(map(str, load))} (mean of 1, 5 and 15 minutes, at the end)",

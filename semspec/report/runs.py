@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,7 @@ from semspec.result_schema import SCHEMA
 FILES = ("config.json", "problems.jsonl", "result.json", "status.json")
 SAME_TARGET = ("model.path", "model.revision", "plugins.engine", "engine.dtype")
 SAME_PROBLEMS = ("plugins.benchmark", "benchmark")
+MACHINE = ("cpu", "gpus", "threads")
 DECODING = ("temperature", "top_k", "top_p", "max_new_tokens", "seed")
 
 
@@ -122,7 +124,7 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """Reads a run's folder, also while the run goes on, and whatever of it is missing."""
-    if not any((folder / name).is_file() for name in FILES):
+    if not _is_run(folder):
         raise UserError(
             f"{folder} holds no run: give the folder of one, such as run=runs/2026-01-31_12-00-00"
         )
@@ -149,7 +151,6 @@ def read_run(folder: Path) -> Run:
     origin = mapping(result).get("provenance")
     if result is None or not _sound(result):  # an older one lacks figures of today
         result = whole
-    starts = kept.starts()
     total = status.get("total")
     overrides = status.get("overrides")
     told = status.get("error") or status.get("note") or ""
@@ -164,8 +165,32 @@ def read_run(folder: Path) -> Run:
         job=str(status.get("job") or ""),
         overrides=tuple(map(str, overrides)) if isinstance(overrides, list) else (),
         skipped=counts[False],
-        provenance=mapping(origin) or (starts[-1] if starts else {}),
+        provenance=mapping(origin) or _begun(kept),
     )
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is a run's: other things have a config.json, too."""
+    config = mapping(read_json(folder / "config.json"))
+    return {"digest", "config"} <= set(config) or any((folder / n).is_file() for n in FILES[1:])
+
+
+def _begun(folder: RunFolder) -> Mapping[str, Any]:
+    """Where the last start came from; that was told before the engine had set its threads."""
+    starts = folder.starts()
+    if not starts:
+        return {}
+    machine = mapping(starts[-1].get("machine"))
+    return {**starts[-1], "machine": {**machine, "threads": None}}
+
+
+def unlike_machines(runs: Sequence[Run]) -> str:
+    """How the runs' machines differ in what is known of each; empty where they do not."""
+    for name in MACHINE:
+        known = [str(run.machine[name]) for run in runs if run.machine.get(name) is not None]
+        if len(set(known)) > 1:
+            return f"{name}: {' and '.join(dict.fromkeys(known))}"
+    return ""
 
 
 def _sound(result: Mapping[str, Any]) -> bool:
@@ -183,15 +208,18 @@ def read_sweep(folder: Path) -> list[Run]:
     """The runs below a folder, by name; what is not one is passed over."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder}: give sweep=FOLDER, the one that holds the jobs")
-    found = sorted({path.parent for name in FILES for path in folder.rglob(name)} - {folder})
+    below = {path.parent for name in FILES for path in folder.rglob(name)} - {folder}
+    found = sorted(filter(_is_run, below))
     inner = [path for path in found if not any(parent in found for parent in path.parents)]
     runs = [read_run(path) for path in inner]
     if not runs:
         raise UserError(
             f"{folder} holds no runs: give the folder of a sweep, such as sweep=runs/sweep_..."
         )
+    count = Counter(run.job for run in runs)  # jobs of several sweeps may have one name
     for run in runs:
-        run.job = run.job or str(run.folder.relative_to(folder))
+        if not run.job or count[run.job] > 1:
+            run.job = run.folder.relative_to(folder).as_posix()
     return runs
 
 

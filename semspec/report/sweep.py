@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,15 +22,16 @@ from semspec.report.jobs import (
 )
 from semspec.report.origin import origin
 from semspec.report.page import REPORT
-from semspec.report.runs import Run, jobs_planned
+from semspec.report.runs import Run, jobs_planned, unlike_machines
 from semspec.significance import ALPHA, holm
 from semspec.svg import Plot
 
 PARTS = (("plane", "Quality and speed"), ("table", "Jobs"), ("origin", "Origin"))
 
 
-def sweep_page(folder: Path, runs: Sequence[Run]) -> str:
-    """The page of a folder of runs."""
+def sweep_page(folder: Path, runs: Sequence[Run], beside: Path | None = None) -> str:
+    """The page of a folder of runs; ``beside``: the folder that it will lie in, unless that one."""
+    beside = beside or folder
     numbered = list(enumerate(runs, 1))
     groups = comparable(numbered)
     shared, names = shared_options(runs)
@@ -42,7 +44,7 @@ def sweep_page(folder: Path, runs: Sequence[Run]) -> str:
         planes += [heading, plane] if plane else []
         front = {number for number, _ in pareto(group)}
         marks = {number: adjusted[number - 1] for number, _ in group}
-        tables += [heading, _jobs(group, short, front, marks)]
+        tables += [heading, _jobs(group, short, front, marks, beside)]
     lead = (
         "Speed is against the target alone on the same problems in the same run. <strong>Bold</strong> jobs are on the"
         " front. A star: pass@1 differs from the target's alone (McNemar, p below 0.05 after Holm's"
@@ -134,15 +136,19 @@ def _drawn(
 
 
 def _jobs(
-    group: Group, short: Mapping[int, str], front: set[int], marks: Mapping[int, float | None]
+    group: Group,
+    short: Mapping[int, str],
+    front: set[int],
+    marks: Mapping[int, float | None],
+    beside: Path,
 ) -> str:
     head = ("job", "speed-up [95 %]", "pass@1 [95 %]", "lost / won", "accepted", "tau", "tokens/s", "problems")  # fmt: skip
     rows = []
     for number, run in group:
         r = run.result
         name = breakable(short[number])
-        if run.job and (run.folder / REPORT).is_file():
-            name = f'<a href="{quote(run.job)}/{REPORT}">{name}</a>'
+        if link := _link(run, beside):
+            name = f'<a href="{quote(link)}">{name}</a>'
         name = f"{number}.&nbsp;{name}"
         if not run.finished:
             told = f"{run.state}: {run.error}" if run.error else run.state
@@ -167,6 +173,14 @@ def _jobs(
     return empty.replace("<table>", '<table class="jobs">').replace(
         "<tbody>\n", "<tbody>\n" + "\n".join(rows)
     )
+
+
+def _link(run: Run, beside: Path) -> str:
+    """The way to the run's own page; empty where there is none, or it would tell all of this machine's folders."""
+    page, start = (run.folder / REPORT).resolve(), beside.resolve()
+    if not page.is_file() or os.path.commonpath([page, start]) == page.anchor:
+        return ""
+    return Path(os.path.relpath(page, start)).as_posix()
 
 
 def _jobs_told(count: int) -> str:
@@ -203,8 +217,7 @@ def _head(
         remarks.append(
             "jobs with another target, engine or benchmark stand apart: their figures do not compare"
         )
-    machines = {_machine(run) for run in runs if run.provenance}
-    if len(machines) > 1:
+    if unlike_machines(runs):
         remarks.append(
             "the jobs ran on different machines: speed-ups are each against the target on its own"
         )
@@ -212,10 +225,6 @@ def _head(
         f'<div class="head"><h1>{breakable(folder.name)}</h1>{given}'
         f'<p class="target">{whole}: {esc(told)}</p>{notes(remarks)}</div>'
     )
-
-
-def _machine(run: Run) -> str:
-    return str({name: run.machine.get(name) for name in ("cpu", "gpus", "threads")})
 
 
 def _origins(runs: Sequence[Run]) -> str:

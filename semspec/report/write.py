@@ -18,7 +18,8 @@ def write_run(folder: Path, out: Path | None = None, limits: Limits | None = Non
 
 def write_sweep(folder: Path, out: Path | None = None) -> Path:
     """The report of a folder of runs, by default into it."""
-    return _write(out or folder / REPORT, sweep_page(folder, read_sweep(folder)))
+    place = out or folder / REPORT
+    return _write(place, sweep_page(folder, read_sweep(folder), place.parent))
 
 
 def _write(path: Path, text: str) -> Path:

@@ -16,10 +16,10 @@ from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 from semspec import publish as publish_command
 from semspec import pull as pull_command
 from semspec.artifacts import __main__ as artifacts_command
-from semspec.artifacts import _folders, base
+from semspec.artifacts import _folders, _index, base
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models import ModelConfig, beside_package, facts
+from semspec.models import KnownModels, ModelConfig, beside_package, facts
 from semspec.probes.sources import commit_of, questions
 from semspec.publish import publish
 from semspec.text import Text
@@ -37,6 +37,7 @@ from tests.support.pair import DRAFT, TARGET, configuration
 from tests.support.probes import configuration as probe_options
 
 NAME = "alice/probe"
+FINGERPRINT = Text(str(TARGET)).fingerprint
 
 
 @pytest.fixture
@@ -88,6 +89,26 @@ def test_the_api_publishes_in_one_commit_and_replaces(hub: HubServer, tmp_path: 
     for revision, mean in ((first, 0.0), (second, 1.0)):
         loaded = Probe.from_pretrained(NAME, revision=revision, token=ALICE)
         assert loaded.tensors["mean"].unique().tolist() == [mean]
+
+
+def test_a_name_without_an_owner_is_the_users_own(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = Probe.example()
+    with pytest.raises(UserError, match="whose mine is it: log in with 'hf auth login', or give"):
+        probe.push_to_hub("mine")
+    assert not hub.repos
+    sha = probe.push_to_hub("mine", token=ALICE)
+    monkeypatch.setenv("HF_TOKEN", BOB)
+    probe.save_pretrained(tmp_path / "his", push_to_hub=True)
+    assert {name: repo.owner for name, repo in hub.repos.items()} == {
+        "models/alice/mine": "alice",
+        "models/bob/his": "bob",
+    }
+    assert Probe.load(f"alice/mine@{sha}").name == sha
+    with pytest.raises(UserError, match="401") as told:
+        probe.push_to_hub("mine", token="hf_nobody-at-all-has-this")
+    assert "hf_" not in str(told.value)
 
 
 # ---- what is asked of the Hub -----------------------------------------------------------------
@@ -246,6 +267,39 @@ def test_an_interrupted_upload_leaves_the_old_revision(
     assert Probe.load(NAME).name == new
 
 
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        ("POST .*/tag/", r"the tag v1 failed \("),
+        ("GET /api/.*/revision/", r"looking at what arrived failed \("),
+    ],
+)
+def test_what_fails_after_the_commit_is_no_failed_upload(
+    at: str, says: str, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    folder = tmp_path / "probe"
+    Probe.example().save(folder)
+    hub.faults.append((at, "500", 50))
+    with pytest.raises(UserError, match=says) as told:
+        publish(folder, NAME, tag="v1", token=ALICE)
+    repo = hub.repos[f"models/{NAME}"]
+    sha = repo.heads["main"]
+    line = str(told.value)
+    assert line.startswith(f"{NAME}@{sha} is published, but ") and "as it was" not in line
+    assert "hf_" not in line and "\n" not in line
+    hub.faults.clear()
+    for _ in range(2):  # the same command again, without update=true; then nothing is left to do
+        assert publish(folder, NAME, tag="v1", token=ALICE) == sha
+        assert repo.tags == {"v1": sha} and repo.heads["main"] == sha
+    folder_of_another = tmp_path / "another"
+    other = Probe.example()
+    other.tensors["mean"] += 1
+    other.save(folder_of_another)
+    with pytest.raises(UserError, match="add update=true"):
+        publish(folder_of_another, NAME, token=ALICE)
+
+
 def test_somebody_elses_commit_is_not_undone(
     hub: HubServer, commit: str, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,11 +414,42 @@ def test_models_load_and_fail_through_the_same_checks(
 def test_a_rule_takes_its_probe_from_the_hub(hub: HubServer) -> None:
     shipped = beside_package("hub_artifacts") / "probe-tiny-target-paper"
     sha = hub.make("models/alice/tiny-probe", snapshot_files(shipped))
-    model = facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
+    model = facts(ModelConfig(path="embedded/tiny-target"), FINGERPRINT)
     rule = configuration("accept=semantic").accept
     for given in (f"alice/tiny-probe@{sha}", "alice/tiny-probe"):
         probe = rule.load(given, "paper", "target", model, "paragraph", 0.6)
         assert probe.tensors["mean"].equal(Probe.load(shipped).tensors["mean"])
+
+
+def test_a_rule_finds_its_probe_on_the_hub_by_the_index(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody names a probe: the model's name does, by a line of conf/probes.yaml that pins a commit."""
+    shipped = Probe.load(beside_package("hub_artifacts") / "probe-tiny-target-plus")
+    sha = shipped.push_to_hub("alice/x", token=ALICE)
+    newer = Probe.load(beside_package("hub_artifacts") / "probe-tiny-target-plus")
+    newer.tensors["mean"] += 1
+    newer.push_to_hub("alice/x", token=ALICE)  # what is pinned stays what it is
+    (tmp_path / "conf").mkdir()
+    index = tmp_path / "conf" / "probes.yaml"
+    line = _index.line(shipped, "alice/x", sha)
+    assert f"path: alice/x, revision: {sha}" in line
+    index.write_text(line + "\n")
+    monkeypatch.setattr(_index, "beside_package", lambda name: tmp_path / name)
+    requests(hub)
+
+    rule = configuration("accept=semantic_plus").accept
+    assert rule.target_probe is None
+    known = KnownModels({"target": (ModelConfig(path="embedded/tiny-target"), FINGERPRINT)})
+    assert rule.places(known, "paragraph") == {"target": ("alice/x", sha)}
+    probe = rule.prepare(known, "paragraph", 0.6).target
+    assert probe.tensors["mean"].equal(shipped.tensors["mean"])
+    assert all(f"/resolve/{sha}/" in a for a in requests(hub) if "/resolve/" in a)
+    rule.prepare(known, "paragraph", 0.6)
+    assert requests(hub) == []  # pinned: nothing is asked again
+    index.write_text(line.replace(sha, "f" * 40) + "\n")
+    with pytest.raises(UserError, match="alice/x at revision ffff"):
+        rule.prepare(known, "paragraph", 0.6)
 
 
 # ---- data sets --------------------------------------------------------------------------------

@@ -12,17 +12,19 @@ from tests.support.processes import finished
 SMALL = ("scale=tiny", "problems=1", "max_new_tokens=30")
 
 
-def reproduce(folder: Path, code: int = 0) -> tuple[str, dict[str, Any]]:
-    asked = ("experiment=semanticspec/table3", *SMALL, f"hydra.run.dir={folder}")
+def reproduce(
+    folder: Path, code: int = 0, name: str = "semanticspec/table3"
+) -> tuple[str, dict[str, Any]]:
+    asked = (f"experiment={name}", *SMALL, f"hydra.run.dir={folder}")
     shown = finished([sys.executable, "-m", "semspec.run", *asked], code).stdout
-    return shown, json.loads((folder / "semanticspec-table3.json").read_text())
+    return shown, json.loads((folder / f"{name.replace('/', '-')}.json").read_text())
 
 
 def test_an_experiment_goes_on_where_a_job_failed_and_solves_nothing_twice(tmp_path: Path) -> None:
     broken = tmp_path / "embedded-pair" / "SemanticSpec" / "residues"
     broken.mkdir(parents=True)
     (broken / "result.json").write_text("{}")  # nothing tells what made it
-    shown, told = reproduce(tmp_path, code=2)
+    shown, told = reproduce(tmp_path, code=1)
     assert "SemanticSpec/residues: failed:" in shown
     assert set(told["here"]["embedded pair"]["SemanticSpec"]) == {"weekdays"}
 
@@ -40,3 +42,14 @@ def test_an_experiment_goes_on_where_a_job_failed_and_solves_nothing_twice(tmp_p
     after = {path: path.read_bytes() for path in tmp_path.rglob("result.json")}
     assert len(before) == 3 and len(after) == 4
     assert all(after[path] == held for path, held in before.items())
+
+
+def test_an_experiment_on_tokens(tmp_path: Path) -> None:
+    shown, told = reproduce(tmp_path, name="adapld/table9")
+    assert "paper: Vicuna-33B" in shown and "here: embedded pair" in shown
+    here = told["here"]["embedded pair"]["AdaPLD"]
+    assert set(here) == {"chains", "editing", "grounded"}
+    assert any(cell["figures"]["draft_to_verify"] > 0 for cell in here.values())
+    for file in tmp_path.rglob("config.json"):
+        config = json.loads(file.read_text())["config"]
+        assert (config["split"], config["plugins"]["draft"]) == ("token", "adapld")

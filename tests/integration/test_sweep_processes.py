@@ -109,7 +109,7 @@ def test_a_job_whose_place_is_taken_away_goes_on_in_the_same_sweep(tmp_path: Pat
 
 def test_a_sweep_that_was_killed_or_interrupted_goes_on(tmp_path: Path) -> None:
     # its folder follows from its options, not from the clock
-    arguments = ("-m", "draft_length=1,2", "problems=2", "max_new_tokens=80", "quiet=true")
+    arguments = ("-m", "draft_length=1,2", "problems=2", "max_new_tokens=80")
     root = tmp_path / "runs" / "sweep_draft_length=1,2,problems=2,max_new_tokens=80"
 
     def begin() -> subprocess.Popen[str]:

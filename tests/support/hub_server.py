@@ -316,6 +316,11 @@ class Handler(BaseHTTPRequestHandler):
         repo.tags[wanted] = repo.at(revision)[0]
         self.answer({})
 
+    def whoami(self) -> None:
+        if not self.user:
+            raise RefusedError(401, "Invalid username or password.")
+        self.answer({"type": "user", "name": self.user, "orgs": []})
+
     def valid(self) -> None:
         self.answer({"warnings": [], "errors": []})
 
@@ -327,6 +332,7 @@ ROUTES: list[tuple[tuple[str, ...], str, Callable[..., None]]] = [
     (("GET",), rf"{API}/refs", Handler.refs),
     (("GET", "HEAD"), rf"{FILES}/resolve/{REVISION}/(.+)", Handler.resolve),
     (("GET", "HEAD"), rf"/cdn/{OID}", Handler.cdn),
+    (("GET",), "/api/whoami-v2", Handler.whoami),
     (("POST",), "/api/repos/create", Handler.create),
     (("POST",), "/api/validate-yaml", Handler.valid),
     (("POST",), rf"{API}/preupload/{REVISION}", Handler.preupload),

@@ -18,6 +18,7 @@ from semspec import registry
 from semspec.benchmarks import _confine
 from semspec.benchmarks._confine import run_program
 from semspec.benchmarks._data import choice_question, options_of
+from semspec.benchmarks.humaneval import written_code
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from tests.support.benchmark_rows import SAMPLES, write_rows
@@ -25,6 +26,32 @@ from tests.support.benchmark_rows import SAMPLES, write_rows
 
 def make(name: str, **options: Any) -> Any:
     return registry.plugin("benchmark", name).cls(**options)
+
+
+# ---- code -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Here:\n```python\nx = 1\n```\nDone.",
+        "```py\nx = 1\n```",
+        "```\nx = 1\n```",
+        "```python3\nx = 1\n```",
+        "``` Python3.11 \nx = 1\n```",
+        '```python title="a.py"\nx = 1\n```',
+        "```python\r\nx = 1\r\n```\r\n",
+        "```python\ny = 2\n```\nBetter:\n```python3\nx = 1\n```",
+        "First:\n```bash\npip install x\n```\nthen\n```python\nx = 1\n```\nand:\n```bash\nls\n```",
+    ],
+)
+def test_code_is_found_however_its_block_is_headed(answer: str) -> None:
+    assert written_code(answer) == "x = 1\n"
+
+
+@pytest.mark.parametrize("answer", ["x = 1", "```bash\nls", "```python x = 1```", "```pytest\nx"])
+def test_what_is_no_block_of_python_is_no_code(answer: str) -> None:
+    assert written_code(answer) is None
 
 
 # ---- multiple choice ------------------------------------------------------------------------------

@@ -193,6 +193,17 @@ def test_another_machine_is_no_yardstick(make: Make, monkeypatch: pytest.MonkeyP
     assert found.speed.verdict == "not compared" and "A fast one" in found.speed.why
 
 
+def test_threads_that_a_start_could_not_know_are_no_other_machine(make: Make) -> None:
+    a, b = make("a"), make("b", finished=False)
+    early = {**PROVENANCE, "machine": {**PROVENANCE["machine"], "threads": 2}}
+    (b / "starts.jsonl").write_text(json.dumps(early) + "\n")
+    assert compare(a, b).speed.verdict != "not compared"
+    early["machine"]["cpu"] = "Another one"
+    (b / "starts.jsonl").write_text(json.dumps(early) + "\n")
+    found = compare(a, b)
+    assert found.speed.verdict == "not compared" and "Another one" in found.speed.why
+
+
 def test_another_temperature_is_told(make: Make) -> None:
     found = compare(make("a"), make("b", config={"temperature": 1.0}))
     assert any("temperature 0.6 and 1.0" in note for note in found.notes)

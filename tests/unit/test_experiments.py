@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from semspec import config, experiments, reproduce, train_probe
+from semspec import experiments, reproduce, train_probe
 from semspec.datastores import settings
 from semspec.errors import UserError
 from semspec.experiments import Experiment, Job, jobs, load
 
 NAMES = sorted(experiments.available())
-COMING = {"dresd", "rest"}  # drafters that recipes may name before they are there
 
 
 @cache
@@ -35,17 +34,8 @@ def test_every_method_is_a_valid_configuration(name: str, scale: str) -> None:
     assert found
     assert len({job.folder for job in found}) == len(found)
     for job in covering(found):
-        if lacking := drafters(job) - set(config.options("draft")):
-            assert lacking <= COMING, f"{job}: no drafter is called {lacking}"
-            with pytest.raises(UserError, match="Could not find 'draft/"):
-                reproduce.build(job)
-            continue
         made, resolved = reproduce.build(job)
         assert resolved["benchmark"] and made.transcript is False
-
-
-def drafters(job: Job) -> set[str]:
-    return {option.partition("=")[2] for option in job.options if option.startswith("draft=")}
 
 
 def covering(found: list[Job]) -> list[Job]:
@@ -193,9 +183,15 @@ def _text(shown: Any) -> str:
     ("arguments", "says"),
     [
         (["experiment=semanticspec/tabel4"], r"did you mean 'semanticspec/table4'"),
+        (
+            ["experiment=arc/table5"],
+            r"nothing to run as one: .*python -m semspec\.audit split=token",
+        ),
+        (["experiment=adapld/table5"], r"nothing to run as one: .*adapld/table1 to table3"),
         (["experiment=semanticspec/table4", "scale=huge"], r"scale=huge: give real or tiny"),
         (["experiment=semanticspec/table4", "plan=perhaps"], r"plan=perhaps: give true"),
-        (["experiment=semanticspec/table4", "-m"], r"'-m': beside experiment="),
+        (["experiment=semanticspec/table4", "-m"], r"a sweep already: leave -m out"),
+        (["experiment=semanticspec/table4", "--cfg"], r"'--cfg': beside experiment="),
         (["experiment=semanticspec/table4", "scale=tiny", "no_such=1"], r"no_such"),
         (["experiment=semanticspec/table4", "scale=tiny", "problems=0"], r"problems=0: give at"),
     ],
@@ -204,6 +200,19 @@ def test_mistakes_are_one_line(arguments: list[str], says: str) -> None:
     with pytest.raises(UserError, match=says) as told:
         reproduce.main(arguments)
     assert "\n" not in str(told.value)
+
+
+def test_what_is_to_be_run_instead_is_there() -> None:
+    assert not set(experiments.INSTEAD) & set(NAMES)
+    assert {"adapld/table1", "adapld/table2", "adapld/table3"} <= set(NAMES)
+
+
+def test_quiet_recipes_say_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["experiment=semanticspec/table3", "scale=tiny", "plan=true"]
+    assert reproduce.main(asked) == 0
+    assert "embedded pair" in capsys.readouterr().out
+    assert reproduce.main([*asked, "quiet=true"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_file_with_unknown_parts_is_refused(tmp_path: Path) -> None:

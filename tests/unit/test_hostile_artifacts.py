@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml  # type: ignore[import-untyped]
 
 from semspec import registry
-from semspec.artifacts.base import CONFIG, MANIFEST, TENSORS, Artifact
+from semspec.artifacts import _card, _folders, _manifest
+from semspec.artifacts.base import CARD, CONFIG, MANIFEST, TENSORS, Artifact
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.model import Model
 from semspec.artifacts.sparse_datastore import SparseDatastore
@@ -252,8 +254,63 @@ def test_damaged_heads_end_in_an_error(kind: str, tmp_path: Path) -> None:
     assert refused > 0.4 * HEADS
 
 
+CARDS = 1000
+SPELT = (
+    *(b"&a ", b"*a ", b"&a [*a]", b"!!bool ", b"!!int ", b"!!timestamp ", b"!!binary ", b"!x ", b"<<: "),
+    *(b"? ", b"| ", b"> ", b"- ", b"\t", b"'", b"{", b"]", b"...\n", b"---\n", b"%YAML 9.9\n", b"0x" + b"f" * 9000),
+)  # fmt: skip
+BOMB = "a0: &a0 [x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 7)
+)
+
+
+def card(rng: random.Random, text: bytes) -> bytes:
+    """A card whose front matter says something else, or is no YAML to speak of."""
+    _, front, body = text.split(b"---\n", 2)
+    what = rng.randrange(4)
+    if what == 0:
+        return scribbled(rng, text)
+    if what == 1:
+        front = twisted(rng, json.dumps(yaml.safe_load(front)).encode()) + b"\n"
+    else:
+        for _ in range(what):
+            at = rng.randrange(len(front))
+            front = front[:at] + rng.choice(SPELT) + front[at:]
+    return b"---\n" + front + b"---\n" + body
+
+
+def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
+    """In a folder whose manifest vouches for the card: whoever publishes one can write both."""
+    cls = KINDS["risk"]
+    folder = tmp_path / "it"
+    cls.example().save(folder)
+    intact = (folder / CARD).read_bytes()
+    _folders.check(folder)
+    rng, refused, slowest, long = random.Random(11), 0, 0.0, set[int]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    watch = Watch(tmp_path)
+    for case in range(CARDS):
+        (folder / CARD).write_bytes(card(rng, intact))
+        _manifest.seal(folder, cls.kind, cls.version)
+        began = time.process_time()
+        watch.on = True
+        try:
+            _folders.check(folder)
+        except UserError as error:
+            refused += 1
+            long |= {case} if "\n" in str(error) or len(str(error)) > 1000 else set()
+        watch.on = False
+        slowest = max(slowest, time.process_time() - began)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert not watch.seen, watch.seen[:5]
+    assert not long
+    assert refused > 0.4 * CARDS  # the rest changed the text, or metadata that may say anything
+    assert slowest < 5
+    assert grown < 64, f"{grown:.0f} MiB"
+
+
 @pytest.mark.parametrize(
-    "card",
+    "text",
     [
         "no front matter",
         "---\n" + "[" * 20_000 + "\n---\n",
@@ -262,11 +319,15 @@ def test_damaged_heads_end_in_an_error(kind: str, tmp_path: Path) -> None:
         "---\nlibrary_name: [semspec]\n---\n",
         "---\nlibrary_name: semspec\ntags: semspec\n---\n",
         "---\nlibrary_name: semspec\ntags: [semspec]\n---\n",
+        f"---\n{BOMB}library_name: *a6\n---\n",
+        f"---\nlibrary_name: {'x' * 60_000}\n---\n",
+        f"---\nlibrary_name: 0x{'f' * 60_000}\n---\n",
+        f"---\nlibrary_name: semspec\nmore: {'x' * 70_000}\n---\n",
+        *(f"---\nlibrary_name: !!{tag}\n---\n" for tag in ("bool x", "int ''", "timestamp x")),
     ],
-    ids=lambda text: text[:24],
+    ids=lambda text: text[:40],
 )
-def test_cards_that_are_refused(card: str) -> None:
-    from semspec.artifacts import _card
-
-    with pytest.raises(UserError, match=r"README\.md"):
-        _card.check(card)
+def test_cards_that_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"README\.md") as told:
+        _card.check(text)
+    assert len(str(told.value)) < 600 and "\n" not in str(told.value)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from semspec.artifacts._schema import check
 from semspec.errors import UserError
 from semspec.files import write_json
+from semspec.models import beside_package
 from semspec.provenance import without_folders
 from semspec.report import words
 from semspec.report.__main__ import main
@@ -133,6 +136,46 @@ def test_what_a_sweep_says_of_its_jobs_is_read(tmp_path: Path) -> None:
         tmp_path / "s" / "sweep.json", {"jobs": [{"job": name} for name in ("one", "two", "three")]}
     )
     assert "2 of 3 jobs: 1 finished, 1 failed" in sweep_page(tmp_path / "s", runs)
+
+
+def test_several_sweeps_in_one_page(tmp_path: Path) -> None:
+    for sweep in ("sweep_a", "sweep_b"):
+        for job in ("seed=0", "seed=1,50%"):
+            folder = make_run(tmp_path / "runs" / sweep / job, 3)
+            write_json(folder / "status.json", {"job": job, "overrides": [job]})
+            (folder / "report.html").write_text("its own")
+    (tmp_path / "runs" / "artifact").mkdir()
+    write_json(tmp_path / "runs" / "artifact" / "config.json", {"kind": "probe", "version": 1})
+    runs = read_sweep(tmp_path / "runs")
+    assert [run.name for run in runs] == [
+        f"{sweep}/{job}" for sweep in ("sweep_a", "sweep_b") for job in ("seed=0", "seed=1,50%")
+    ]
+    assert shared_options(runs)[1] == [run.name for run in runs]
+    for out in ("runs/report.html", "elsewhere/page.html"):
+        place = tmp_path / out
+        place.parent.mkdir(exist_ok=True)
+        main([f"sweep={tmp_path / 'runs'}", f"out={place}"])
+        links = re.findall('<a href="([^"#]*)"', place.read_text())
+        assert len(links) == len({*links}) == 4
+        for link in links:
+            assert (place.parent / unquote(link)).read_text() == "its own"
+        assert str(tmp_path) not in place.read_text()
+
+
+def test_a_page_far_from_its_jobs_does_not_tell_where_they_are(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "one", 3)
+    (folder / "report.html").write_text("its own")
+    runs = read_sweep(tmp_path)
+    assert 'href="one/report.html"' in sweep_page(tmp_path, runs)
+    assert "report.html" not in sweep_page(tmp_path, runs, Path("/nowhere"))
+
+
+def test_artifacts_are_no_jobs(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no runs"):
+        read_sweep(beside_package("hub_artifacts"))
+    write_json(tmp_path / "config.json", {"model_type": "llama"})
+    with pytest.raises(UserError, match="holds no run:"):
+        read_run(tmp_path)
 
 
 # --- rounds ---

@@ -39,6 +39,18 @@ def test_everything_that_is_drawn_is_there() -> None:
     assert {"a < b & c", "x", "y", "points", "line", "0.4"} <= texts
 
 
+@pytest.mark.parametrize("value", [0.0, 0.04, 0.5])
+def test_a_name_below_its_point_stays_clear_of_the_axis(value: float) -> None:
+    plot = Plot("plane", "x", "y", y=(0, 1))
+    plot.points([1.0], [value], radius=5, names=["target alone"], below=True)
+    root = ElementTree.fromstring(plot.svg())
+    name = next(t for t in root.findall(f".//{SVG}text") if t.text == "target alone")
+    point = root.find(f".//{SVG}circle")
+    assert point is not None
+    at, centre = float(str(name.get("y"))), float(str(point.get("cy")))
+    assert at <= 276 - 3 and (at > centre) == (value == 0.5)  # the axis is at 276
+
+
 def test_a_logarithmic_axis_names_its_values() -> None:
     plot = Plot("curve", "rows", "Spearman", log_x=True)
     plot.line([100, 1000, 10000], [0.1, 0.5, 0.7])

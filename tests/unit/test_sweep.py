@@ -47,6 +47,11 @@ def test_names_say_what_varies_and_nothing_else() -> None:
     assert names("seed=range(0,3)") == ["seed=0", "seed=1", "seed=2"]
 
 
+def test_a_sweep_of_no_options_is_called_default() -> None:
+    assert names() == names("quiet=true") == ["default"]
+    assert names("transcript=true,false") == ["transcript=True", "transcript=False"]
+
+
 def test_a_longer_sweep_finds_the_jobs_of_a_shorter_one() -> None:
     assert set(names("seed=0,1", "split=token,sentence")) < set(
         names("seed=0,1,2", "split=token,sentence,paragraph")
@@ -132,6 +137,29 @@ def test_jobs_end_alone_and_only_what_is_not_finished_is_run_again(
     after = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in finished.iterdir()}
     assert after == before
     assert "2/4" in said(console) and "4/4" in said(console)
+
+
+def test_a_quiet_sweep_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loud = [o for o in TINY if not o.startswith("quiet")]
+    assert sweep.main([*TINY, f"sweep={tmp_path}"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert (
+        sweep.main([*loud, f"sweep={tmp_path}"]) == 0
+    )  # finished before: the table is shown again
+    assert "finished" in capsys.readouterr().out
+    assert sweep.main([*TINY, "draft.model.path=missing", f"sweep={tmp_path / 'x'}"]) == 1
+    told = capsys.readouterr()
+    assert not told.out and told.err.startswith("semspec: 1 of 1 jobs are not finished: ")
+
+
+@pytest.mark.parametrize("key", ["sweep", "hydra.sweep.dir"])
+def test_a_sweep_without_a_folder_is_refused(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"{key}= is empty: name a folder"):
+        sweep.main([*TINY, f"{key}="])
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_configuration_under_the_same_names_is_refused(tmp_path: Path) -> None:
