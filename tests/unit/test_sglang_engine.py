@@ -271,9 +271,7 @@ def moody() -> Iterator[tuple[SglangEngine, list[Moody]]]:
 
 
 def write_one(key: int) -> Query:
-    return Query(
-        "target", Context(key, [0]), Sampling(0.0), random.Random(0), generate=Generate(1)
-    )
+    return Query("target", Context(key, [0]), Sampling(0.0), random.Random(0), generate=Generate(1))
 
 
 def test_while_no_replica_is_there_all_are_tried_until_patience_is_over(

@@ -72,9 +72,7 @@ class SglangEngine:
                 except LostError as error:
                     if time.monotonic() >= until:
                         why = str(error)
-                        raise UserError(
-                            unreachable(self.replicas.role, place.name, why)
-                        ) from error
+                        raise UserError(unreachable(self.replicas.role, place.name, why)) from error
 
     async def _look(self, place: Place) -> None:
         """Refuses what does not hold this model; the shortest context among the servers holds."""
