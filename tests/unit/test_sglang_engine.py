@@ -238,11 +238,13 @@ class Moody:
     """A place that is there or not, and holds one model or another."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.there, self.model = name, True, "right"
+        self.name, self.there, self.busy, self.model = name, True, False, "right"
         self.told: list[str] = []
 
     async def generate(self, payload: Mapping[str, Any]) -> Reply:
         await self._reach()
+        if self.busy:
+            raise LostError("status 503")
         self.told.append("asked")
         return {"output_ids": [1], "meta_info": {"prompt_tokens": 1}}
 
@@ -265,7 +267,7 @@ class Moody:
 def moody() -> Iterator[tuple[SglangEngine, list[Moody]]]:
     places = [Moody("a"), Moody("b")]
     right = identity.Expected("right", (), 9, 99, 1, 1, ())
-    engine = SglangEngine(places, right, frozenset(), "target", patience=1.0)
+    engine = SglangEngine(places, right, frozenset(), "target", patience=2.0)
     yield engine, places
     engine.close()
 
@@ -292,7 +294,17 @@ def test_while_no_replica_is_there_all_are_tried_until_patience_is_over(
     began = time.monotonic()
     with pytest.raises(UserError, match=r"target's server at a, b does not answer \(gone\)"):
         engine.answer([write_one(20)])
-    assert 1.0 <= time.monotonic() - began < 4.0
+    assert 2.0 <= time.monotonic() - began < 8.0
+
+
+def test_replicas_that_tell_what_they_are_and_answer_nothing_do_not_keep_a_run_for_ever(
+    moody: tuple[SglangEngine, list[Moody]],
+) -> None:
+    engine, places = moody
+    for place in places:
+        place.busy = True
+    with pytest.raises(UserError, match=r"a, b does not answer \(status 503\)"):
+        engine.submit(write_one(0)).result(20)
 
 
 def test_a_replica_that_comes_back_as_something_else_is_asked_nothing(

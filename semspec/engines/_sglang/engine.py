@@ -247,6 +247,7 @@ class SglangEngine:
                 self._aborts.add(task)
                 task.add_done_callback(self._aborts.discard)
                 raise
+            self.replicas.answered()
             meta = reply["meta_info"]
             cached, prompt = int(meta.get("cached_tokens") or 0), int(meta["prompt_tokens"])
             answer.cached += cached

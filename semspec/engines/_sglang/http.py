@@ -16,9 +16,7 @@ from urllib.parse import urlsplit
 from semspec.errors import UserError
 
 IDLE = 3.0  # seconds; uvicorn closes what was silent for five
-CONNECT = (
-    10.0  # seconds; a host that is gone answers nothing at all, and Linux waits two minutes for it
-)
+CONNECT = 10.0  # seconds; for a host that is gone and answers nothing Linux waits two minutes
 LARGEST = 1 << 30  # bytes of an answer
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

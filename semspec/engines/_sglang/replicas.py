@@ -29,7 +29,7 @@ class Replicas:
         self.places, self.role, self.patience = list(places), role, patience
         self._home: dict[int, Place] = {}
         self._lost: dict[int, float] = {}  # by index: when it was last tried in vain
-        self._dark: float | None = None  # since when there is none left
+        self._dark: float | None = None  # since when there is none left that answers
 
     def of(self, context: Context) -> Place:
         """Where this problem is at home; a new one goes where the fewest are."""
@@ -52,8 +52,11 @@ class Replicas:
         return self.places.index(place) in self._lost
 
     def found(self, place: Place) -> None:
-        """It is there again, and the same."""
+        """It is there again, and the same; whether it answers has to be seen."""
         self._lost.pop(self.places.index(place), None)
+
+    def answered(self) -> None:
+        """A query has its answer: patience begins anew."""
         self._dark = None
 
     def lost(self, place: Place, why: str) -> None:

@@ -19,7 +19,7 @@ KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable: a secret has no place in 
 # Seconds in which a connection may fail and be had again, as if nothing had been; whoever is away for longer is
 # looked at again before it is asked.
 BLIP = 1.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0  # seconds between attempts, doubled each time
+FIRST_PAUSE = 0.1  # seconds between attempts, doubled each time
 BUSY = frozenset({429, 502, 503, 504})  # of a router or a server that is starting
 
 Reply = Mapping[str, Any]
@@ -87,7 +87,7 @@ class Server:
                 if now - lost + pause > self.patience:
                     raise LostError(str(error) or type(error).__name__) from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause *= 2
 
     async def _once(self, method: str, path: str, payload: Any) -> Reply:
         status, body = await self.http.request(method, path, payload, self.timeout)
