@@ -23,7 +23,7 @@ DEV := .venv/dev-$(call checksum,constraints/cpu.txt).stamp
 SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-cpu-nodeps.txt).stamp
 
 SGLANG_VERSIONS ?= 0.5.20 0.5.22
-PLUGIN_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft ngram))
+OLDER_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft ngram engine_http))
 
 # Workers take each other's tests in runs, so that a fixture of a module is made once or twice, and no long file is left
 # to one of them at the end.
@@ -67,7 +67,7 @@ test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
 	@$(call each_alone,.venv-sglang,$(sort $(wildcard tests/sglang/test_*.py)))
 
 .PHONY: sglang-matrix
-sglang-matrix: ## The plugin's tests on older SGLangs; SGLANG_VERSIONS="0.5.22" chooses
+sglang-matrix: ## The plugin's and the engine's tests on older SGLangs; SGLANG_VERSIONS="0.5.22" chooses
 	@status=0; for version in $(SGLANG_VERSIONS); do $(MAKE) sglang-$$version || status=1; done; exit $$status
 
 .PHONY: lint
@@ -166,6 +166,6 @@ define older_sglang
 .PHONY: sglang-$(1)
 sglang-$(1): .venv-sglang-$(1)/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-$(1).txt).stamp
 	@echo "==> SGLang $(1)"
-	@$$(call each_alone,.venv-sglang-$(1),$$(PLUGIN_TESTS))
+	@$$(call each_alone,.venv-sglang-$(1),$$(OLDER_TESTS))
 endef
 $(foreach version,$(SGLANG_VERSIONS),$(eval $(call older_sglang,$(version))))

@@ -23,6 +23,15 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
         os._exit(130)  # nothing that still runs may turn it into another exit status
 
 
+def no_sweep(arguments: Sequence[str]) -> None:
+    """Refuses ``-m`` of ``semspec.run`` in a command that makes one thing."""
+    if {"-m", "--multirun"} & set(arguments):
+        raise UserError(
+            "-m is for python -m semspec.run; this command makes one thing: start it once for each, in"
+            " a folder of its own (docs/scale-out.md)"
+        )
+
+
 def run_command(
     run: Callable[[Sequence[str]], object], help_text: str, arguments: Sequence[str] | None
 ) -> None:
@@ -32,7 +41,12 @@ def run_command(
         print(help_text, end="")
         return
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    ends_in_one_line(lambda: run(given))
+
+    def checked() -> None:
+        no_sweep(given)
+        run(given)
+
+    ends_in_one_line(checked)
 
 
 def options(arguments: Sequence[str], known: Sequence[str], command: str) -> dict[str, str]:

@@ -244,7 +244,7 @@ def quoted(text: str) -> str:
     """
     text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
     text = re.sub(r"(\\*)'", r"\1\1\\'", text)
-    text = re.sub(r"(\\+)$", r"\1\1", text)
+    text = re.sub(r"(\\+)\Z", r"\1\1", text)  # $ would match before a last line break, too
     return f"'{text}'"
 
 
@@ -325,8 +325,6 @@ def check(config: RunConfig) -> None:
             f"nested_accept={_name('nested_accept', config.nested_accept)} judges whole steps, but"
             " within a step there are only tokens: use nested_accept=lossless"
         )
-    wanted = rule.needs | ({What.PROBS} if config.salvage else set())
-    wanted |= set() if config.nested.plain else config.nested_accept.needs
     for group in ("draft", "nested"):
         drafter = getattr(config, group)
         if lacking := drafter.needs - engine.offers:
@@ -339,18 +337,42 @@ def check(config: RunConfig) -> None:
             f"accept={_name('accept', rule)} asks a model of its own ({', '.join(others)}), which"
             f" engine={_name('engine', engine)} does not run: use engine=hf, or another rule"
         )
-    missing = wanted - engine.offers
-    if missing:
-        does = sorted(
-            name
-            for name, known in registry.plugins("accept").items()
-            if known.cls.needs <= engine.offers
-        )
+    _check_reads(config)
+
+
+def _check_reads(config: RunConfig) -> None:
+    """Whether the engine can give what is read of the target; names what reads it."""
+    engine = config.engine
+    cannot = f"which engine={_name('engine', engine)} cannot give"
+    if missing := config.accept.needs - engine.offers:
         raise UserError(
-            f"accept={_name('accept', rule)} reads {_told(missing)}, which"
-            f" engine={_name('engine', engine)} cannot give: use engine=hf, or a rule that does without"
-            f" ({', '.join(does)})"
+            f"accept={_name('accept', config.accept)} reads {_told(missing)}, {cannot}: use engine=hf,"
+            f" or a rule that does without ({', '.join(_served(config, config.split))})"
         )
+    if config.salvage and What.PROBS not in engine.offers:
+        raise UserError(
+            f"salvage=true reads {What.PROBS.value}, {cannot}: leave it out, or use engine=hf"
+        )
+    if not config.nested.plain and (missing := config.nested_accept.needs - engine.offers):
+        others = [f", nested_accept={name}" for name in _served(config, "token", "tokens")]
+        raise UserError(
+            f"nested={_name('nested', config.nested)} is judged by"
+            f" nested_accept={_name('nested_accept', config.nested_accept)}, which reads"
+            f" {_told(missing)}, {cannot}: leave nested out{''.join(others)}, or use engine=hf"
+        )
+
+
+def _served(config: RunConfig, split: str, cuts: str | None = None) -> list[str]:
+    """Rules that work with this split and the configuration's engine and temperature."""
+    return sorted(
+        name
+        for name, known in registry.plugins("accept").items()
+        if known.cls.needs <= config.engine.offers
+        and set(known.cls().models()) <= config.engine.roles
+        and (known.cls.splits is None or split in known.cls.splits)
+        and (config.temperature == 0 or not known.cls.greedy_only)
+        and cuts in (None, known.cls.cuts)
+    )
 
 
 def free(config: RunConfig) -> tuple[str, ...]:

@@ -7,10 +7,12 @@ until they answer, and ends them again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -45,7 +47,8 @@ that is free when it starts. Options of its own:
   target_args=     more of SGLang's arguments for the target's server, quoted: target_args="--tp-size 4"
   draft_args=      likewise for the draft's
   both_args=       for both
-  target_gpu=      CUDA devices of the target's server, such as 0,1; draft_gpu= of the draft's
+  target_gpu=      CUDA devices of the target's server, such as 0,1; draft_gpu= of the draft's. Where both
+                   are given and have none in common, each server takes the memory it wants
   python=          the Python of an environment that has SGLang (this one)
   wait=            seconds that a server may take to start (900)
 
@@ -66,12 +69,17 @@ class Planned:
     arguments: tuple[str, ...]
     variables: Mapping[str, str]
     url: str
+    host: str
+    port: int
 
     @property
     def command(self) -> str:
         """As one types it."""
         names = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
         return " ".join([*names, shlex.join(self.arguments)])
+
+
+Running = Sequence[tuple[Planned, "subprocess.Popen[bytes]"]]
 
 
 def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
@@ -81,24 +89,33 @@ def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
     if drafting is not None:
         models["draft"] = drafting.model
     variables = _plugin(config, models)
-    planned = []
+    shared = len(models) > 1 and not _apart(given)
+    planned: list[Planned] = []
     for role, default in (("target", "30000"), ("draft", "30001")):
         if role not in models:
             continue
         host, port = given.get("host", "127.0.0.1"), given.get(f"{role}_port", default)
         if not port.isdigit() or not 0 < int(port) < 1 << 16:
             raise UserError(f"{role}_port={port} is no port: give 1 to 65535")
+        if any(other.port == int(port) for other in planned):
+            raise UserError(
+                f"target_port and draft_port are both {port}: each server needs a port of its own"
+            )
         share = config.engine.target_memory if role == "target" else config.engine.draft_memory
         arguments = [given.get("python", sys.executable), "-m", "sglang.launch_server"]
         arguments += ["--model-path", _place(models[role])]
         if models[role].revision:
             arguments += ["--revision", str(models[role].revision)]
         arguments += ["--host", host, "--port", port]
-        # alone on its devices, a server knows best
-        if not (given.get("target_gpu") or given.get("draft_gpu")) and len(models) > 1:
+        if shared:  # alone on its devices, a server knows best
             arguments += ["--mem-fraction-static", str(share)]
         for name in ("both_args", f"{role}_args"):
-            arguments += shlex.split(given.get(name, ""))
+            try:
+                arguments += shlex.split(given.get(name, ""))
+            except ValueError as error:
+                raise UserError(
+                    f"{name}={given[name]}: {str(error).lower()}; quote it as in a shell"
+                ) from error
         own = dict(variables.get(role, {}))
         if gpus := given.get(f"{role}_gpu"):
             own["CUDA_VISIBLE_DEVICES"] = gpus
@@ -109,9 +126,20 @@ def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
                 arguments=tuple(arguments),
                 variables=own,
                 url=f"http://{shown}:{port}",
+                host=host,
+                port=int(port),
             )
         )
     return planned
+
+
+def _apart(given: Mapping[str, str]) -> bool:
+    """Whether each server has devices that the other has not."""
+    target, draft = (
+        {name.strip() for name in given.get(f"{role}_gpu", "").split(",") if name.strip()}
+        for role in ("target", "draft")
+    )
+    return bool(target and draft) and not target & draft
 
 
 def _place(model: ModelConfig) -> str:
@@ -146,13 +174,15 @@ def _plugin(
 
 
 @contextlib.contextmanager
-def started(planned: Sequence[Planned], wait: float, logs: Path) -> Iterator[None]:
+def started(planned: Sequence[Planned], wait: float, logs: Path) -> Iterator[Running]:
     """Servers that answer, one started after the other; ended when the block is left."""
+    for one in planned:
+        _check_free(one)
     logs.mkdir(parents=True, exist_ok=True)
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for one in planned:
-            log = logs / f"{one.role}.log"
+            log = _log(logs, one)
             with log.open("wb") as file:
                 processes.append(
                     subprocess.Popen(
@@ -164,20 +194,51 @@ def started(planned: Sequence[Planned], wait: float, logs: Path) -> Iterator[Non
                     )
                 )
             _await(one, processes[-1], wait, log)
-        yield
+        yield list(zip(planned, processes, strict=True))
     finally:
         for process in reversed(processes):
             _end(process)
 
 
+def _check_free(one: Planned) -> None:
+    """A port that is taken would cost the minutes in which a server loads its model."""
+    family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
+    try:
+        with socket.socket(family) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind((one.host, one.port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:  # of all else SGLang tells
+            raise UserError(f"{one.url} is taken: give another {one.role}_port=") from error
+
+
 def _await(one: Planned, process: subprocess.Popen[bytes], wait: float, log: Path) -> None:
     until = time.monotonic() + wait
-    while not answers(one.url):
-        if (code := process.poll()) is not None:
-            raise UserError(f"the {one.role}'s server ended with {code} ({_why(log)}): see {log}")
+    while True:
+        there = answers(one.url)
+        _check_running(one, process, log)  # another's answer at this address is not ours
+        if there:
+            return
         if time.monotonic() > until:
             raise UserError(f"the {one.role}'s server does not answer within {wait:g} s: see {log}")
         time.sleep(0.3)
+
+
+def _check_running(one: Planned, process: subprocess.Popen[bytes], log: Path) -> None:
+    if (code := process.poll()) is not None:
+        raise UserError(f"the {one.role}'s server ended with {code} ({_why(log)}): see {log}")
+
+
+def watch(running: Running, logs: Path) -> None:
+    """Returns never; UserError when a server has ended. One that is slow to answer is at work."""
+    while True:
+        for one, process in running:
+            _check_running(one, process, _log(logs, one))
+        time.sleep(0.5)
+
+
+def _log(logs: Path, one: Planned) -> Path:
+    return logs / f"{one.role}.log"
 
 
 def answers(url: str) -> bool:
@@ -231,18 +292,13 @@ def run(arguments: Sequence[str]) -> None:
         wait = float(given.get("wait", "900"))
     except ValueError as error:
         raise UserError(f"wait={given['wait']}: give seconds") from error
-    for one in planned:
-        if answers(one.url):
-            raise UserError(f"{one.url} answers already: give another {one.role}_port=")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends them as Ctrl-C does
     logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-    with started(planned, wait, logs):
+    with started(planned, wait, logs) as processes:
         print(line, flush=True)
         print(f"# logs: {logs}; Ctrl-C ends both", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
-            while all(answers(one.url) for one in planned):
-                time.sleep(5)
-            raise UserError(f"a server has ended: see {logs}")
+            watch(processes, logs)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

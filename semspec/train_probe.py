@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from semspec import config as shared
-from semspec.command import ends_in_one_line
+from semspec.command import ends_in_one_line, no_sweep
 from semspec.errors import UserError
 from semspec.probes.checks import HELP, check
 from semspec.probes.settings import CLUSTERS, FEATURES, ProbeConfig
@@ -159,6 +159,7 @@ def _main(given: Sequence[str]) -> None:
     if {"-h", "--help"} & set(given):
         show_help()
         return
+    no_sweep(given)
     config = build(given)
     logging.getLogger("transformers").setLevel(logging.ERROR)
     from semspec.probes.make import make  # torch takes seconds: not for the help

@@ -28,7 +28,7 @@ class Sglang(EngineBase):
     target_url: Any = None  # http://HOST:PORT, or a list of replicas; None: in this process
     draft_url: Any = None  # likewise
     timeout: float = 600.0  # seconds for one request
-    patience: float = 10.0  # seconds to go on trying to reach a server that is lost
+    patience: float = 10.0  # seconds to go on trying while none of a role's servers can be reached
     check: bool = True  # refuse servers that hold something else than this configuration says
     # in this process: arguments of sglang.Engine for both models, and the share of the GPU memory that
     # is free when each of them starts, the target first
@@ -84,7 +84,7 @@ class Sglang(EngineBase):
         from semspec.engines._sglang.engine import SglangEngine
         from semspec.engines._sglang.identity import Expected
         from semspec.engines._sglang.local import Local
-        from semspec.engines._sglang.server import Place, Server
+        from semspec.engines._sglang.server import BLIP, Place, Server
 
         if role not in self.roles:
             raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")
@@ -96,12 +96,11 @@ class Sglang(EngineBase):
                 f"engine.{role}_url is missing: name a server of {expected.name}, or start one with"
                 " python -m semspec.launch"
             )
-        # with other replicas at hand, a lost one is not waited for
-        patience = self.patience if len(urls) == 1 else min(self.patience, 1.0)
-        places: list[Place] = [Server(url, self.timeout, patience) for url in urls]
+        places: list[Place] = [Server(url, self.timeout, min(self.patience, BLIP)) for url in urls]
         if not places:
             places = [Local(folder, self.arguments(role), self.timeout, probes)]
-        return SglangEngine(places, expected, read_stop_ids(folder), role, self.check)
+        patience = max(self.patience - BLIP, 0.0)
+        return SglangEngine(places, expected, read_stop_ids(folder), role, self.check, patience)
 
     def arguments(self, role: Role) -> Mapping[str, Any]:
         """Arguments of ``sglang.Engine`` for a model in this process."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from semspec.sglang_plugin import settings
 from semspec.sglang_plugin.protocol import Ask, ask_for, reply, unpack, values
 from semspec.types import Context, Query, Sampling, What
 from tests.support import sglang_env, tiny_models
+from tests.support.probes import FACTS, random_probe
 
 CHUNK = 32
 ARTIFACTS = Path(__file__).parents[2] / "hub_artifacts"
@@ -42,6 +43,7 @@ class Served:
     engine: Any
     model: Any
     folder: Path
+    probes: Mapping[str, str]  # what it holds: by name, the place
 
     @property
     def vocabulary(self) -> int:
@@ -77,13 +79,16 @@ def pooled(spans: Spans, *, reduce: Sequence[str] = ("mean",), layers: Sequence[
 
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3", "tiny-target"])
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """Qwen2 and Qwen3 with random weights; the embedded target is a Llama."""
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """Qwen2 and Qwen3 with random weights and probes; the embedded target is a Llama with its own."""
     embedded = request.param == "tiny-target"
     folder = ARTIFACTS / request.param if embedded else tiny_models.folder(request.param)
-    artifacts = list(PROBES.values()) if embedded else []
+    probes = PROBES if embedded else untrained(folder, tmp_path_factory.mktemp("probes"))
+    asked = {"artifacts": list(probes.values()), "allow_mismatch": not embedded}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(settings.VARIABLE, json.dumps({"probe": {"artifacts": artifacts}}))
+        patch.setenv(settings.VARIABLE, json.dumps({"probe": asked}))
         if not embedded:
             patch.setenv("SGLANG_TEST_RETRACT", "1")
         arguments = {
@@ -94,7 +99,16 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         }
         with sglang_env.engine(folder, **arguments) as engine:
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-            yield Served(engine, model, folder)
+            yield Served(engine, model, folder, probes)
+
+
+def untrained(model: Path, folder: Path) -> dict[str, str]:
+    """Probes of random weights for a model."""
+    shape = json.loads((model / "config.json").read_text())
+    facts = replace(FACTS, layers=shape["num_hidden_layers"], width=shape["hidden_size"])
+    for name in ("states", "plus"):  # with this seed no step is like the others
+        random_probe(facts=facts, seed=2, logprobs=name == "plus").save(folder / name)
+    return {name: str(folder / name) for name in ("states", "plus")}
 
 
 def test_pooled_states_are_those_of_transformers(served: Served) -> None:
@@ -206,13 +220,16 @@ def test_a_bad_question_is_answered_in_one_line(served: Served) -> None:
 # ---- scores -----------------------------------------------------------------------------------
 
 
-@cache
-def probe(name: str) -> Probe:
-    return Probe.load(PROBES[name])
+def chains(served: Served) -> list[tuple[list[int], list[int], Spans]]:
+    """(context, steps, their spans): of every domain, or of random tokens for a random model."""
+    if served.probes is PROBES:
+        return solutions()
+    spans = ((0, 12), (12, 33), (33, 42))
+    return [(served.tokens(30, i), served.tokens(42, 100 + i), spans) for i in range(6)]
 
 
 @cache
-def chains() -> list[tuple[list[int], list[int], Spans]]:
+def solutions() -> list[tuple[list[int], list[int], Spans]]:
     """(context, steps of a solution and what is no step at all, their spans), of every domain."""
     tokenizer = AutoTokenizer.from_pretrained(ARTIFACTS / "tiny-target")
     rng, found = random.Random(4), []
@@ -233,16 +250,18 @@ def chains() -> list[tuple[list[int], list[int], Spans]]:
     return found
 
 
-@pytest.mark.parametrize("served", ["tiny-target"], indirect=True)
-@pytest.mark.parametrize("name", list(PROBES))
-def test_scores_are_those_of_the_hf_engine(served: Served, name: str) -> None:
-    """Several steps judged in one pass, in a batch, by a probe that reads log-probabilities, too."""
-    own = probe(name)
+def test_scores_and_decisions_are_those_of_the_hf_engine(served: Served) -> None:
+    """Several steps judged in one pass, in a batch, by probes that read log-probabilities, too."""
+    for place in served.probes.values():
+        same_scores(served, Probe.load(place))
+
+
+def same_scores(served: Served, own: Probe) -> None:
     seat = seated(own, frozenset(What))
     assert isinstance(seat, Inside)
     engine = Hf().load(str(served.folder))
     queries, requests = [], []
-    for context, tokens, spans in chains():
+    for context, tokens, spans in chains(served):
         query = Query("target", Context(len(queries), context), Sampling(), random.Random(0))
         query.tokens, query.reads = tokens, own.reads(spans)
         queries.append(query)
@@ -254,12 +273,16 @@ def test_scores_are_those_of_the_hf_engine(served: Served, name: str) -> None:
         sampling_params=[ONE | {"custom_params": ask.params()} for _, ask in requests],
     )
     assert not any("input_token_logprobs" in answer["meta_info"] for answer in answers)
-    for query, (_, _, spans), answer in zip(queries, chains(), answers, strict=True):
-        expected = own.score(engine.answer([query])[0].values, query.reads, spans)
+    ours, theirs = [], []
+    for query, (_, _, spans), answer in zip(queries, chains(served), answers, strict=True):
+        theirs.append(own.score(engine.answer([query])[0].values, query.reads, spans))
         reads = seat.reads(spans)
-        found = seat.score(values(reads, answer["meta_info"]), reads, spans)
-        assert (found - expected).abs().max() < 1e-4
-        assert (found >= 0.25).tolist() == (expected >= 0.25).tolist()
+        ours.append(seat.score(values(reads, answer["meta_info"]), reads, spans))
+    found, expected = torch.cat(ours), torch.cat(theirs)
+    assert (found - expected).abs().max() < 1e-4
+    for threshold in (0.25, float(expected.mean())):
+        assert (found >= threshold).tolist() == (expected >= threshold).tolist()
+    assert expected.min() + 0.01 < expected.mean() < expected.max() - 0.01, "nothing to decide"
 
 
 @pytest.mark.parametrize("served", ["tiny-target"], indirect=True)
@@ -267,7 +290,7 @@ def test_a_probe_that_reads_logprobs_reads_one_row_more(served: Served) -> None:
     """A token's log-probability stands in the row before it: computed again, however much is cached."""
     ids = served.tokens(20, 9)
     for spans, told in (((10, 20),), 9), (((0, 20),), None):
-        ask = Ask(spans=spans, probe=probe("plus").digest)
+        ask = Ask(spans=spans, probe=Probe.load(PROBES["plus"]).digest)
         params = ONE | {"custom_params": ask.params()}
         for _ in range(2):
             meta = served.engine.generate(input_ids=ids, sampling_params=params)["meta_info"]

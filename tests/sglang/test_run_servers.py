@@ -137,6 +137,35 @@ def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_goes_on
     assert result["prefix_reuse"]["target"] > 0.3
 
 
+def test_a_restart_of_all_replicas_is_waited_for(
+    servers: Pair, mortal: Mortal, tmp_path: Path
+) -> None:
+    """Two addresses of one server, so that they are lost together and come back together."""
+    if mortal.process is None or mortal.process.poll() is not None:
+        mortal.start()
+    urls = f"engine.target_url=[{mortal.url},http://localhost:{mortal.port}]"
+    common = (f"engine.draft_url={servers.draft}", f"engine.patience={WAIT}", *QUICK)
+    process = subprocess.Popen(
+        command("engine=sglang", urls, *common, f"hydra.run.dir={tmp_path}"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    committed = tmp_path / "problems.jsonl"
+    until = time.monotonic() + WAIT
+    while not (committed.exists() and committed.read_bytes().count(b"\n") >= 1):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    mortal.kill()
+    before = len(lines(committed))
+    mortal.ended()
+    mortal.start()
+    _, told = process.communicate(timeout=WAIT)
+    assert process.returncode == 0, told
+    assert before < 10, "the run was over before the server was killed"
+    assert len({line["id"] for line in lines(committed)}) == 10 == len(lines(committed))
+
+
 def test_a_lost_replica_s_problems_are_continued_on_the_other(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from semspec import launch
+from semspec.sglang_plugin import settings
 from tests.support import sglang_env
 
 WAIT = 300.0
@@ -46,10 +48,18 @@ def launch_options(target_port: int, draft_port: int) -> list[str]:
     ]
 
 
+def by_argument(one: launch.Planned) -> launch.Planned:
+    """The same server with its plugin switched on by SGLang's own argument, not by the environment."""
+    asked = json.loads(one.variables[settings.VARIABLE])
+    words = (settings.ARGUMENT, json.dumps({"semspec": asked}))
+    return replace(one, variables={}, arguments=(*one.arguments, *words))
+
+
 @contextlib.contextmanager
 def pair(logs: Path, *overrides: str) -> Iterator[Pair]:
     config, given = launch.read([*overrides, *launch_options(free_port(), free_port())])
     planned = launch.plan(config, given)
+    planned = [by_argument(one) if one.role == "draft" else one for one in planned]
     urls = {one.role: one.url for one in planned}
     with launch.started(planned, WAIT, logs):
         yield Pair(urls["target"], urls["draft"])

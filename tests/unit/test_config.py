@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semspec import config, run
 from semspec.errors import UserError
+from tests.support.pair import configuration
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.text(alphabet=st.sampled_from(list("ab ,=:{}[]()$\\'\"\n#%&*?!~+\u00e9\u4e2d")), min_size=1)
 )
+@example("\\\n")
 def test_any_prompt_arrives_as_it_was_typed(text: str) -> None:
     overrides = config.expand_shorthands([f"prompt=a{text}"])
     assert run.build(run.compose(overrides)).prompt == "a" + text
@@ -75,3 +77,34 @@ def test_where_no_probe_is_known_the_default_rule_needs_none() -> None:
     assert config.with_rule(["model=tiny,qwq32b"])[-1] == "accept=logprob"
     named = ["model.path=some/where", "target_probe=folder"]
     assert config.with_rule(named) == named
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ["nested=prompt_lookup", "temperature=0"],
+            "nested=prompt_lookup is judged by nested_accept=lossless, which reads probs, which"
+            " engine=sglang cannot give: leave nested out, nested_accept=greedy, or use engine=hf",
+        ),
+        (
+            ["salvage=true"],
+            "salvage=true reads probs, which engine=sglang cannot give: leave it out, or use engine=hf",
+        ),
+        (
+            ["accept=typical", "split=token", "salvage=false"],
+            "accept=typical reads probs, which engine=sglang cannot give: use engine=hf, or a rule"
+            " that does without (judge, logprob, random, semantic, semantic_plus, semantic_risk)",
+        ),
+    ],
+)
+def test_what_an_engine_cannot_read_is_said_of_whoever_reads_it(
+    options: list[str], told: str
+) -> None:
+    """And each way out that is named works."""
+    common = ["engine=sglang", "engine.target_url=http://a:1", "engine.draft_url=http://b:1"]
+    with pytest.raises(UserError) as refused:
+        configuration(*common, "accept=logprob", *options)
+    assert str(refused.value) == told
+    if "nested_accept=greedy" in told:
+        configuration(*common, "accept=logprob", *options, "nested_accept=greedy")

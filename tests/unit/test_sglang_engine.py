@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import random
-from collections.abc import Awaitable, Callable
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from semspec.engines._sglang import identity, requests
+from semspec.engines._sglang import http, identity, requests
+from semspec.engines._sglang.engine import SglangEngine
 from semspec.engines._sglang.http import Http
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths
-from semspec.engines._sglang.server import LostError, Server
+from semspec.engines._sglang.server import LostError, Reply, Server
 from semspec.engines._sglang.writing import Writing
 from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.token import TokenBoundary
-from semspec.types import Context, Generate, Sampling, Stops
+from semspec.types import Context, Generate, Query, Sampling, Stops
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -109,6 +114,54 @@ def test_a_server_that_says_nothing_is_named_with_the_option() -> None:
         asyncio.run(speaking(talk, ask))
 
 
+@contextlib.contextmanager
+def silent_host() -> Iterator[str]:
+    """An address whose connections hang: its queue is full and nobody takes from it."""
+    with socket.socket() as listener, contextlib.ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_host_that_does_not_even_refuse_is_a_lost_connection(monkeypatch: Any) -> None:
+    """Soon, and to be had elsewhere; ``timeout`` is for those that were asked."""
+    monkeypatch.setattr(http, "CONNECT", 0.2)
+    with silent_host() as url:
+        began = time.monotonic()
+        with pytest.raises(LostError, match=r"no connection within 0\.2 s"):
+            asyncio.run(Server(url, timeout=0.1, patience=0.5).generate({}))
+        assert 0.3 < time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("when", ["connecting", "reading"])
+def test_a_connection_that_the_system_gives_up_is_lost(monkeypatch: Any, when: str) -> None:
+    asked = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    def timed_out(*_: Any, **__: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    if when == "connecting":
+        monkeypatch.setattr(asyncio, "open_connection", timed_out)
+    else:
+        monkeypatch.setattr(asyncio.StreamReader, "readline", timed_out)
+
+    async def ask(url: str) -> None:
+        await Server(url, timeout=600, patience=0.5).generate({})
+
+    with pytest.raises(LostError, match="Connection timed out"):
+        asyncio.run(speaking(talk, ask))
+    assert asked >= 2
+
+
 @pytest.mark.parametrize(
     ("status", "match"),
     [(b"401 No", "SEMSPEC_SGLANG_KEY"), (b"404 No", "has no /generate"), (b"400 No", "too long")],
@@ -179,6 +232,93 @@ def test_problems_stay_with_their_replica_until_it_is_lost() -> None:
     replicas.lost(places[1], "killed")
     with pytest.raises(UserError, match="target's server at a, b, c does not answer"):
         replicas.lost(places[2], "killed")
+
+
+class Moody:
+    """A place that is there or not, and holds one model or another."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.there, self.busy, self.model = name, True, False, "right"
+        self.told: list[str] = []
+
+    async def generate(self, payload: Mapping[str, Any]) -> Reply:
+        await self._reach()
+        if self.busy:
+            raise LostError("status 503")
+        self.told.append("asked")
+        return {"output_ids": [1], "meta_info": {"prompt_tokens": 1}}
+
+    async def info(self) -> Mapping[str, Any]:
+        await self._reach()
+        self.told.append("looked at")
+        return {"model_path": self.model, "skip_tokenizer_init": True}
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(0.02)
+        if not self.there:
+            raise LostError("gone")
+
+    async def abort(self, rid: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def moody() -> Iterator[tuple[SglangEngine, list[Moody]]]:
+    places = [Moody("a"), Moody("b")]
+    right = identity.Expected("right", (), 9, 99, 1, 1, ())
+    engine = SglangEngine(places, right, frozenset(), "target", patience=2.0)
+    yield engine, places
+    engine.close()
+
+
+def write_one(key: int) -> Query:
+    return Query("target", Context(key, [0]), Sampling(0.0), random.Random(0), generate=Generate(1))
+
+
+def test_while_no_replica_is_there_all_are_tried_until_patience_is_over(
+    moody: tuple[SglangEngine, list[Moody]],
+) -> None:
+    engine, places = moody
+    for place in places:
+        place.there = False
+    futures = [engine.submit(write_one(key)) for key in range(8)]
+    time.sleep(0.4)
+    assert not any(future.done() for future in futures)
+    for place in places:
+        place.told.clear()
+    places[1].there = True
+    assert all(future.result(5).tokens == [1] for future in futures)
+    assert places[1].told == ["looked at"] + 8 * ["asked"]  # once for all of them, and before
+    places[1].there = False
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"target's server at a, b does not answer \(gone\)"):
+        engine.answer([write_one(20)])
+    assert 2.0 <= time.monotonic() - began < 8.0
+
+
+def test_replicas_that_tell_what_they_are_and_answer_nothing_do_not_keep_a_run_for_ever(
+    moody: tuple[SglangEngine, list[Moody]],
+) -> None:
+    engine, places = moody
+    for place in places:
+        place.busy = True
+    with pytest.raises(UserError, match=r"a, b does not answer \(status 503\)"):
+        engine.submit(write_one(0)).result(20)
+
+
+def test_a_replica_that_comes_back_as_something_else_is_asked_nothing(
+    moody: tuple[SglangEngine, list[Moody]],
+) -> None:
+    engine, (a, b) = moody
+    a.there = b.there = False
+    future = engine.submit(write_one(0))
+    time.sleep(0.2)
+    a.model = b.model = "wrong"
+    a.there = b.there = True
+    with pytest.raises(UserError, match="serves wrong, not the target right"):
+        future.result(5)
+    assert "asked" not in a.told + b.told
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -283,3 +284,16 @@ def test_a_job_that_slurm_has_forgotten_is_over_and_one_that_it_holds_is_not() -
     assert [found[f"7_{i}"]["State"] for i in range(5)] == [
         "RUNNING", "CANCELLED", "RUNNING", "RUNNING", "GONE"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["audit", "build_datastore", "calibrate", "calibrate_risk", "launch", "train_probe"]
+)
+def test_commands_that_make_one_thing_refuse_a_sweep(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"semspec.{name}").main(["-m", "seed=0,1"])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "-m is for python -m semspec.run" in told

@@ -37,20 +37,23 @@ class SglangEngine:
         stop_ids: frozenset[int],
         role: Role,
         check: bool = True,
+        patience: float = 0.0,
     ) -> None:
         self.offers = requests.OFFERS
         self.vocabulary, self.context_limit = expected.vocabulary, expected.context_limit
         self.layers, self.width = expected.layers, expected.width
         self.stop_ids = stop_ids
-        self.replicas = Replicas(places, role)
+        self.expected, self.check = expected, check
+        self.replicas = Replicas(places, role, patience)
         self._tasks: dict[int, set[asyncio.Task[Answer]]] = {}
         self._aborts: set[asyncio.Task[None]] = set()
+        self._looks: dict[int, asyncio.Task[None]] = {}  # at what is lost, by id
         local = [place for place in places if isinstance(place, Local)]
         self._loop = local[0].loop if local else asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         try:
-            self._wait(self._meet(expected, role, check))
+            self._wait(self._meet())
         except BaseException:
             self.close()
             raise
@@ -58,23 +61,47 @@ class SglangEngine:
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _meet(self, expected: Expected, role: Role, check: bool) -> None:
-        """Asks every server what it is; the shortest context among them holds."""
-        for place in list(self.replicas.places):
-            try:
-                info = await place.info()
-                identity.check_settings(info, place.name)
-                if check:
-                    identity.check(expected, info, (), place.name, role)
-                    sample = await _sample_ids(place, info)
-                    identity.check(expected, info, sample, place.name, role)
-            except LostError as error:  # one that comes later would be taken without a look
-                raise UserError(unreachable(role, place.name, str(error))) from error
-            limits = [info.get("context_length"), info.get("max_total_num_tokens")]
-            known = [int(limit) - MARGIN for limit in limits if limit]
-            if info.get("max_req_input_len"):
-                known.append(int(info["max_req_input_len"]))
-            self.context_limit = min([self.context_limit, *known])
+    async def _meet(self) -> None:
+        """Asks every server what it is; each must be there at the start."""
+        for place in self.replicas.places:
+            until = time.monotonic() + self.replicas.patience
+            while True:
+                try:
+                    await self._look(place)
+                    break
+                except LostError as error:
+                    if time.monotonic() >= until:
+                        why = str(error)
+                        raise UserError(unreachable(self.replicas.role, place.name, why)) from error
+
+    async def _look(self, place: Place) -> None:
+        """Refuses what does not hold this model; the shortest context among the servers holds."""
+        info = await place.info()
+        identity.check_settings(info, place.name)
+        if self.check:
+            role = self.replicas.role
+            identity.check(self.expected, info, (), place.name, role)
+            sample = await _sample_ids(place, info)
+            identity.check(self.expected, info, sample, place.name, role)
+        limits = [info.get("context_length"), info.get("max_total_num_tokens")]
+        known = [int(limit) - MARGIN for limit in limits if limit]
+        if info.get("max_req_input_len"):
+            known.append(int(info["max_req_input_len"]))
+        self.context_limit = min([self.context_limit, *known])
+
+    async def _look_again(self, place: Place) -> None:
+        """One look for all who wait for it; none of them ends it by giving up."""
+        look = self._looks.get(id(place))
+        if look is None:
+            look = self._looks[id(place)] = self._loop.create_task(self._look(place))
+
+            def looked(done: asyncio.Task[None]) -> None:
+                del self._looks[id(place)]
+                if not done.cancelled() and done.exception() is None:
+                    self.replicas.found(place)
+
+            look.add_done_callback(looked)
+        await asyncio.shield(look)
 
     # ---- asked from other threads ---------------------------------------------------------------
 
@@ -134,7 +161,7 @@ class SglangEngine:
             self._loop.close()
 
     async def _leave(self) -> None:
-        tasks = [task for own in self._tasks.values() for task in own]
+        tasks = [*(task for own in self._tasks.values() for task in own), *self._looks.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -209,6 +236,8 @@ class SglangEngine:
             rid = uuid.uuid4().hex
             began = time.perf_counter()
             try:
+                if self.replicas.was_lost(place):
+                    await self._look_again(place)
                 reply = await place.generate({**payload, "rid": rid})
             except LostError as error:
                 self.replicas.lost(place, str(error))
@@ -218,6 +247,7 @@ class SglangEngine:
                 self._aborts.add(task)
                 task.add_done_callback(self._aborts.discard)
                 raise
+            self.replicas.answered()
             meta = reply["meta_info"]
             cached, prompt = int(meta.get("cached_tokens") or 0), int(meta["prompt_tokens"])
             answer.cached += cached

@@ -9,12 +9,14 @@ import asyncio
 import json
 import ssl
 import time
+from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import urlsplit
 
 from semspec.errors import UserError
 
 IDLE = 3.0  # seconds; uvicorn closes what was silent for five
+CONNECT = 10.0  # seconds; for a host that is gone and answers nothing Linux waits two minutes
 LARGEST = 1 << 30  # bytes of an answer
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -22,6 +24,14 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 class StaleError(ConnectionError):
     """A kept connection had been closed by the other side before anything was answered."""
+
+
+class UnreachedError(ConnectionError):
+    """A host that does not even refuse."""
+
+
+class SilentError(Exception):
+    """The connection stands, and no answer came in time."""
 
 
 class Http:
@@ -43,19 +53,45 @@ class Http:
         self._head = f"Host: {parts.netloc}\r\nAccept: application/json\r\n{bearer}"
         self._idle: list[tuple[float, Connection]] = []
 
-    async def request(self, method: str, path: str, payload: Any = None) -> tuple[int, bytes]:
-        """Status and body; OSError or EOFError where the connection fails."""
+    async def request(
+        self, method: str, path: str, payload: Any = None, timeout: float | None = None
+    ) -> tuple[int, bytes]:
+        """Status and body; OSError or EOFError where the connection fails, SilentError after ``timeout`` s.
+
+        To connect has a limit of its own. A TimeoutError is a connection's, and thereby an OSError.
+        """
         body = b"" if payload is None else json.dumps(payload, separators=(",", ":")).encode()
         head = f"{method} {self.path}{path} HTTP/1.1\r\n{self._head}"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         message = head.encode("latin-1") + body
         while (kept := self._kept()) is not None:
             try:
-                return await self._exchange(kept, message, kept=True)
+                return await self._timely(self._exchange(kept, message, kept=True), timeout)
             except StaleError:
                 continue
-        fresh = await asyncio.open_connection(self.host, self.port, ssl=self.tls, limit=1 << 20)
-        return await self._exchange(fresh, message, kept=False)
+        return await self._timely(
+            self._exchange(await self._connect(), message, kept=False), timeout
+        )
+
+    async def _connect(self) -> Connection:
+        try:
+            async with asyncio.timeout(CONNECT):
+                return await asyncio.open_connection(
+                    self.host, self.port, ssl=self.tls, limit=1 << 20
+                )
+        except TimeoutError as error:
+            raise UnreachedError(str(error) or f"no connection within {CONNECT:g} s") from error
+
+    async def _timely(
+        self, exchange: Coroutine[Any, Any, tuple[int, bytes]], timeout: float | None
+    ) -> tuple[int, bytes]:
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                return await exchange
+        except TimeoutError as error:
+            if limit.expired():
+                raise SilentError from error
+            raise
 
     def _kept(self) -> Connection | None:
         while self._idle:

@@ -11,8 +11,7 @@ from typing import Any
 
 from semspec.engines._sglang.server import Reply
 from semspec.errors import UserError, first_line
-from semspec.sglang_plugin import settings
-from semspec.sglang_plugin.compat import KNOWN
+from semspec.sglang_plugin import compat, settings
 
 
 def check_installed() -> None:
@@ -24,9 +23,9 @@ def check_installed() -> None:
             "engine=sglang runs models in this process only where SGLang is installed: pip install"
             " 'semspec[sglang]', or name servers with engine.target_url=... engine.draft_url=..."
         ) from error
-    if found not in KNOWN:
+    if found not in compat.KNOWN:
         raise UserError(
-            f"SGLang {found} is not one of those that are known to work ({', '.join(KNOWN)}): install"
+            f"SGLang {found} is not one of those that are known to work ({', '.join(compat.KNOWN)}): install"
             " one of them, or start servers with it and name them with engine.target_url=..."
         )
 
@@ -73,7 +72,7 @@ class Local:
 
     async def abort(self, rid: str) -> None:
         with contextlib.suppress(Exception):  # it is shutting down
-            self.engine.tokenizer_manager.abort_request(rid)
+            compat.abort(self.engine, rid)
 
     async def info(self) -> Mapping[str, Any]:
         return self._info

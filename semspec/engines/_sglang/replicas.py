@@ -22,31 +22,50 @@ def unreachable(role: str, names: str, why: str) -> str:
 
 
 class Replicas:
-    def __init__(self, places: Sequence[Place], role: str) -> None:
+    """One server or several. While none can be reached they are tried in turn, for as long as patience lasts."""
+
+    def __init__(self, places: Sequence[Place], role: str, patience: float = 0.0) -> None:
         assert places
-        self.places, self.role = list(places), role
+        self.places, self.role, self.patience = list(places), role, patience
         self._home: dict[int, Place] = {}
-        self._lost: dict[int, tuple[float, str]] = {}  # by index: since when, and why
+        self._lost: dict[int, float] = {}  # by index: when it was last tried in vain
+        self._dark: float | None = None  # since when there is none left that answers
 
     def of(self, context: Context) -> Place:
         """Where this problem is at home; a new one goes where the fewest are."""
         home = self._home.get(context.key)
-        if home is not None and (len(self.places) == 1 or self._alive(home)):
+        if home is not None and self._alive(home):
             return home
-        alive = [place for place in self.places if self._alive(place)] or self.places
+        alive = [place for place in self.places if self._alive(place)]
+        if not alive:
+            return min(self.places, key=lambda place: self._lost[self.places.index(place)])
         used = Counter(id(place) for place in self._home.values())
         home = min(alive, key=lambda place: used[id(place)])
         self._home[context.key] = home
         return home
 
     def _alive(self, place: Place) -> bool:
-        since, _ = self._lost.get(self.places.index(place), (-REST, ""))
-        return time.monotonic() - since >= REST
+        return time.monotonic() - self._lost.get(self.places.index(place), -REST) >= REST
+
+    def was_lost(self, place: Place) -> bool:
+        """Whether it has to show again what it is before it is asked anything."""
+        return self.places.index(place) in self._lost
+
+    def found(self, place: Place) -> None:
+        """It is there again, and the same; whether it answers has to be seen."""
+        self._lost.pop(self.places.index(place), None)
+
+    def answered(self) -> None:
+        """A query has its answer: patience begins anew."""
+        self._dark = None
 
     def lost(self, place: Place, why: str) -> None:
-        """Takes a replica out for a while; UserError where none is left."""
-        self._lost[self.places.index(place)] = (time.monotonic(), why)
+        """Takes a replica out for a while; UserError where none is left and patience is over."""
+        now = self._lost[self.places.index(place)] = time.monotonic()
         if any(self._alive(other) for other in self.places):
+            return
+        self._dark = now if self._dark is None else self._dark
+        if now - self._dark < self.patience:
             return
         names = ", ".join(one.name for one in self.places)
         raise UserError(unreachable(self.role, names, why))

@@ -11,12 +11,15 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from semspec.engines._sglang.http import Http
+from semspec.engines._sglang.http import Http, SilentError, UnreachedError
 from semspec.errors import UserError
 from semspec.sglang_plugin import protocol
 
 KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable: a secret has no place in a run's folder
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 3.0  # seconds between attempts, doubled each time
+# Seconds in which a connection may fail and be had again, as if nothing had been; whoever is away for longer is
+# looked at again before it is asked.
+BLIP = 1.0
+FIRST_PAUSE = 0.1  # seconds between attempts, doubled each time
 BUSY = frozenset({429, 502, 503, 504})  # of a router or a server that is starting
 
 Reply = Mapping[str, Any]
@@ -69,24 +72,25 @@ class Server:
         lost: float | None = None
         pause = FIRST_PAUSE
         while True:
+            began = time.monotonic()
             try:
-                async with asyncio.timeout(self.timeout):
-                    return await self._once(method, path, payload)
-            except TimeoutError as error:
+                return await self._once(method, path, payload)
+            except SilentError as error:
                 raise UserError(
                     f"{self.name} has not answered within {self.timeout:g} s: look at the server, or"
                     " give it longer with engine.timeout"
                 ) from error
             except (OSError, EOFError) as error:
                 now = time.monotonic()
-                lost = lost or now
+                # where nobody was reached, all the time since was spent on trying
+                lost = lost or (began if isinstance(error, UnreachedError) else now)
                 if now - lost + pause > self.patience:
                     raise LostError(str(error) or type(error).__name__) from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause *= 2
 
     async def _once(self, method: str, path: str, payload: Any) -> Reply:
-        status, body = await self.http.request(method, path, payload)
+        status, body = await self.http.request(method, path, payload, self.timeout)
         if status in BUSY:
             raise ConnectionError(f"status {status}")
         if status in (401, 403):

@@ -1,0 +1,143 @@
+"""``semspec.launch`` as far as it needs no SGLang: what it plans, what it refuses, what it watches."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from semspec import launch
+from semspec.errors import UserError
+from tests.support.sglang_servers import free_port
+
+
+def planned(*arguments: str) -> list[launch.Planned]:
+    return launch.plan(*launch.read(["accept=logprob", *arguments]))
+
+
+@pytest.mark.parametrize(
+    ("given", "limited"),
+    [
+        ((), True),
+        (("target_gpu=0", "draft_gpu=0"), True),
+        (("target_gpu=0,1", "draft_gpu=1"), True),
+        (("target_gpu=0,1",), True),  # the draft's server takes the first that it sees
+        (("draft_gpu=1",), True),
+        (("target_gpu=0,1", "draft_gpu=2"), False),
+        (("draft=none",), False),
+    ],
+)
+def test_servers_that_may_share_a_gpu_are_told_their_shares(
+    given: tuple[str, ...], limited: bool
+) -> None:
+    servers = planned(*given)
+    assert ["--mem-fraction-static" in one.arguments for one in servers] == [limited] * len(servers)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (("target_port=30000", "draft_port=30000"), "are both 30000"),
+        (("target_port=30001",), "are both 30001"),
+        (("target_args=--x 'a",), "target_args=--x 'a: no closing quotation; quote it"),
+    ],
+)
+def test_what_no_server_could_start_with(given: tuple[str, ...], match: str) -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        planned(*given)
+    assert "\n" not in str(caught.value)
+
+
+def program(text: str, port: int) -> launch.Planned:
+    """Some program in a server's place."""
+    return launch.Planned(
+        role="target",
+        arguments=(sys.executable, "-c", text),
+        variables={},
+        url=f"http://127.0.0.1:{port}",
+        host="127.0.0.1",
+        port=port,
+    )
+
+
+def test_a_port_that_is_taken_is_noticed_before_a_model_is_loaded(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        one = program("", other.getsockname()[1])
+        with (
+            pytest.raises(UserError, match="is taken: give another target_port="),
+            launch.started([one], 5, tmp_path),
+        ):
+            pass
+
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_another_s_answer_is_not_taken_for_the_own_server_s(tmp_path: Path) -> None:
+    """It came between, and our server ended because the port was taken."""
+    port = free_port()
+    begun, over = tmp_path / "begun", tmp_path / "over"
+    one = program(
+        f"""
+import pathlib, time
+pathlib.Path({str(begun)!r}).touch()
+time.sleep(0.5)
+pathlib.Path({str(over)!r}).touch()
+exit("Error: address in use")
+""",
+        port,
+    )
+
+    def between() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        with ThreadingHTTPServer(("127.0.0.1", port), Healthy) as other:
+            while not over.exists():
+                time.sleep(0.01)
+            time.sleep(1)  # whoever asked meanwhile is answered now that ours has ended
+            threading.Timer(3, other.shutdown).start()
+            other.serve_forever()
+
+    thread = threading.Thread(target=between)
+    thread.start()
+    with (
+        pytest.raises(UserError, match=r"target's server ended with 1 \(Error: address in use\)"),
+        launch.started([one], 30, tmp_path),
+    ):
+        pass
+    thread.join()
+
+
+def test_a_server_that_is_slow_to_answer_is_left_running_and_one_that_ended_is_named(
+    tmp_path: Path,
+) -> None:
+    """It answers once, then no more, and ends by itself a second later."""
+    port = free_port()
+    text = f"""
+import http.server, time
+class Once(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+one = http.server.HTTPServer(("127.0.0.1", {port}), Once)
+one.handle_request()
+time.sleep(1.5)
+exit("Error: out of memory")
+"""
+    with launch.started([program(text, port)], 30, tmp_path) as running:
+        began = time.monotonic()
+        with pytest.raises(UserError, match=r"ended with 1 \(Error: out of memory\): see "):
+            launch.watch(running, tmp_path)
+        assert time.monotonic() - began > 1.0
