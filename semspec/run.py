@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -81,7 +82,7 @@ def check_arguments(given: Sequence[str], sweep: bool = True) -> None:
         except HydraException as error:
             raise UserError(f"cannot read '{text}' ({one_line(error)}): quote it") from error
         if swept and not sweep:
-            raise UserError(f"'{text}' is several values: add -m for a sweep, or quote the value")
+            raise UserError(_several(text, [a for a in given if a != text]))
         choices.append([f"{key}={value}" for value in values] if swept else [text])
     first = [values[0] for values in choices]
     for at, values in enumerate(choices):
@@ -94,6 +95,18 @@ def check_arguments(given: Sequence[str], sweep: bool = True) -> None:
                 raise UserError(_explain(error, plain)) from error
     if not choices:
         build(compose([]))
+
+
+def _several(text: str, others: Sequence[str]) -> str:
+    """What to write in place of several values, so that a shell and Hydra take it as one."""
+    told = f"'{text}' is several values: add -m for a sweep"
+    key, _, value = text.partition("=")
+    plain = [a for a in others if not a.startswith(("hydra.", "hydra/"))]
+    for one in (f"{key}=[{value}]", f"{key}='{value}'"):
+        with contextlib.suppress(UserError, HydraException, OmegaConfBaseException):
+            build(compose([*plain, one]))
+            return f"{told}, or write {shlex.quote(one)} for one value"
+    return told
 
 
 def _explain(error: Exception, job: Sequence[str]) -> str:

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec import config, run
+from semspec.drafters.adapld import AdaPld
 from semspec.errors import UserError
+from semspec.types import What
 
 
 @settings(max_examples=60, deadline=None)
@@ -75,3 +77,21 @@ def test_where_no_probe_is_known_the_default_rule_needs_none() -> None:
     assert config.with_rule(["model=tiny,qwq32b"])[-1] == "accept=logprob"
     named = ["model.path=some/where", "target_probe=folder"]
     assert config.with_rule(named) == named
+
+
+def test_an_engine_must_give_what_a_drafters_options_read() -> None:
+    bare = ["semantic=false", "ranked=false", "branch=0"]
+    tokens = ["engine=sglang", "split=token", "accept=greedy", "temperature=0"]
+
+    def built(*overrides: str) -> None:
+        run.build(run.compose(config.expand_shorthands([*tokens, *overrides])))
+
+    built("draft=hybrid", "sources=suffix+prompt_lookup")
+    built("draft=adapld", *bare)
+    assert not AdaPld(semantic=False, ranked=False, branch=0).needs
+    assert AdaPld(semantic=False, ranked=False).needs == {What.TOP_K}
+    for left_out, read in zip(bare, ("embeddings", "hidden"), strict=False):
+        with pytest.raises(UserError, match=f"draft=adapld reads {read} of the target"):
+            built("draft=adapld", *(option for option in bare if option != left_out))
+    with pytest.raises(UserError, match="draft=hybrid reads hidden of the target"):
+        built("draft=hybrid", "sources=suffix+pld_plus")
