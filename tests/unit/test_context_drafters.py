@@ -153,7 +153,8 @@ def test_neighbours_equal_a_comparison_of_all() -> None:
         queries = rng.choice(60, 4, replace=False).tolist()
         known = list(range(count))
         found: Any = script.draft(Asking(queries, known), context, ROOM)  # type: ignore[arg-type]
-        assert found == [[t for t in known if unit[t] @ unit[q] >= 0.3] for q in queries]
+        alike = [[t for t in known if unit[t] @ unit[q] >= 0.3] for q in queries]
+        assert [own.tolist() for own in found] == alike
 
 
 def test_pld_plus_copies_where_the_state_is_alike() -> None:
