@@ -29,7 +29,8 @@ usage: python -m semspec.build_datastore kind=sparse|dense [model=NAME] [corpus=
                    OWNER/NAME of the Hub [revision=...]
   responses=target the target answers the corpus's questions itself; as_is takes answers and texts
                    as they stand (columns: messages; question, prompt or instruction with response,
-                   answer, output or thinking; or text alone)
+                   answer, output or thinking; or text alone; of messages the first question and its
+                   answer, without what a system turn says)
   problems=        documents at most (200 of the embedded world; else all)
   longest=         tokens of an answer (dense: 1024; sparse: 0, all)
   out=             the finished datastore (FOLDER/datastore); folder=runs/KIND-MODEL goes on after a kill
