@@ -11,7 +11,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -64,8 +64,16 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return flags, overrides
 
 
-def check_arguments(given: Sequence[str], sweep: bool = True) -> None:
-    """Composes once for every value of every swept option, so that a mistake ends before work."""
+def check_arguments(
+    given: Sequence[str],
+    sweep: bool = True,
+    command: str = "semspec.run",
+    own: Collection[str] = (),
+) -> None:
+    """Composes once for every value of every swept option, so that a mistake ends before work.
+
+    ``command`` is whose help is named where an option is unknown, ``own`` what it knows besides.
+    """
     choices = []
     for text in given:
         key, equals, value = text.partition("=")
@@ -92,7 +100,7 @@ def check_arguments(given: Sequence[str], sweep: bool = True) -> None:
             try:
                 build(compose(plain))
             except (HydraException, OmegaConfBaseException) as error:
-                raise UserError(_explain(error, plain)) from error
+                raise UserError(_explain(error, plain, command, own)) from error
     if not choices:
         build(compose([]))
 
@@ -109,7 +117,7 @@ def _several(text: str, others: Sequence[str]) -> str:
     return told
 
 
-def _explain(error: Exception, job: Sequence[str]) -> str:
+def _explain(error: Exception, job: Sequence[str], command: str, own: Collection[str]) -> str:
     """What is wrong with which argument, and what would be right."""
     keys = [f.name for f in fields(config.RunConfig)]
     for argument in job:
@@ -123,8 +131,8 @@ def _explain(error: Exception, job: Sequence[str]) -> str:
                 near = config.nearest(value, list(known))
                 return f"unknown {key} '{value}'{near} known: {', '.join(known)}"
         elif "." not in key and key not in keys:
-            hint = config.nearest(key, keys)
-            return f"unknown option '{key}'{hint} see python -m semspec.run --help"
+            hint = config.nearest(key, [*keys, *own])
+            return f"unknown option '{key}'{hint} see python -m {command} --help"
     told = one_line(error)
     culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in told), None)
     return f"{culprit}: {told}" if culprit else told

@@ -97,7 +97,8 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, ProbeConfig]:
     greedy = passed.get("temperature") in ("0", "0.0")
     if greedy:
         del passed["temperature"]
-    config = build([f"{k}={v}" for k, v in (_source(options) | passed).items()])
+    given = [f"{k}={v}" for k, v in (_source(options) | passed).items()]
+    config = build(given, command="semspec.build_datastore", own=kinds)
     if greedy:  # a probe's samples must differ; a datastore's need not
         config.temperature = 0.0
     return options, config

@@ -208,6 +208,8 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no such file" in refused(capsys, "kind=sparse", "corpus=nowhere.jsonl")
     assert "here it is corpus=" in refused(capsys, "kind=sparse", "data=x")
     assert "unknown option 'tokens'" in refused(capsys, "kind=sparse", "tokens=3")
+    near = "'depht'; did you mean 'depth'? see python -m semspec.build_datastore --help"
+    assert near in refused(capsys, "kind=sparse", "depht=4")
     assert "dims=129: the states have width 128" in refused(
         capsys, "kind=dense", "responses=as_is", "problems=1", "dims=129", folder
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semspec import config, run
+from semspec import audit, config, launch, run
 from semspec.drafters.adapld import AdaPld
 from semspec.errors import UserError
+from semspec.probes.progress import Steps
+from semspec.terminal import open_console
 from semspec.types import What
 
 
@@ -39,6 +43,27 @@ def test_an_option_of_another_rule_stays_unknown() -> None:
     assert config.expand_shorthands(["accept=lossless", "threshold=-3"])[1] == "threshold=-3"
     with pytest.raises(UserError, match="unknown option 'threshold'"):
         run.check_arguments(["accept=lossless", "threshold=-3"])
+
+
+@pytest.mark.parametrize(
+    ("known", "command", "mistake", "near"),
+    [
+        (launch.read, "launch", "target_prot=3", "target_port"),
+        (
+            lambda given: audit.audit(given, Steps(open_console())),
+            "audit",
+            "smothing=1",
+            "smoothing",
+        ),
+        (launch.read, "launch", "splitt=token", "split"),
+    ],
+)
+def test_an_unknown_option_names_the_help_of_its_command(
+    known: Callable[[list[str]], object], command: str, mistake: str, near: str
+) -> None:
+    says = f"did you mean '{near}'\\? see python -m semspec.{command} --help"
+    with pytest.raises(UserError, match=says):
+        known([mistake])
 
 
 def test_an_option_that_two_plugins_have_is_asked_for_by_its_full_name() -> None:
