@@ -179,6 +179,8 @@ class Faiss:
         before = np.zeros(where.stat().st_size - len(files["index"]), np.uint8)
         reader(module.swig_ptr(before), 1, len(before))
         index = module.read_index(reader, module.IO_FLAG_MMAP)
+        if not hasattr(index, "invlists"):
+            raise ValueError("its index has no lists")
         count, lists = _counted(keys), module.downcast_InvertedLists(index.invlists)
         sizes = [lists.list_size(number) for number in range(lists.nlist)]
         if index.d != keys[0].shape[1] or index.ntotal != count or sum(sizes) != count:

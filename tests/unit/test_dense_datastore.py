@@ -134,6 +134,12 @@ def test_damaged_indices_are_refused_in_words(name: str, tmp_path: Path) -> None
         with pytest.raises(UserError, match="cannot be read as an index"):
             load(wrong, keys)
     if name == "faiss":
+        import faiss
+
+        flat = faiss.IndexFlatIP(8)
+        flat.add(keys[0].astype(np.float32))
+        with pytest.raises(UserError, match="no lists"):
+            load({"index": faiss.serialize_index(flat)}, keys)
         with pytest.raises(UserError, match="other keys"):
             load(files, [keys[0][:999]])
         with pytest.raises(UserError, match="cannot be read as an index"):
