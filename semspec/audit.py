@@ -54,7 +54,7 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     if own["top"] < 2 or not own["smoothing"] > 0:
         raise UserError("top is at least 2, smoothing above 0")
     passed = shared.expand_shorthands(passed)
-    check_arguments(passed, sweep=False)
+    check_arguments(passed, sweep=False, command="semspec.audit", own=own)
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:
         raise UserError(

@@ -275,7 +275,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
     configuration.register_configs()
     rest = [a for a in arguments if a not in own and a.partition("=")[0] != "engine"]
     overrides = configuration.expand_shorthands(["engine=sglang", *rest])
-    running.check_arguments(overrides, sweep=False)
+    running.check_arguments(overrides, sweep=False, command="semspec.launch", own=OWN)
     return running.build(running.compose(overrides)), given
 
 

@@ -96,10 +96,14 @@ class Drafter(Protocol):
     """Proposes tokens."""
 
     uses: ClassVar[frozenset[Role]]  # the models that it asks
-    needs: ClassVar[frozenset[What]]  # what it reads from the target
     plain: ClassVar[bool]  # whether it never drafts, so that the target may write to the end
     ahead: ClassVar[bool]  # whether it can draft what follows ``Room.tail``
     rows: ClassVar[bool]  # whether the rows that it drafts from come with its drafts
+
+    @property
+    def needs(self) -> frozenset[What]:
+        """What it reads from the target."""
+        ...
 
     @property
     def levels(self) -> int:

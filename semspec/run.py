@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -63,8 +64,16 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return flags, overrides
 
 
-def check_arguments(given: Sequence[str], sweep: bool = True) -> None:
-    """Composes once for every value of every swept option, so that a mistake ends before work."""
+def check_arguments(
+    given: Sequence[str],
+    sweep: bool = True,
+    command: str = "semspec.run",
+    own: Collection[str] = (),
+) -> None:
+    """Composes once for every value of every swept option, so that a mistake ends before work.
+
+    ``command`` is whose help is named where an option is unknown, ``own`` what it knows besides.
+    """
     choices = []
     for text in given:
         key, equals, value = text.partition("=")
@@ -81,7 +90,7 @@ def check_arguments(given: Sequence[str], sweep: bool = True) -> None:
         except HydraException as error:
             raise UserError(f"cannot read '{text}' ({one_line(error)}): quote it") from error
         if swept and not sweep:
-            raise UserError(f"'{text}' is several values: add -m for a sweep, or quote the value")
+            raise UserError(_several(text, [a for a in given if a != text]))
         choices.append([f"{key}={value}" for value in values] if swept else [text])
     first = [values[0] for values in choices]
     for at, values in enumerate(choices):
@@ -91,12 +100,24 @@ def check_arguments(given: Sequence[str], sweep: bool = True) -> None:
             try:
                 build(compose(plain))
             except (HydraException, OmegaConfBaseException) as error:
-                raise UserError(_explain(error, plain)) from error
+                raise UserError(_explain(error, plain, command, own)) from error
     if not choices:
         build(compose([]))
 
 
-def _explain(error: Exception, job: Sequence[str]) -> str:
+def _several(text: str, others: Sequence[str]) -> str:
+    """What to write in place of several values, so that a shell and Hydra take it as one."""
+    told = f"'{text}' is several values: add -m for a sweep"
+    key, _, value = text.partition("=")
+    plain = [a for a in others if not a.startswith(("hydra.", "hydra/"))]
+    for one in (f"{key}=[{value}]", f"{key}='{value}'"):
+        with contextlib.suppress(UserError, HydraException, OmegaConfBaseException):
+            build(compose([*plain, one]))
+            return f"{told}, or write {shlex.quote(one)} for one value"
+    return told
+
+
+def _explain(error: Exception, job: Sequence[str], command: str, own: Collection[str]) -> str:
     """What is wrong with which argument, and what would be right."""
     keys = [f.name for f in fields(config.RunConfig)]
     for argument in job:
@@ -110,8 +131,8 @@ def _explain(error: Exception, job: Sequence[str]) -> str:
                 near = config.nearest(value, list(known))
                 return f"unknown {key} '{value}'{near} known: {', '.join(known)}"
         elif "." not in key and key not in keys:
-            hint = config.nearest(key, keys)
-            return f"unknown option '{key}'{hint} see python -m semspec.run --help"
+            hint = config.nearest(key, [*keys, *own])
+            return f"unknown option '{key}'{hint} see python -m {command} --help"
     told = one_line(error)
     culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in told), None)
     return f"{culprit}: {told}" if culprit else told

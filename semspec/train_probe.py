@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -59,11 +59,16 @@ def options(group: str) -> dict[str, str]:
     return shared.options(group)
 
 
-def build(arguments: Sequence[str]) -> ProbeConfig:
-    """The typed configuration; every mistake is one line."""
+def build(
+    arguments: Sequence[str], command: str = "semspec.train_probe", own: Collection[str] = ()
+) -> ProbeConfig:
+    """The typed configuration; every mistake is one line.
+
+    ``command`` is whose help is named where an option is unknown, ``own`` what it knows besides.
+    """
     register_configs()
     for argument in arguments:
-        _check_argument(argument)
+        _check_argument(argument, command, own)
     try:
         with hydra.initialize_config_dir(str(shared.CONF.resolve()), version_base="1.3"):
             composed = hydra.compose("train_probe", overrides=list(arguments))
@@ -75,15 +80,15 @@ def build(arguments: Sequence[str]) -> ProbeConfig:
     return made
 
 
-def _check_argument(argument: str) -> None:
+def _check_argument(argument: str, command: str, own: Collection[str]) -> None:
     key, equals, value = argument.partition("=")
     names = [f.name for f in fields(ProbeConfig)]
     if not equals:
         raise UserError(f"'{argument}' is not an option: options are written name=value")
     top = key.partition(".")[0]
     if top not in names:
-        hint = shared.nearest(top, names)
-        raise UserError(f"unknown option '{key}'{hint} see python -m semspec.train_probe --help")
+        hint = shared.nearest(top, [*names, *own])
+        raise UserError(f"unknown option '{key}'{hint} see python -m {command} --help")
     if key in GROUPS and value not in options(key):
         known = options(key)
         near = shared.nearest(value, list(known))

@@ -30,6 +30,8 @@ AT_A_TIME = 64  # documents that the target writes before they are kept, about: 
 AS_IS = 2000  # documents in a group that nobody writes
 ANSWERED = ("response", "answer", "output", "completion", "chosen")
 """Columns that hold an answer beside a question; without a question a row's ``text`` is a document."""
+ASKING, ANSWERING = ("user", "human", "prompter"), ("assistant", "gpt", "model")
+"""Roles in a conversation; what a system or a tool says is left out."""
 SHAPES: Shapes = dict.fromkeys(("tokens", "lengths", "given"), ("I32", (-1,)))
 
 
@@ -137,14 +139,18 @@ def _made_here(config: ProbeConfig, options: Options) -> bool:
 
 def _document(text: Text, options: Options, asked: Question, tokens: list[int] | None) -> Document:
     ids: list[int] = []
-    opened = False
+    prompt = ""
     if asked.question:
         prompt, ids = text.prompt(asked.question)
-        opened = prompt.rstrip().endswith(OPEN)  # templates of reasoning models open the thinking
     if tokens is None:
         told = asked.thinking or ""
-        if asked.domain == THOUGHT:
-            told = told if opened else f"{OPEN}\n{told}"
+        opens = told.lstrip().startswith(OPEN)
+        if prompt.rstrip().endswith(OPEN):  # templates of reasoning models open the thinking
+            if opens:
+                written = prompt[prompt.rindex(OPEN) + len(OPEN) :]
+                told = told.lstrip().removeprefix(OPEN).removeprefix(written)
+        elif asked.domain == THOUGHT and not opens:
+            told = f"{OPEN}\n{told}"
         tokens = text.encode(told)
     return Document([*ids, *tokens[: options.longest or None]], len(ids))
 
@@ -177,9 +183,7 @@ def as_they_are(config: ProbeConfig) -> Iterator[Question]:
 def _told(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
     turns = row.get("messages") or row.get("conversations")
     if isinstance(turns, list):
-        said = [t.get("content") or t.get("value") for t in turns if isinstance(t, Mapping)]
-        texts = [s for s in said if isinstance(s, str) and s.strip()]
-        return (texts[0], texts[1], "all") if len(texts) > 1 else None
+        return _exchange([turn for turn in turns if isinstance(turn, Mapping)])
     asked = _first(row, ASKED[:3])
     for names, domain in ((THINKING, THOUGHT), (ANSWERED, "all")):
         answer = _first(row, names)
@@ -187,6 +191,20 @@ def _told(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
             return asked, answer, domain
     text = _first(row, ("text", "content"))
     return ("", text, "all") if text else None
+
+
+def _exchange(turns: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] | None:
+    """The first question of a conversation that is answered, and its answer."""
+    question = ""
+    for number, turn in enumerate(turns):
+        by_turns = (*ASKING, *ANSWERING)[len(ASKING) * (number % 2)]  # where no role is told
+        role = str(turn.get("role") or turn.get("from") or by_turns).lower()
+        said = _first(turn, ("content", "value"))
+        if role in ASKING:
+            question = said
+        elif role in ANSWERING and question and said:
+            return question, said, "all"
+    return None
 
 
 def _first(row: Mapping[str, Any], names: Sequence[str]) -> str:

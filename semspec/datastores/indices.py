@@ -133,9 +133,8 @@ class Faiss:
 
     AGAIN = 8  # so many times more are compared again than are wanted
 
-    def __init__(self, index: Any, keys: Keys, data: NDArray[np.uint8]) -> None:
+    def __init__(self, index: Any, keys: Keys) -> None:
         self.index, self.keys = index, keys
-        self._data = data  # native code holds no reference to what it was given
         self._starts = np.cumsum([0, *map(len, keys)])
 
     def search(self, queries: Floats, count: int) -> Found:
@@ -168,16 +167,26 @@ class Faiss:
         return {"index": module.serialize_index(index)}
 
     @classmethod
-    def load(cls, files: Files, keys: Keys) -> Faiss:
-        """Reads its headers and centres; the lists stay where they are, mapped (faiss >= 1.11)."""
+    def load(cls, files: Files, keys: Keys, where: Path) -> Faiss:
+        """Reads headers and centres of the file's one array; its lists are mapped, whatever their size.
+
+        A reader of the bytes themselves would first take memory for all of them, and fill it.
+        """
         module = _imported("faiss")
         if set(files) != {"index"}:
             raise ValueError("it is no index of faiss")
-        data = files["index"]
-        index = module.read_index(module.ZeroCopyIOReader(module.swig_ptr(data), len(data)))
-        if index.d != keys[0].shape[1] or index.ntotal != _counted(keys):
+        reader = module.FileIOReader(str(where))
+        before = np.zeros(where.stat().st_size - len(files["index"]), np.uint8)
+        reader(module.swig_ptr(before), 1, len(before))
+        index = module.read_index(reader, module.IO_FLAG_MMAP)
+        if not hasattr(index, "invlists"):
+            raise ValueError("its index has no lists")
+        count, lists = _counted(keys), module.downcast_InvertedLists(index.invlists)
+        sizes = [lists.list_size(number) for number in range(lists.nlist)]
+        if index.d != keys[0].shape[1] or index.ntotal != count or sum(sizes) != count:
             raise ValueError("its index is of other keys")
-        return cls(index, keys, data)
+        lists.prefetch_nthread = 0  # threads for each question cost more than they save
+        return cls(index, keys)
 
 
 class Opening:
@@ -220,7 +229,7 @@ def load(name: str, files: Files, keys: Keys, where: Path) -> Index:
     if name == "exact":
         return Exact(keys)
     with _native(where):
-        return Scann.load(files) if name == "scann" else Faiss.load(files, keys)
+        return Scann.load(files) if name == "scann" else Faiss.load(files, keys, where)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,8 @@ usage: python -m semspec.build_datastore kind=sparse|dense [model=NAME] [corpus=
                    OWNER/NAME of the Hub [revision=...]
   responses=target the target answers the corpus's questions itself; as_is takes answers and texts
                    as they stand (columns: messages; question, prompt or instruction with response,
-                   answer, output or thinking; or text alone)
+                   answer, output or thinking; or text alone; of messages the first question and its
+                   answer, without what a system turn says)
   problems=        documents at most (200 of the embedded world; else all)
   longest=         tokens of an answer (dense: 1024; sparse: 0, all)
   out=             the finished datastore (FOLDER/datastore); folder=runs/KIND-MODEL goes on after a kill
@@ -96,7 +97,8 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, ProbeConfig]:
     greedy = passed.get("temperature") in ("0", "0.0")
     if greedy:
         del passed["temperature"]
-    config = build([f"{k}={v}" for k, v in (_source(options) | passed).items()])
+    given = [f"{k}={v}" for k, v in (_source(options) | passed).items()]
+    config = build(given, command="semspec.build_datastore", own=kinds)
     if greedy:  # a probe's samples must differ; a datastore's need not
         config.temperature = 0.0
     return options, config

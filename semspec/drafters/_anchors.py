@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,31 +22,54 @@ class Anchors:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []  # all different tokens, in the order in which they came
-        self._positions: dict[int, Positions] = {}
+        self._numbers: dict[int, int] = {}  # of a token: where it is in ``tokens``
+        self._positions: list[Positions] = []  # by number
+        self._newest = array("q")  # the last of each of these
         self._known = 1
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Reads what was appended since the last call."""
         for position in range(self._known, len(tokens) - 1):
             token = tokens[position]
-            own = self._positions.get(token)
-            if own is None:
-                own = self._positions[token] = array("q")
+            number = self._numbers.get(token)
+            if number is None:
+                self._numbers[token] = len(self.tokens)
                 self.tokens.append(token)
-            own.append(position)
+                self._positions.append(array("q", (position,)))
+                self._newest.append(position)
+            else:
+                self._positions[number].append(position)
+                self._newest[number] = position
         self._known = max(self._known, len(tokens) - 1)
 
     def at(self, token: int, newest: int) -> Positions:
         """The ``newest`` positions of a token at most, in ascending order."""
-        own = self._positions.get(token)
-        return NOWHERE if own is None else own[-newest:]
+        number = self._numbers.get(token)
+        return NOWHERE if number is None else self._positions[number][-newest:]
 
-    def of(self, tokens: Iterable[int], newest: int) -> Positions:
-        """Positions of these tokens one after the other, ``newest`` of each at most."""
+    def of(self, numbers: Positions, newest: int) -> Positions:
+        """Positions of the tokens with these numbers, one token after the other: the ``newest`` in all.
+
+        Whatever their count: a token whose own newest place is older than those of as many others
+        has none among them, so that it is not looked at.
+        """
+        if len(numbers) > newest:
+            which = np.frombuffer(numbers, np.int64)
+            last = np.frombuffer(self._newest, np.int64)[which]
+            numbers = array("q", which[last >= _newest_of(last, newest)].tobytes())
         found = array("q")
-        for token in tokens:
-            found += self.at(token, newest)
+        for number in numbers:
+            found += self._positions[number][-newest:]
+        if len(found) > newest:
+            places = np.frombuffer(found, np.int64)
+            found = array("q", places[places >= _newest_of(places, newest)].tobytes())
         return found
+
+
+def _newest_of(places: NDArray[np.int64], count: int) -> np.int64:
+    """The oldest of the newest places."""
+    oldest: np.int64 = np.partition(places, -count)[-count]
+    return oldest
 
 
 class Neighbours:
@@ -61,15 +84,15 @@ class Neighbours:
         self._rows: dict[int, NDArray[np.float32]] = {}
         self._table = np.zeros((0, 0), np.float32)  # row i: the i-th token of the memory
         self.filled = 0  # tokens of the memory that are in it
-        self._found: dict[int, list[int]] = {}  # the tokens of the memory that are like a token
+        self._found: dict[int, Positions] = {}  # what in the memory is like a token, by number
         self._compared: dict[int, int] = {}  # tokens of the memory that it was compared with
 
     def like(
         self, context: Context, kit: Kit, queries: Sequence[int], known: Sequence[int]
-    ) -> Plan[list[list[int]]]:
-        """For each query, the tokens of ``known`` whose cosine with it reaches the threshold.
+    ) -> Plan[list[Positions]]:
+        """For each query, where in ``known`` tokens are whose cosine with it reaches the threshold.
 
-        AdaPLD, equation 4. ``known`` may only grow.
+        AdaPLD, equation 4. ``known`` may only grow, and what is handed out is only to be read.
         """
         yield from self.learn(context, kit, known)
         yield from self._load(context, kit, queries)
@@ -101,11 +124,13 @@ class Neighbours:
         start = min(counts)
         asked = np.array([self._rows[token] for token in tokens]).T
         alike: NDArray[Any] = self._table[start : len(known)] @ asked >= self.threshold
-        found = [self._found.setdefault(token, []) for token in tokens]
-        where, which = (part.tolist() for part in alike.nonzero())
-        for row, column in zip(where, which, strict=True):
-            if start + row >= counts[column]:
-                found[column].append(known[start + row])
+        found = [self._found.setdefault(token, array("q")) for token in tokens]
+        rows, columns = alike.nonzero()
+        if rows.size:  # there may be thousands
+            rows += start
+            for column, own in enumerate(found):
+                new = rows[(columns == column) & (rows >= counts[column])]
+                own.frombytes(new.astype(np.int64).tobytes())
         self._compared.update(dict.fromkeys(tokens, len(known)))
 
     def _load(self, context: Context, kit: Kit, tokens: Sequence[int]) -> Plan[None]:

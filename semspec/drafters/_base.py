@@ -14,10 +14,14 @@ class DrafterBase:
     """Defaults; a drafter overrides what is different."""
 
     uses: ClassVar[frozenset[Role]] = frozenset()
-    needs: ClassVar[frozenset[What]] = frozenset()
     plain: ClassVar[bool] = False
     ahead: ClassVar[bool] = False
     rows: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> frozenset[What]:
+        """What it reads from the target; a class variable where options do not change it."""
+        return frozenset()
 
     @property
     def levels(self) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from semspec.artifacts._datastore import Datastore
+from semspec.artifacts.sparse_datastore import SparseDatastore
+from semspec.datastores.sparse import SparseStore
 from semspec.errors import UserError
 from semspec.models import ModelFacts
 from semspec.types import Role
@@ -21,4 +23,18 @@ def load(kind: type[D], name: str, models: Mapping[Role, ModelFacts], allow_mism
         )
     store = kind.load(name)
     store.check(models["target"], allow_mismatch=allow_mismatch)
+    return store
+
+
+def opened(
+    name: str, models: Mapping[Role, ModelFacts], allow_mismatch: bool, option: str, least: int
+) -> SparseStore:
+    """A suffix array that holds matches of as many tokens as the drafter's option asks for at least."""
+    store = load(SparseDatastore, name, models, allow_mismatch).open()
+    if store.depth < least:
+        raise UserError(
+            f"{name} was built with depth={store.depth}, and {option}={least} asks for longer matches:"
+            f" nothing would be drafted from it; build it with depth={least} or more, or give"
+            f" {option}={store.depth}"
+        )
     return store

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from semspec.drafters._anchors import NOWHERE, Anchors, Neighbours
 from semspec.drafters._base import DrafterBase
@@ -39,8 +38,6 @@ class AdaPld(DrafterBase):
     width: int = 128  # of the states that are kept, by a sketch of them; 0: whole
     precision: str = "float32"
 
-    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN, What.TOP_K, What.EMBEDDINGS})
-
     def __post_init__(self) -> None:
         if not (self.lexical or self.semantic) or not (self.longest or self.branch):
             raise UserError(
@@ -53,6 +50,12 @@ class AdaPld(DrafterBase):
                 "longest, branch and width of adapld are 0 or more, the candidates 1 or more"
             )
         Memory(precision=self.precision)  # refuses what is no number type
+
+    @property
+    def needs(self) -> frozenset[What]:
+        """States rank places, the likeliest tokens are branches, embeddings find what is alike."""
+        read = {What.HIDDEN: self.ranked, What.TOP_K: self.branch, What.EMBEDDINGS: self.semantic}
+        return frozenset(what for what, wanted in read.items() if wanted)
 
     @property
     def reach(self) -> int:

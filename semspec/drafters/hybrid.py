@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any
 
 from semspec import registry
 from semspec.drafters._base import DrafterBase, DraftSessionBase
@@ -25,19 +26,25 @@ KEEP = 0.95  # of what was measured before, at each new measurement
 class Hybrid(DrafterBase):
     """The best of several sources, by match, similarity and what their drafts have been worth."""
 
-    sources: str = "suffix,adapld,token_recycling"
+    sources: Any = "suffix+adapld+token_recycling"  # joined by plus signs, or [one,after,another]
     sparse: str = ""  # the datastore of rest, and a static one for suffix
     dense: str = ""  # the datastore of dresd
 
-    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN, What.TOP_K, What.EMBEDDINGS})
-
     def __post_init__(self) -> None:
+        given = self.sources
+        # older runs joined them by commas, which the command line takes for a sweep
+        listed = re.split("[+,]", given) if isinstance(given, str) else given
+        names = [str(name).strip() for name in listed] if isinstance(listed, (list, tuple)) else []
+        names = [name for name in names if name]
+        if not names or len(set(names)) < len(names) or "hybrid" in names:
+            raise UserError(
+                f"sources={given}: give different drafters, joined by plus signs (suffix+adapld)"
+            )
+        object.__setattr__(self, "sources", "+".join(names))  # frozen, and to be hashed
         self._drafters()
 
     def _drafters(self) -> dict[str, Any]:
-        names = [name.strip() for name in self.sources.split(",") if name.strip()]
-        if not names or len(set(names)) < len(names) or "hybrid" in names:
-            raise UserError(f"sources={self.sources}: give different drafters, separated by commas")
+        names = self.sources.split("+")
         stores = {"rest": self.sparse, "suffix": self.sparse, "dresd": self.dense}
         given = {name: {"datastore": store} for name, store in stores.items() if store}
         drafters = {
@@ -50,6 +57,11 @@ class Hybrid(DrafterBase):
                     " prompt_lookup, pld_plus, adapld, token_recycling, logitspec, rest and dresd"
                 )
         return drafters
+
+    @property
+    def needs(self) -> frozenset[What]:
+        """What any of its sources reads."""
+        return frozenset[What]().union(*(drafter.needs for drafter in self._drafters().values()))
 
     @property
     def reach(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.datastores.sparse import SparseStore
 from semspec.datastores.trie import greediest, heaviest
 from semspec.drafters import _corpus
@@ -48,9 +47,9 @@ class Rest(DrafterBase):
         return self.longest
 
     def bind(self, models: Mapping[Role, ModelFacts]) -> Rest:
-        found = _corpus.load(SparseDatastore, self.datastore, models, self.allow_mismatch)
-        options = {f.name: getattr(self, f.name) for f in fields(Rest)}
-        return _Bound(**options, store=found.open())
+        told = self.datastore, models, self.allow_mismatch
+        store = _corpus.opened(*told, "shortest", self.shortest)
+        return _Bound(**{f.name: getattr(self, f.name) for f in fields(Rest)}, store=store)
 
     def open(self, kit: Kit) -> RestSession:
         raise AssertionError("bind() comes first")

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import ceil
 
-from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.datastores.sparse import SparseStore
 from semspec.datastores.trie import greediest
 from semspec.drafters import _corpus
@@ -61,9 +60,9 @@ class Suffix(DrafterBase):
     def bind(self, models: Mapping[Role, ModelFacts]) -> Suffix:
         if not self.datastore:
             return self
-        found = _corpus.load(SparseDatastore, self.datastore, models, self.allow_mismatch)
-        options = {f.name: getattr(self, f.name) for f in fields(Suffix)}
-        return _Bound(**options, store=found.open())
+        told = self.datastore, models, self.allow_mismatch
+        store = _corpus.opened(*told, "threshold", self.threshold)
+        return _Bound(**{f.name: getattr(self, f.name) for f in fields(Suffix)}, store=store)
 
     def open(self, kit: Kit) -> SuffixSession:
         if self.datastore:  # it was not bound to a run's models

@@ -17,9 +17,11 @@ from semspec.build_datastore import main
 from semspec.datastores import build, build_dense, corpus
 from semspec.datastores.corpus import Documents
 from semspec.datastores.files import write_arrays
+from semspec.datastores.settings import Options
 from semspec.datastores.sparse import write_shard
 from semspec.engines.hf import Hf
 from semspec.models import beside_package
+from semspec.probes.sources import Question
 from semspec.text import Text
 from semspec.types import Context, Query, Read, Sampling, What
 
@@ -100,6 +102,51 @@ def test_texts_as_they_are(tmp_path: Path) -> None:
     assert match.length >= 3 + len(text.encode("four"))
 
 
+def turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+CONVERSATIONS: tuple[tuple[dict[str, Any], tuple[str, str] | None], ...] = (
+    ({"messages": [turn("system", "Be short."), turn("user", "one"), turn("assistant", "two")]}, ("one", "two")),
+    ({"conversations": [{"from": "system", "value": "x"}, {"from": "human", "value": "one"}, {"from": "gpt", "value": "two"}]}, ("one", "two")),
+    ({"messages": [turn("user", "one"), turn("tool", "x"), turn("assistant", "two"), turn("user", "three")]}, ("one", "two")),
+    ({"messages": [turn("assistant", "Hello!"), turn("user", "one"), turn("user", "two"), turn("assistant", "three")]}, ("two", "three")),
+    ({"messages": [{"content": "one"}, {"content": "two"}]}, ("one", "two")),
+    ({"messages": [turn("system", "Be short."), turn("user", "one")]}, None),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "found"), CONVERSATIONS)
+def test_of_a_conversation_the_first_question_and_its_answer(
+    row: dict[str, Any], found: tuple[str, str] | None
+) -> None:
+    told = corpus._told(row)
+    assert (told and told[:2]) == found
+
+
+OPENED = "{{- messages[0]['content'] + '<think>\\n' -}}"
+
+
+@pytest.mark.parametrize(
+    ("template", "domain", "answer", "whole"),
+    [
+        (OPENED, "all", "<think>\nso\n</think>\nso", "one<think>\nso\n</think>\nso"),
+        (OPENED, "all", "\n<think>so</think>so", "one<think>\nso</think>so"),
+        (OPENED.replace("\\n", ""), "all", "<think>\nso</think>so", "one<think>\nso</think>so"),
+        (OPENED, corpus.THOUGHT, "so", "one<think>\nso"),
+        (OPENED, corpus.THOUGHT, "<think>\nso", "one<think>\nso"),
+        (OPENED.replace("<think>\\n", ""), corpus.THOUGHT, "so", "one<think>\nso"),
+        (OPENED.replace("<think>\\n", ""), corpus.THOUGHT, "<think>\nso", "one<think>\nso"),
+        (OPENED.replace("<think>\\n", ""), "all", "<think>\nso", "one<think>\nso"),
+    ],
+)
+def test_thinking_is_opened_once(template: str, domain: str, answer: str, whole: str) -> None:
+    text = Text(TARGET)
+    text.tokenizer.chat_template = template
+    asked = Question("q", domain, "one", answer)
+    assert text.decode(corpus._document(text, Options(longest=0), asked, None).tokens) == whole
+
+
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 def test_it_goes_on_where_it_was_broken_off(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,6 +208,8 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no such file" in refused(capsys, "kind=sparse", "corpus=nowhere.jsonl")
     assert "here it is corpus=" in refused(capsys, "kind=sparse", "data=x")
     assert "unknown option 'tokens'" in refused(capsys, "kind=sparse", "tokens=3")
+    near = "'depht'; did you mean 'depth'? see python -m semspec.build_datastore --help"
+    assert near in refused(capsys, "kind=sparse", "depht=4")
     assert "dims=129: the states have width 128" in refused(
         capsys, "kind=dense", "responses=as_is", "problems=1", "dims=129", folder
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,11 +19,12 @@ import pytest
 from semspec import registry
 from semspec import run as run_command
 from semspec.artifacts._schema import check
-from semspec.config import HELP
+from semspec.config import HELP, expand_shorthands
 from semspec.result_schema import SCHEMA
 from tests.support.pair import DRAFT, TARGET
 from tests.support.processes import finished, hear_interrupts
 
+TOKENS = ("split=token", "accept=lossless")
 QUICK = ("benchmark.domains=[residues]", "max_new_tokens=120")
 
 
@@ -220,7 +222,13 @@ def mistaken(
         (["model=qwq32b", "draft=r1-1.5b"], "hf download Qwen/QwQ-32B"),
         (["engine=toy"], "engine=hf"),
         (["-m", "draft_length=1,0"], "at least 1"),
-        (["draft_length=1,2"], "add -m"),
+        (["draft_length=1,2"], "add -m for a sweep\n"),
+        (
+            ["benchmark.domains=residues,weekdays"],
+            "'benchmark.domains=[residues,weekdays]' for one",
+        ),
+        (["draft=hybrid", "sources=rest,suffix", *TOKENS], "'draft.sources=[rest,suffix]' for one"),
+        (["draft=hybrid", "sources=3", *TOKENS], "joined by plus signs"),
         (["-m", "accept=glob(*)"], "glob"),
         (["+foo=1"], "leave the + out"),
         (["hydra.foo=1"], "foo"),
@@ -247,6 +255,31 @@ def test_mistakes_end_with_one_line_and_exit_code_2(
     assert told.startswith("semspec: ") and says in told
     assert told.strip().count("\n") == 0, told
     assert not folder.exists(), "something was left"
+
+
+def test_sources_of_hybrid_come_through_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joined by plus signs as typed, as a list, and in the commas of configurations from before."""
+    joined, one_text = "suffix+logitspec", "'suffix,logitspec'"
+    for number, sources in enumerate((joined, "[suffix,logitspec]", one_text)):
+        folder = f"hydra.run.dir={tmp_path / str(number)}"
+        few = ("problems=1", "max_new_tokens=12", "plain=false", "quiet=true", folder)
+        given = ["semspec.run", "draft=hybrid", f"sources={sources}", *TOKENS, *few]
+        monkeypatch.setattr(sys, "argv", given)
+        run_command.main()
+    texts = {lines(tmp_path / str(n) / "problems.jsonl")[0]["text"] for n in range(3)}
+    assert len(texts) == 1
+
+
+def test_commands_of_the_page_on_drafters_are_what_they_show() -> None:
+    """As a shell splits them, each is one run; corpora are looked for later."""
+    page = Path(__file__).parents[2] / "docs" / "drafters.md"
+    shown = [c for c in page.read_text().splitlines() if c.startswith("python -m semspec.run ")]
+    assert len(shown) > 8
+    for line in shown:
+        overrides = expand_shorthands(shlex.split(line, comments=True)[3:])
+        run_command.check_arguments(overrides, sweep=False)
 
 
 def test_a_prompt_longer_than_the_context_is_refused(tmp_path: Path) -> None:

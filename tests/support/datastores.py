@@ -31,18 +31,20 @@ def toy_documents(vocabulary: int, count: int = 8, length: int = 12) -> list[lis
     return [rng.choices(range(vocabulary), k=length) for _ in range(count)]
 
 
-def sparse_folder(folder: Path, *shards: list[list[int]], facts: ModelFacts = TOY_FACTS) -> Path:
+def sparse_folder(
+    folder: Path, *shards: list[list[int]], facts: ModelFacts = TOY_FACTS, depth: int = DEPTH
+) -> Path:
     """A datastore of these documents, saved below ``folder``."""
     parts, counts = {}, []
     for number, documents in enumerate(shards):
         path = folder / f"shard-{number:05d}.safetensors"
-        counts.append(write_shard(path, documents, DEPTH))
+        counts.append(write_shard(path, documents, depth))
         parts[path.name] = path
     config = {
         "kind": SparseDatastore.kind,
         "version": SparseDatastore.version,
         "model": bound_to(facts),
-        "depth": DEPTH,
+        "depth": depth,
         "shards": counts,
         "documents": sum(map(len, shards)),
         "responses": "as_is",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semspec import config, run
+from semspec import audit, config, launch, run
+from semspec.drafters.adapld import AdaPld
 from semspec.errors import UserError
+from semspec.probes.progress import Steps
+from semspec.terminal import open_console
+from semspec.types import What
 from tests.support.pair import configuration
 
 
@@ -39,6 +45,27 @@ def test_an_option_of_another_rule_stays_unknown() -> None:
     assert config.expand_shorthands(["accept=lossless", "threshold=-3"])[1] == "threshold=-3"
     with pytest.raises(UserError, match="unknown option 'threshold'"):
         run.check_arguments(["accept=lossless", "threshold=-3"])
+
+
+@pytest.mark.parametrize(
+    ("known", "command", "mistake", "near"),
+    [
+        (launch.read, "launch", "target_prot=3", "target_port"),
+        (
+            lambda given: audit.audit(given, Steps(open_console())),
+            "audit",
+            "smothing=1",
+            "smoothing",
+        ),
+        (launch.read, "launch", "splitt=token", "split"),
+    ],
+)
+def test_an_unknown_option_names_the_help_of_its_command(
+    known: Callable[[list[str]], object], command: str, mistake: str, near: str
+) -> None:
+    says = f"did you mean '{near}'\\? see python -m semspec.{command} --help"
+    with pytest.raises(UserError, match=says):
+        known([mistake])
 
 
 def test_an_option_that_two_plugins_have_is_asked_for_by_its_full_name() -> None:
@@ -108,3 +135,21 @@ def test_what_an_engine_cannot_read_is_said_of_whoever_reads_it(
     assert str(refused.value) == told
     if "nested_accept=greedy" in told:
         configuration(*common, "accept=logprob", *options, "nested_accept=greedy")
+
+
+def test_an_engine_must_give_what_a_drafters_options_read() -> None:
+    bare = ["semantic=false", "ranked=false", "branch=0"]
+    tokens = ["engine=sglang", "split=token", "accept=greedy", "temperature=0"]
+
+    def built(*overrides: str) -> None:
+        run.build(run.compose(config.expand_shorthands([*tokens, *overrides])))
+
+    built("draft=hybrid", "sources=suffix+prompt_lookup")
+    built("draft=adapld", *bare)
+    assert not AdaPld(semantic=False, ranked=False, branch=0).needs
+    assert AdaPld(semantic=False, ranked=False).needs == {What.TOP_K}
+    for left_out, read in zip(bare, ("embeddings", "hidden"), strict=False):
+        with pytest.raises(UserError, match=f"draft=adapld reads {read} of the target"):
+            built("draft=adapld", *(option for option in bare if option != left_out))
+    with pytest.raises(UserError, match="draft=hybrid reads hidden of the target"):
+        built("draft=hybrid", "sources=suffix+pld_plus")

@@ -203,6 +203,22 @@ def test_another_models_datastore_is_refused(cls: type[Any], tmp_path: Path) -> 
         wrong(datastore=str(folder)).bind(MODELS)
 
 
+@pytest.mark.parametrize(
+    ("cls", "depth", "option", "least"), [(Rest, 1, "shortest", 2), (Suffix, 4, "threshold", 5)]
+)
+def test_a_corpus_that_could_draft_nothing_is_refused(
+    cls: type[Any], depth: int, option: str, least: int, tmp_path: Path
+) -> None:
+    folder = sparse_folder(tmp_path, toy_documents(5), depth=depth)
+    says = f"depth={depth}, and {option}={least} .* build it with depth={least} or more, or give {option}={depth}"
+    with pytest.raises(UserError, match=says) as told:
+        bound(cls, folder)
+    assert "\n" not in str(told.value)
+    with pytest.raises(UserError, match=says):
+        Hybrid(sources=f"{cls.__name__.lower()}+token_recycling", sparse=str(folder)).bind(MODELS)
+    bound(cls, folder, **{option: depth}).open(kit_for())
+
+
 def test_hybrid_passes_its_datastores_on(corpus: Path) -> None:
     hybrid = Hybrid(sources="rest,suffix", sparse=str(corpus)).bind(MODELS)
     session = hybrid.open(kit_for(trees=True))

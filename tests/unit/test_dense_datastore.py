@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,18 +121,31 @@ def test_approximate_neighbours_against_exact_ones(name: str, tmp_path: Path) ->
 def test_damaged_indices_are_refused_in_words(name: str, tmp_path: Path) -> None:
     keys = [clustered(1000, 8)]
     files = dict(indices.build(name, keys, leaves=8))
+    where = tmp_path / INDEX
+
+    def load(files: indices.Files, keys: indices.Keys) -> indices.Index:
+        write_arrays(where, files)
+        return indices.load(name, files, keys, where)
+
+    load(files, keys)
     with pytest.raises(UserError, match="1,000 entries"):
         indices.build(name, [keys[0][:10]])
     for wrong in ({}, {"scann_docids.pkl": np.zeros(3, np.uint8)}, files | {"more": np.zeros(1, np.uint8)}):  # fmt: skip
         with pytest.raises(UserError, match="cannot be read as an index"):
-            indices.load(name, wrong, keys, tmp_path)
+            load(wrong, keys)
     if name == "faiss":
+        import faiss
+
+        flat = faiss.IndexFlatIP(8)
+        flat.add(keys[0].astype(np.float32))
+        with pytest.raises(UserError, match="no lists"):
+            load({"index": faiss.serialize_index(flat)}, keys)
         with pytest.raises(UserError, match="other keys"):
-            indices.load(name, files, [keys[0][:999]], tmp_path)
+            load(files, [keys[0][:999]])
         with pytest.raises(UserError, match="cannot be read as an index"):
-            indices.load(name, {"index": files["index"][:100]}, keys, tmp_path)
+            load({"index": files["index"][:100]}, keys)
         with pytest.raises(UserError, match="cannot be read as an index"):
-            indices.load(name, {"index": files["index"][:-10]}, keys, tmp_path)
+            load({"index": files["index"][:-10]}, keys)
 
 
 @pytest.mark.parametrize(
@@ -147,20 +162,44 @@ def test_scann_opens_no_file_but_its_own(path: str, tmp_path: Path) -> None:
         indices.load("scann", files, keys, tmp_path)
 
 
-def test_the_lists_of_faiss_stay_where_they_are_mapped(tmp_path: Path) -> None:
-    import faiss
+def test_lists_of_more_than_memory_open_at_once(tmp_path: Path) -> None:
+    """The last list of faiss becomes one of 60 GB of holes; what another one answers is asked."""
+    count, more = 2000, 5_000_000_000
+    own = clustered(count, 8)
+    files = indices.build("faiss", [own], leaves=4, searched=1)
+    small, large, whole = tmp_path / "small", tmp_path / "large", bytes(files["index"])
+    at = whole.index(b"ilar") + 4  # lists, bytes of a code, "full", lists again, their lengths
+    lists, code, _, _, *lengths = struct.unpack_from("<QQ4sQ4Q", whole, at)
+    assert (lists, code, sum(lengths)) == (4, 4, count)
+    first, kept = at + struct.calcsize("<QQ4sQ4Q"), sum(lengths[:3])
+    header = bytearray(whole[:first])
+    struct.pack_into("<q", header, 8, kept + more)
+    struct.pack_into("<Q", header, first - 8, more)
+    small.write_bytes(whole)
+    with large.open("wb") as file:
+        file.write(header + whole[first : first + kept * (code + 8)])
+        file.truncate(first + (kept + more) * (code + 8))
+    keys = np.broadcast_to(np.float16(0), (kept + more, 8))
+    asked = own[:1].astype(np.float32)
+    began = time.process_time()
+    mapped = np.memmap(large, np.uint8, "r")
+    found = indices.Faiss.load({"index": mapped}, [keys], large).index.search(asked, 5)[1]
+    assert time.process_time() - began < 1
+    reference = indices.Faiss.load(files, [own], small).index.search(asked, 5)[1]
+    assert found.tolist() == reference.tolist()
 
-    keys = [clustered(2000, 8)]
-    files = indices.build("faiss", keys, leaves=8)
-    write_arrays(tmp_path / INDEX, files)
-    mapped = open_arrays(tmp_path / INDEX, {"index": ("U8", (-1,))}).array("index")
-    assert not mapped.flags.writeable
-    index = indices.Faiss.load({"index": mapped}, keys).index  # owns its lists
-    lists = index.invlists
-    start = mapped.ctypes.data
-    for number in range(8):
-        codes = faiss.rev_swig_ptr(lists.get_codes(number), 1).ctypes.data
-        assert start <= codes < start + len(mapped)
+
+def test_lists_that_claim_more_than_memory_has_addresses_are_refused(tmp_path: Path) -> None:
+    """Their bytes, counted in 64 bits, are as many as before: nothing may be read beyond the file."""
+    keys = [clustered(1000, 8)]
+    whole = bytearray(bytes(indices.build("faiss", keys, leaves=4)["index"]))
+    at = whole.index(b"ilar") + struct.calcsize("<4sQQ4sQ")
+    (length,) = struct.unpack_from("<Q", whole, at)
+    struct.pack_into("<Q", whole, at, length + 2**62)
+    (tmp_path / INDEX).write_bytes(whole)
+    files = {"index": np.frombuffer(whole, np.uint8)}
+    with pytest.raises(UserError, match="cannot be read as an index"):
+        indices.load("faiss", files, keys, tmp_path / INDEX)
 
 
 @pytest.mark.parametrize("name", ["scann", "faiss"])

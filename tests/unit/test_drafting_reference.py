@@ -59,7 +59,8 @@ def plain_adapld(text: list[int], script: Script, options: AdaPld) -> tuple[Tree
         own, found = script.embeddings[token], list[int]()
         for other, places in places_of.items() if options.semantic else ():
             if cosine(own, script.embeddings[other], width) >= options.threshold:
-                found += places[-newest:]
+                found += places
+        found = [place for place in found if place in sorted(found)[-newest:]]
         return found, "semantic" if found else "none"
 
     def best(places: list[int], position: int) -> tuple[int, float]:

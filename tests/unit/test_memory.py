@@ -116,6 +116,20 @@ def test_anchors_have_a_token_before_and_one_after() -> None:
         anchors.learn(tokens[:end])
         for token in range(6):
             places = [i for i in range(1, end - 1) if tokens[i] == token]
-            assert anchors.of([token], 1000).tolist() == places
+            assert anchors.at(token, 1000).tolist() == places
             assert anchors.at(token, 2).tolist() == places[-2:]
-    assert sorted(anchors.of([0, 1, 9], 1000)) == [i for i in range(1, 79) if tokens[i] in (0, 1)]
+
+
+@pytest.mark.parametrize("newest", [1, 2, 5, 16, 128])
+def test_places_of_many_tokens_are_the_newest_in_all(newest: int) -> None:
+    rng = random.Random(newest)
+    for _ in range(40):
+        tokens = [int(60 * rng.random() ** 2) for _ in range(rng.randrange(3, 300))]
+        anchors = Anchors()
+        anchors.learn(tokens)
+        numbers = rng.sample(range(len(anchors.tokens)), rng.randrange(len(anchors.tokens)))
+        asked = [anchors.tokens[number] for number in numbers]
+        joined = [i for t in asked for i in range(1, len(tokens) - 1) if tokens[i] == t]
+        kept = sorted(joined)[-newest:]
+        found = anchors.of(array("q", numbers), newest).tolist()
+        assert found == [place for place in joined if place in kept]
