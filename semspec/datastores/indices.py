@@ -178,10 +178,12 @@ class Faiss:
         reader = module.FileIOReader(str(where))
         before = np.zeros(where.stat().st_size - len(files["index"]), np.uint8)
         reader(module.swig_ptr(before), 1, len(before))
-        index = module.read_index(reader, module.IO_FLAG_MMAP)
+        index = module.read_index(reader, module.IO_FLAG_MMAP | module.IO_FLAG_READ_ONLY)
         if not hasattr(index, "invlists"):
             raise ValueError("its index has no lists")
         count, lists = _counted(keys), module.downcast_InvertedLists(index.invlists)
+        if getattr(lists, "filename", None) != "":  # what is mapped from the index itself has none
+            raise ValueError("its lists are in another file")
         sizes = [lists.list_size(number) for number in range(lists.nlist)]
         if index.d != keys[0].shape[1] or index.ntotal != count or sum(sizes) != count:
             raise ValueError("its index is of other keys")

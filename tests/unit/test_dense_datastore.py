@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -200,6 +201,21 @@ def test_lists_that_claim_more_than_memory_has_addresses_are_refused(tmp_path: P
     files = {"index": np.frombuffer(whole, np.uint8)}
     with pytest.raises(UserError, match="cannot be read as an index"):
         indices.load("faiss", files, keys, tmp_path / INDEX)
+
+
+def test_faiss_reads_no_lists_of_another_file(tmp_path: Path) -> None:
+    keys = [clustered(1000, 8)]
+    plain = faiss.deserialize_index(np.array(indices.build("faiss", keys, leaves=4)["index"]))
+    other = tmp_path / "other"
+    lists = faiss.OnDiskInvertedLists(plain.nlist, plain.code_size, str(other))
+    lists.merge_from_1(plain.invlists)
+    plain.replace_invlists(lists)
+    whole = faiss.serialize_index(plain)
+    whole.tofile(tmp_path / INDEX)
+    before = other.read_bytes()
+    with pytest.raises(UserError, match="its lists are in another file"):
+        indices.load("faiss", {"index": whole}, keys, tmp_path / INDEX)
+    assert other.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["scann", "faiss"])
