@@ -64,10 +64,14 @@ FEW = {
     "token level, lossless": ("accept=lossless", "split=token", "draft_length=5"),
     "oracle": ("accept=oracle",),
 }
+# what an option is worth is told over the rule without it, on the problems that both have solved
+RIVALS = {name: "semantic_plus" for name in (*MAIN, *FEW) if name.startswith("semantic_plus, ")}
+RIVALS |= {"logprob -4, salvage, nested": "logprob -4"}
 
 STEPS = Survey(
     main=MAIN,
     few=FEW,
+    rivals=RIVALS,
     columns=(
         *QUALITY_AND_SPEED,
         ("median", lambda r: f"{r['speedup_median']:.2f}x"),
