@@ -433,11 +433,13 @@ def test_arc_needs_a_calibration_for_the_temperature() -> None:
     made = Verification(Options(calibration="embedded/arc-tiny"))
     asked = {"semspec": {"accept": "arc", "theta": 0.5}}
     assert made.of(asked, Sampling(1.0)) is not None
-    with pytest.raises(UserError, match=r"was calibrated at temperature 1.*, not at 0"):
+    with pytest.raises(UserError, match=r"was calibrated at temperature 1.*, not at 0.5"):
+        made.of(asked, Sampling(0.5))
+    with pytest.raises(UserError, match="cannot be asked at temperature 0: one token is possible"):
         made.of(asked, GREEDY)
     # the server's own rule is not for everybody: a request that asks for nothing is served losslessly
     ours = Verification(Options(accept="arc", calibration="embedded/arc-tiny"))
     groups = ours.groups([Request(GREEDY), Request(Sampling(1.0))])
     assert [group.requests for group in groups] == [(1,)]
     loose = Verification(Options(calibration="embedded/arc-tiny", allow_mismatch=True))
-    assert loose.of(asked, GREEDY) is not None
+    assert loose.of(asked, Sampling(0.5)) is not None
