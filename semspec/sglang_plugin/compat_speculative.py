@@ -95,23 +95,29 @@ class Verifying:
         """What SGLang takes for the target's logits from now on."""
         self.output.next_token_logits = logits
 
-    def settle(self) -> None:
+    def settle(self) -> Tensor:
         """Does to the logits in place what ``eagle_sample`` is about to do before it samples.
 
-        Penalties, biases and grammar are the request's wish, and a rule has to see them. What a rule
-        then leaves is one token with a logit of 0, which may go through all of it a second time.
+        Penalties, biases and grammar are the request's wish, and a rule has to see them. Returned are
+        the logits as they were, which ``eagle_sample`` has to be given: it does all of it itself, and
+        twice would be another wish.
         """
         info, n, logits = self.batch.sampling_info, self.verify_input.draft_token_num, self.logits
-        if info.acc_additive_penalties is not None:
-            logits.add_(info.acc_additive_penalties.repeat_interleave(n, 0))
-        if info.acc_scaling_penalties is not None:
+        additive, scaling = info.acc_additive_penalties, info.acc_scaling_penalties
+        wishes = (additive, scaling, info.logit_bias)
+        # a grammar's mask alone needs no copy: what it forbids stays forbidden
+        raw = logits if all(wish is None for wish in wishes) else logits.clone()
+        if additive is not None:
+            logits.add_(additive.repeat_interleave(n, 0))
+        if scaling is not None:
             from sglang.srt.sampling.penaltylib.repetition_penalty import apply_scaling_penalties
 
-            apply_scaling_penalties(logits, info.acc_scaling_penalties.repeat_interleave(n, 0))
+            apply_scaling_penalties(logits, scaling.repeat_interleave(n, 0))
         if info.logit_bias is not None:
             logits.add_(info.logit_bias.repeat_interleave(n, 0))
         if self.grammar_mask is not None:
             self.grammar_mask.apply(logits)
+        return raw
 
     def takes_the_likeliest(self) -> bool:
         """Whether it goes by argmax: all requests are greedy, or the device cannot sample."""

@@ -144,10 +144,9 @@ class Verification:
         groups = [] if call.idle else self.groups(call.requests)
         if not groups:
             return original(*arguments, **kwargs)
-        call.settle()
-        true = call.logits
+        raw, true = call.settle(), call.logits
         follows = compat.agreed(self._follows(groups, call))
-        call.show(trees.only(true, call.tokens, follows))
+        call.show(trees.only(raw, call.tokens, follows))
         try:
             return original(*arguments, **kwargs)
         finally:

@@ -362,6 +362,51 @@ def test_what_a_request_forbids_is_never_kept(spec: Any) -> None:
     assert refused > 10
 
 
+@pytest.mark.parametrize("wish", ["logit_bias", "acc_additive_penalties", "acc_scaling_penalties"])
+def test_biases_and_penalties_count_once(spec: Any, wish: str) -> None:
+    """For a request without a rule, for one whose rule keeps nothing, and in what comes back.
+
+    The favourite, 9, leads by so much that 8 passes it when the wish is granted twice, not once.
+    """
+    drafted = [Tree([5, 6, 7], [-1, 0, 0])] * 2
+    logits = torch.zeros(2, 3, VOCABULARY)
+    logits[..., 9], logits[..., 8] = 1.0, 0.6
+    given = torch.zeros(2, VOCABULARY)
+    if wish == "logit_bias":
+        given[:, 8] = 0.3
+    elif wish == "acc_additive_penalties":
+        given[:, 9] = -0.3
+    else:
+        given += 1.0
+        given[:, 9] = 1.5
+    nothing = {"accept": "typical", "epsilon": 1.0, "delta": 1e9}
+    seen: list[Tensor] = []
+
+    def recorded(function: Any) -> Any:
+        def call(links: Any, batch: Any, output: Any, *rest: Any) -> Any:
+            done = function(links, batch, output, *rest)
+            seen.append(output.next_token_logits)
+            return done
+
+        return call
+
+    for asked in (None, nothing):
+        requests = [Request(), Request(asked=nothing)]
+        alone = verified(
+            recorded(spec.eagle_sample), drafted, requests, logits, **{wish: given.clone()}
+        )
+        made = rules(**asked) if asked else Verification(Options())
+        ours = verified(recorded(around(made)), drafted, requests, logits, **{wish: given.clone()})
+        assert ours == alone == [Verified([], 9)] * 2
+        assert torch.equal(*seen[-2:])  # log-probabilities are read from it
+    # and a rule judges by what was asked for: the bias makes 6 the likeliest
+    given = torch.zeros(2, VOCABULARY)
+    given[:, 6] = 5.0
+    greedy = rules(accept="topk_delta", k=1, delta=0.0)
+    found = verified(around(greedy), drafted, requests, logits, logit_bias=given)
+    assert found == [Verified([1], 6)] * 2
+
+
 def test_padding_is_no_draft(spec: Any) -> None:
     """Neither SGLang's own, token 0 under the root, nor ours, which is counted."""
     made = rules(accept="topk_delta", k=12, delta=1.0)  # keeps whatever is drafted
