@@ -14,7 +14,9 @@ from semspec.registry import register
 @register("benchmark", "amc23")
 @dataclass(frozen=True, kw_only=True)
 class Amc23(MathBenchmark):
-    """AMC 2023, answers as numbers; from the Hub (40), revision not pinned: give revision=COMMIT."""
+    """AMC 2023, answers as numbers; from the Hub (40)."""
+
+    revision: str = "f9810c0439cd3c670ec885d328a2f06a87f3694a"
 
     name: ClassVar[str] = "amc23"
     repo: ClassVar[str] = "zwhe99/amc23"

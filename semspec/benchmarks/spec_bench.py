@@ -18,7 +18,10 @@ from semspec.registry import register
 
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 MT_BENCH = "writing roleplay reasoning math coding extraction stem humanities".split()
-URL = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
+COMMIT = "5544fd7a98df8aaf0662381f0c96e8696207e93d"
+URL = (
+    f"https://raw.githubusercontent.com/hemingkx/Spec-Bench/{COMMIT}/data/spec_bench/question.jsonl"
+)
 
 
 @register("benchmark", "spec_bench")

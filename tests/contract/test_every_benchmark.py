@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,15 @@ def make(name: str, data: Path | None = None, **options: Any) -> Any:
 
 def test_every_benchmark_of_a_data_set_has_rows_to_be_tried_with() -> None:
     assert set(OF_DATA) == set(SAMPLES)
+
+
+@pytest.mark.parametrize("name", OF_DATA)
+def test_what_is_downloaded_is_pinned_by_a_commit(name: str) -> None:
+    if name == "spec_bench":  # a file, by an address
+        with pytest.raises(UserError, match=r"curl -LO https://\S+/[0-9a-f]{40}/data/\S+"):
+            list(make(name).problems())
+    else:
+        assert re.fullmatch("[0-9a-f]{40}", make(name).revision)
 
 
 @pytest.mark.parametrize("name", sorted(BENCHMARKS))
