@@ -107,7 +107,7 @@ env-browser: ## Chromium for the tests of the reports (by apt-get, where it is m
 	echo "No Chromium: the tests of reports will fail; install chromium, or name one: CHROMIUM=/path/to/it" >&2
 
 .PHONY: clean
-clean: ## Remove both environments, caches and builds; runs/ stays
+clean: ## Remove all environments (the matrix's, too), caches and builds; runs/ stays
 	@rm -rf .venv .venv-sglang .venv-sglang-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -13,10 +13,9 @@ seconds, for a pass of this target costs no more than what drafting takes.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from survey import LENGTHS, QUALITY_AND_SPEED, Survey, told
+from survey import LENGTHS, QUALITY_AND_SPEED, Survey, choose, told
 
 SEED = 20261216  # of the problems: in no corpus, and no training has seen them
 CONTEXT = ("prompt_lookup", "suffix", "pld_plus", "adapld", "token_recycling", "logitspec")
@@ -63,6 +62,4 @@ def survey(group: str) -> Survey:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in GROUPS:
-        sys.exit(f"bench_retrieval.py: name a group: {' or '.join(GROUPS)}")
-    sys.exit(survey(sys.argv.pop(1)).main_program(__doc__))
+    choose(GROUPS, "group", survey, __doc__)

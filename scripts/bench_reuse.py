@@ -10,10 +10,9 @@ stand AdaPLD's tables 10 to 12: how matches were found, where the kept tokens ca
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from survey import LENGTHS, QUALITY_AND_SPEED, Column, Line, Survey
+from survey import LENGTHS, QUALITY_AND_SPEED, Column, Line, Survey, choose
 
 SEED = 20261215  # of the problems: no training has seen them
 TASKS = ("editing", "grounded")
@@ -57,6 +56,4 @@ def survey(task: str) -> Survey:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in TASKS:
-        sys.exit(f"bench_reuse.py: name a task: {' or '.join(TASKS)}")
-    sys.exit(survey(sys.argv.pop(1)).main_program(__doc__))
+    choose(TASKS, "task", survey, __doc__)

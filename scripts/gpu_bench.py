@@ -7,7 +7,7 @@ What a pass costs does not depend on what the numbers are, but it is linear in t
 two shallow models of the right width are measured and the line through them is taken to the full depth (a 32B model's
 weights would not fit on most disks beside a benchmark). Told are a token of the draft and of the
 target, scoring a step with and without a probe's states, the probe itself, and what follows: the speed-up
-at step level as a function of the share of accepted steps, all else being equal. Figures go to docs/gpu.json.
+at step level as a function of the share of accepted steps, all else being equal. Figures go to the file that --json names (docs/gpu.json is for a GPU's).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def main() -> int:
     parser.add_argument("--step", type=int, default=64, help="tokens of a step")
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--json", type=Path, default=Path("docs/gpu.json"))
+    parser.add_argument("--json", type=Path, help="a file for the figures")
     given = parser.parse_args()
     try:
         target, draft = (at_full_depth(shape, given) for shape in given.pair)
@@ -190,7 +190,8 @@ def main() -> int:
         "context": given.context,
     }
     figures = {"target": target, "draft": draft, "probe": probe, "speedup": gained}
-    write_json(given.json, {"provenance": provenance.collect(), **told, "seconds": figures})
+    if given.json:
+        write_json(given.json, {"provenance": provenance.collect(), **told, "seconds": figures})
     return 0
 
 

@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -194,6 +194,19 @@ class Survey:
             told[f"T={temperature:g}"] = rows
             self.show(rows, f"T = {temperature:g}", console)
         write_json(a.json, json.loads(json.dumps(told)))
+
+
+def choose(
+    known: Iterable[str], what: str, survey: Callable[[str], Survey], doc: str | None
+) -> None:
+    """The command line of a script that has several surveys: the first word names one."""
+    parser = argparse.ArgumentParser(
+        description=(doc or "").splitlines()[0],
+        epilog=f"Further options: {Path(sys.argv[0]).name} {what.upper()} --help",
+    )
+    parser.add_argument(what, choices=sorted(known))
+    chosen = parser.parse_args(sys.argv[1:2])
+    survey(getattr(chosen, what)).main_program(doc, sys.argv[2:])
 
 
 def read(path: Path) -> list[Line]:

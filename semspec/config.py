@@ -114,7 +114,7 @@ HELP = {
     "seed": "of the sampling",
     "prompt": 'one question of your own: prompt="..."',
     "transcript": "show one solution, coloured by who wrote what",
-    "quiet": "print nothing; the run's folder holds everything",
+    "quiet": "print nothing but errors; the run's folder holds everything",
 }
 
 

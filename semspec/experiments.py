@@ -37,6 +37,11 @@ METRICS = {  # of result.json, and how a table names it
     "calls": "target passes",
     "draft_to_verify": "drafting",
     "details.rating": "judge",
+    "kept.all kept.coverage": "JS <= U",
+    "kept.all kept.coverage_interval.0": "from",
+    "kept.all kept.coverage_interval.1": "to",
+    "kept.all kept.js_mean": "mean JS",
+    "kept.all kept.js_p99": "99th of JS",
     "reuse.found.lexical": "lexical",
     "reuse.found.semantic": "semantic",
     "reuse.found.none": "no hit",
@@ -50,10 +55,10 @@ METRICS = {  # of result.json, and how a table names it
     },
 }
 INSTEAD = {  # tables that are no comparison of runs
-    "arc/table5": "it audits runs: python -m semspec.audit split=token draft_length=5 accept=arc theta=0.3",
     "adapld/table5": "it lists the benchmarks and their sizes, which adapld/table1 to table3 use",
     "adapld/table6": "it lists the layers, which the recipes of adapld use",
 }
+COMMANDS = ("run", "audit")
 SHARES = ("acceptance", "target_share", "draft_to_verify", "reuse.")
 Cell = dict[str, float | None]
 
@@ -83,6 +88,7 @@ class Experiment:
     target: str | None = None  # the row that is the target alone: taken from the other rows' runs
     figures: dict[str, dict[str, list[list[float | None] | None]]] = field(default_factory=dict)
     claims: list[str] = field(default_factory=list)  # the paper's words where it gives no numbers
+    command: str = "run"  # what a job is: solving, or solving and measuring what was kept
     runs_of: str = ""  # another experiment whose runs these are: nothing is run twice
 
     @property
@@ -161,6 +167,8 @@ def read(file: Path, name: str) -> Experiment:
         raise UserError(
             f"{file}: unknown metrics {', '.join(wrong)}: known are {', '.join(METRICS)}"
         )
+    if made.command not in COMMANDS:
+        raise UserError(f"{file}: command {made.command}: known are {', '.join(COMMANDS)}")
     return made
 
 
@@ -256,7 +264,7 @@ def cell_of(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell:
 
 
 def figure(result: Mapping[str, Any], metric: str) -> float | None:
-    """One figure of a result; ``a.b`` is b within a."""
+    """One figure of a result; ``a.b`` is b within a, ``a.0`` the first of a."""
     if metric == "calls":
         return ratio(result["target_passes"], result["problems"])
     if metric == "draft_to_verify":
@@ -264,7 +272,10 @@ def figure(result: Mapping[str, Any], metric: str) -> float | None:
         return ratio(time.get("draft", 0.0), time.get("verify", 0.0))
     found: Any = result
     for part in metric.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
+        if isinstance(found, list) and part.isdigit():  # an end of an interval
+            found = found[int(part)]
+        else:
+            found = found.get(part) if isinstance(found, Mapping) else None
     return found if isinstance(found, int | float) else None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import Field, fields
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -31,7 +32,7 @@ def show(console: Console | None = None) -> None:
     table = Table.grid(padding=(0, 2))
     for field in fields(config.RunConfig):
         shown = chosen.get(field.name, field.default if _is_plain(field.default) else "")
-        table.add_row(f"  {field.name}", config.HELP[field.name], Text(str(shown), "dim"))
+        table.add_row(f"  {field.name}", config.HELP[field.name], Text(_typed(shown), "dim"))
     console.print(table)
     for group in ("model", "draft", "accept", "split", "engine", "benchmark"):
         console.print(f"\n[bold]{group}=[/]")
@@ -63,12 +64,22 @@ def _own_options(group: str, name: str) -> str:
     if kind is None or name not in registry.plugins(kind):  # type: ignore[arg-type]
         return ""
     cls = registry.plugins(kind)[name].cls  # type: ignore[arg-type]
-    own = [
-        f"{f.name}={f.default}"
-        for f in fields(cls)
-        if _is_plain(f.default) and f.default != "" and f.name != "revision"
-    ]
+    own = [f"{f.name.rstrip('_')}={_default(f)}" for f in fields(cls) if f.name != "revision"]
     return f" ({', '.join(own)})" if own else ""
+
+
+def _default(field: Field[Any]) -> str:
+    """As it is typed; nothing where it has to be given or follows from other options."""
+    value = field.default
+    if callable(field.default_factory):
+        value = field.default_factory()
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(str, value))}]" if len(value) < 4 else "[...]"
+    return _typed(value) if _is_plain(value) else ""
+
+
+def _typed(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _is_plain(value: object) -> bool:

@@ -6,6 +6,7 @@ experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -36,10 +37,12 @@ from semspec.experiments import (
 )
 from semspec.files import write_json
 from semspec.launchers import options_of
+from semspec.probes.progress import Steps
 from semspec.records import RunFolder
 from semspec.terminal import DASH, number, open_console, percent, seconds
 
 OWN = ("experiment", "scale", "plan", "hydra.run.dir")
+AUDIT = "audit.json"
 Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
 """Finished runs' results by block, row and column."""
 
@@ -53,7 +56,8 @@ def main(arguments: Sequence[str]) -> int:
     """Runs an experiment; the exit code."""
     given = dict(a.partition("=")[::2] for a in arguments if a.partition("=")[0] in OWN)
     rest = [a for a in arguments if a.partition("=")[0] not in OWN]
-    launcher, options = options_of([a for a in rest if a.startswith(("hydra.", "hydra/"))])
+    launching = [a for a in rest if a.startswith(("hydra.", "hydra/"))]
+    launcher, options = options_of(launching)
     extra = [a for a in rest if not a.startswith(("hydra.", "hydra/"))]
     if {"-m", "--multirun"} & set(extra):
         raise UserError("an experiment is a sweep already: leave -m out, one command each")
@@ -68,6 +72,11 @@ def main(arguments: Sequence[str]) -> int:
     if plan not in ("true", "false"):
         raise UserError(f"plan={plan}: give true (show what would be run) or false")
     experiment = load(given["experiment"])
+    if experiment.command == "audit" and launching:
+        raise UserError(
+            f"experiment={experiment.name} audits here, one job after the other: leave"
+            f" {' '.join(launching)} out"
+        )
     todo = list(jobs(experiment, scale, extra))
     made = [build(job)[0] for job in todo]  # every mistake before any work
     console = Console(quiet=True) if made and made[0].quiet else open_console()
@@ -79,14 +88,51 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
     if scale == "tiny":  # minutes; what the real models need takes a plan, and has its command told
         _make_first(experiment.tiny.first, console)
-    runs = [sweep.Job(job.folder.as_posix(), job.options) for job in todo]
-    sweep.carry_out(runs, folder, console, launcher, options)
+    if experiment.command == "audit":
+        code = _audit(todo, folder, console)
+    else:
+        runs = [sweep.Job(job.folder.as_posix(), job.options) for job in todo]
+        sweep.carry_out(runs, folder, console, launcher, options)
+        code = sweep.ended(runs, folder)
     found = collect(experiment, todo, folder)
     file = folder / f"{slug(experiment.name)}.json"
     write_json(file, record(experiment, scale, found))
     console.print(beside(experiment, scale, found))
     console.print(f"[dim]results: {file}[/]", soft_wrap=True)
-    return sweep.ended(runs, folder)
+    return code
+
+
+def _audit(todo: Sequence[Job], folder: Path, console: Console) -> int:
+    """``semspec.audit`` of each job whose file is not there yet; 1 where one failed."""
+    from semspec.audit import audit  # which is made of ``semspec.run``, as this is a part of it
+
+    failed = 0
+    for job in todo:
+        file = folder / job.folder / AUDIT
+        arguments = [*job.options, f"out={file}"]
+        if (held := _audited(file)) and held["arguments"] == arguments:
+            continue
+        console.print(f"{job}", markup=False, highlight=False)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            audit(arguments, Steps(console))
+        except UserError as error:
+            failed = 1
+            console.print(f"{job}: failed: {error}", markup=False, highlight=False, soft_wrap=True)
+    return failed
+
+
+def _audited(file: Path) -> dict[str, Any] | None:
+    """The figures of an audit; None where there are none."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"{file} is no audit: {error}: remove it") from error
+    if not isinstance(found, dict) or not {"arguments", "kept", "problems"} <= set(found):
+        raise UserError(f"{file} is no audit: remove it")
+    return found
 
 
 def _make_first(commands: Sequence[str], console: Console) -> None:
@@ -114,7 +160,9 @@ def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Result
     """What is finished; the target's row holds the first run that it was part of."""
     found: Results = {}
     for job in todo:
-        result = RunFolder(folder / job.folder).result
+        place = folder / job.folder
+        audits = experiment.command == "audit"
+        result = _audited(place / AUDIT) if audits else RunFolder(place).result
         if not result:
             continue
         rows = found.setdefault(job.block, {})
@@ -136,6 +184,8 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
     """The paper's figures and ours, for a file."""
 
     def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        if experiment.command == "audit":
+            return {"figures": _cell(experiment, row, result), "problems": result["problems"]}
         mode = result["plain"] if row == experiment.target else result
         return {
             "figures": _cell(experiment, row, result),
@@ -250,8 +300,10 @@ def _figure(metric: str, value: float | None) -> str:
         return seconds(value) if value < 10 else f"{value:.1f}"
     if metric.startswith("speedup"):
         return number(value, 2, "x")
-    if metric == "draft_to_verify":
+    if metric == "draft_to_verify" or metric.startswith("kept.all kept.coverage"):
         return DASH if value is None else f"{100 * value:.1f} %"
     if metric.startswith(SHARES) and metric != "reuse.length":
         return percent(value)
+    if metric.startswith("kept."):
+        return number(value, 4)
     return number(value, 3 if metric == "pass_at_1" else 1 if "second" in metric else 2)

@@ -53,3 +53,31 @@ def test_an_experiment_on_tokens(tmp_path: Path) -> None:
     for file in tmp_path.rglob("config.json"):
         config = json.loads(file.read_text())["config"]
         assert (config["split"], config["plugins"]["draft"]) == ("token", "adapld")
+
+
+def test_an_experiment_that_audits(tmp_path: Path) -> None:
+    shown, told = reproduce(tmp_path, name="arc/table5")
+    assert "paper: Llama-3.1-8B" in shown and "here: embedded pair" in shown
+    assert "99.4 %" in shown  # the paper's, of MT-Bench
+    here = told["here"]["embedded pair"]["ARC"]
+    assert set(here) == {"residues", "weekdays"}
+    for cell in here.values():
+        low, covered, high = (
+            cell["figures"][f"kept.all kept.coverage{end}"]
+            for end in ("_interval.0", "", "_interval.1")
+        )
+        assert 0 <= low <= covered <= high <= 1 and cell["problems"] == 1
+        assert cell["figures"]["kept.all kept.js_p99"] >= 0
+    # a finished audit is not made again, one of other options is
+    files = sorted(tmp_path.rglob("audit.json"))
+    before = [file.stat().st_mtime_ns for file in files]
+    assert len(files) == 2 and reproduce(tmp_path, name="arc/table5")[1] == told
+    assert [file.stat().st_mtime_ns for file in files] == before
+    held = json.loads(files[0].read_text())
+    files[0].write_text(json.dumps(held | {"arguments": []}))
+    assert reproduce(tmp_path, name="arc/table5")[1] == told
+    assert json.loads(files[0].read_text()) == held
+    files[1].write_text("{")
+    asked = ("experiment=arc/table5", *SMALL, f"hydra.run.dir={tmp_path}")
+    said = finished([sys.executable, "-m", "semspec.run", *asked], 2).stderr
+    assert "is no audit" in said and said.count("\n") == 1

@@ -184,8 +184,8 @@ def _text(shown: Any) -> str:
     [
         (["experiment=semanticspec/tabel4"], r"did you mean 'semanticspec/table4'"),
         (
-            ["experiment=arc/table5"],
-            r"nothing to run as one: .*python -m semspec\.audit split=token",
+            ["experiment=arc/table5", "scale=tiny", "hydra/launcher=basic"],
+            r"audits here, one job after the other: leave hydra/launcher=basic",
         ),
         (["experiment=adapld/table5"], r"nothing to run as one: .*adapld/table1 to table3"),
         (["experiment=semanticspec/table4", "scale=huge"], r"scale=huge: give real or tiny"),

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +121,63 @@ def test_the_readme_is_changed_between_its_markers_only() -> None:
     assert all(marker in tables.README.read_text() for marker in tables.MARKERS)
 
 
-def test_check_tells_what_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page, README and figures in a folder of their own."""
     for name, file in (
         ("RESULTS", "results.json"),
         ("PAGE", "results.md"),
         ("README", "README.md"),
     ):
-        monkeypatch.setattr(tables, name, tmp_path / file)
-    (tmp_path / "README.md").write_text("\n".join(tables.MARKERS))
+        monkeypatch.setattr(tables, name, folder / file)
+    (folder / "README.md").write_text("\n".join(tables.MARKERS))
+
+
+def solved(name: str) -> dict[str, Any]:
+    counts = dict.fromkeys(("tokens", "target_tokens", "target_passes", "units", "drafts"), 9)
+    none = dict.fromkeys(("kept", "gained", "draft_passes", "overhead"), 0)
+    told = {"config": name, "temperature": 0.6, "id": "residues-0000", "correct": True}
+    return {**told, "seconds": 1.0, **counts, **none}
+
+
+def test_some_groups_do_not_take_the_place_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured with ``--only``, or before time was over: the page stays until all are there."""
+    elsewhere(tmp_path, monkeypatch)
+    tables.write(FOUND)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    whole = [tables.Group("token level", name, {"lossless": ()}) for name in ("a", "b")]
+    folder = tmp_path / "runs/tables/now"
+    folder.mkdir(parents=True)
+
+    def groups(wanted: Callable[[str], bool] = lambda name: True) -> list[tables.Group]:
+        return [group for group in whole if wanted(str(group))]
+
+    def measured(todo: list[tables.Group], *_: Any) -> tuple[set[str], int]:
+        for group in todo:
+            told = "".join(json.dumps(solved(name)) + "\n" for name in ("plain", "lossless"))
+            group.file(folder).write_text(told)
+        return set(), 0
+
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "digest", lambda: "now")
+    monkeypatch.setattr(tables, "groups", groups)
+    monkeypatch.setattr(tables, "measure_all", measured)
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--only", "level/a"])
+    assert tables.main() == 0
+    assert (
+        "1 of 2 groups have not been measured with this code (token level/b"
+        in capsys.readouterr().err
+    )
+    assert all(file.read_bytes() == held for file, held in before.items())
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--only", "level/b"])
+    assert tables.main() == 0  # what was measured before counts
+    cells = json.loads((tmp_path / "results.json").read_text())["cells"]
+    assert {cell["drafter"] for cell in cells} == {"a", "b"} and len(cells) == 4
+
+
+def test_check_tells_what_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(tmp_path, monkeypatch)
     assert tables.check("now") == ["docs/results.json is missing: make tables"]
     tables.write(FOUND)
     assert tables.check("now") == []
