@@ -6,6 +6,13 @@ import re
 from collections.abc import Sequence
 
 LETTERS = "ABCDEFGHIJKLMNOP"
+_BOX = re.compile(
+    r"\\boxed(?:\s*(?=\{)"
+    # without braces: numbers, commands and the like up to a space; no word, as in "in \boxed form"
+    r"|(?:[ \t]+|(?=[\d\\]))(?=\S*\w)(?![^\w\\]?[^\W\d_]{2})"
+    r"(?P<bare>(?:\\(?:[A-Za-z]+|[$%])(?:\{[^{}]*\})*|[^\s\\{}$])+))"
+)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # what a backslash escapes is passed over with it
 _STYLE = re.compile(r"\\(?:text|textbf|mathrm|mathbf|boxed)\s*\{([^{}]*)\}")
 _LETTER = re.compile(r"\(?\s*([A-P])\s*(?:[).:\s].*)?", re.DOTALL)
 _SAID = re.compile(r"(?i:\banswer(?:\s+is)?\s*:?)\s*\**\s*\(?([A-P])\b(?!['’])")
@@ -20,16 +27,19 @@ def after_thinking(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last ``\boxed{...}`` whose braces balance."""
-    end = len(text)
-    while (start := text.rfind("\\boxed{", 0, end)) >= 0:
-        depth, first = 0, start + len("\\boxed")
-        for i in range(first, len(text)):
-            if text[i] in "{}" and text[i - 1] != "\\":
-                depth += 1 if text[i] == "{" else -1
-                if depth == 0:
-                    return text[first + 1 : i]
-        end = start
+    r"""The content of the last ``\boxed{...}`` whose braces balance, or ``\boxed 4``."""
+    opened: list[int] = []
+    closed: dict[int, int] = {}
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif brace[0] == "}" and opened:
+            closed[opened.pop()] = brace.start()
+    for box in reversed([*_BOX.finditer(text)]):
+        if box["bare"] is not None:
+            return box["bare"].rstrip(".,;:")
+        if box.end() in closed:
+            return text[box.end() + 1 : closed[box.end()]]
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ ASK = (
     "Complete the following Python function. Answer with the whole function, and the imports that"
     " it needs, in one ```python block."
 )
-_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(```|\Z)", re.DOTALL)
 _PYTHON = re.compile(r"[ \t]*((python|py)[\d.]*([ \t{].*)?)?[ \t]*", re.IGNORECASE)  # or unnamed
 
 
@@ -54,21 +54,40 @@ class HumanEval(DataBenchmark):
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
         assert problem.answer is not None, problem.id
         asked = json.loads(problem.answer)
-        code = written_code(after_thinking(text))
-        if code is None:
+        written = written_code(after_thinking(text), asked["entry"])
+        if written is None:
             return Grade(False, None, {"without_code": 1})
-        if f"def {asked['entry']}(" not in code:  # the body alone: a completion of the head
-            code = asked["head"] + code
-        else:  # imports and helpers above the function are the question's, too
+        before, code = written
+        if _defines(code, asked["entry"]):  # what stands above the function is the question's, too
             code = asked["head"].partition(f"def {asked['entry']}(")[0] + code
-        program = f"{code}\n\n{asked['test']}\n\ncheck({asked['entry']})\n"
-        told = run_program(program, self.seconds, strict=self.confine == "strict")
+        else:  # the body alone: a completion of the head
+            code = asked["head"] + code
+        told = self._run(code, asked)
+        if told.startswith("NameError") and before:  # its imports and helpers stand in other blocks
+            code = f"{before}\n{code}"
+            told = self._run(code, asked)
         details = {"without_code": 0, "timed_out": int(told.startswith("timed out"))}
         return Grade(told == "passed", code, details)
 
+    def _run(self, code: str, asked: Mapping[str, str]) -> str:
+        program = f"{code}\n\n{asked['test']}\n\ncheck({asked['entry']})\n"
+        return run_program(program, self.seconds, strict=self.confine == "strict")
 
-def written_code(text: str) -> str | None:
-    """The last block of Python in an answer; those of other languages are passed over."""
+
+def written_code(text: str, entry: str) -> tuple[str, str] | None:
+    """The block of Python that is the answer, behind what the blocks before it say.
+
+    The last one with the function: examples and outputs may follow. One that the end of the text cuts
+    off counts where no whole one has the function, the last whole one where none at all has it.
+    """
     found = _BLOCK.findall(text.replace("\r\n", "\n"))
-    blocks: list[str] = [code for heading, code in found if _PYTHON.fullmatch(heading)]
-    return blocks[-1] if blocks else None
+    blocks = [(code, bool(end)) for heading, code, end in found if _PYTHON.fullmatch(heading)]
+    ranks = [(_defines(code, entry), whole, at) for at, (code, whole) in enumerate(blocks)]
+    defines, whole, at = max(ranks, default=(False, False, -1))
+    if not (defines or whole):
+        return None
+    return "\n".join(code for code, _ in blocks[:at]), blocks[at][0]
+
+
+def _defines(code: str, entry: str) -> bool:
+    return re.search(rf"^[ \t]*def[ \t]+{re.escape(entry)}[ \t]*\(", code, re.MULTILINE) is not None

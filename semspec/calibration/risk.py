@@ -7,7 +7,8 @@ by an exact binomial bound (Clopper-Pearson) on the steps it accepts, and the fi
 sequence, so that no correction for the number of thresholds is due. A sequence that begins early ends
 at the first wrong step, one that begins late may have passed the good thresholds by: there are
 three, each at a third of delta. Where they begin is known before any label is looked at. One step a
-problem is used: steps of the same problem are not independent.
+problem is used, any of them: steps of the same problem are not independent, and its first ones are
+not like the others.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+
+import torch
 
 from semspec.errors import UserError
 
@@ -50,8 +53,11 @@ def certify(
     delta: float = 0.05,
 ) -> Certified:
     """The most lenient threshold that is certified; refuses where there is none."""
+    given = list(zip(scores, semantic, groups, strict=True))
     rows: dict[int, tuple[float, float]] = {}
-    for score, true, group in zip(scores, semantic, groups, strict=True):
+    # whichever of a group comes first in an order that is always the same
+    for at in torch.randperm(len(given), generator=torch.Generator().manual_seed(0)).tolist():
+        score, true, group = given[at]
         rows.setdefault(group, (score, true))
     ordered = sorted(rows.values(), reverse=True)
     wrong_of = list(accumulate(true < least for _, true in ordered))

@@ -1,5 +1,7 @@
 """Answers and what they are worth against the gold answer, written by hand: (gold, answer, correct).
 
+``SOLUTIONS`` are whole answers, in which the last box has to be found first.
+
 The forms are those of competition mathematics; no pair is taken from a data set.
 """
 
@@ -213,4 +215,27 @@ TABLE: list[tuple[str, str, bool]] = [
     ("7", "\\text{undefined}", False),
     ("\\infty", "\\infty", True),
     ("\\infty", "-\\infty", False),
+]
+
+SOLUTIONS: list[tuple[str, str, bool]] = [
+    ("4", "First \\boxed{3}, no: \\boxed {4}.", True),
+    ("3", "First \\boxed{3}, no: \\boxed {4}.", False),
+    ("4", "First \\boxed{3}, no: \\boxed\n{4}.", True),
+    ("4", "First \\boxed{3}, no: $\\boxed 4$.", True),
+    ("3", "First \\boxed{3}, no: $\\boxed 4$.", False),
+    ("4", "First \\boxed 3, no: \\boxed{4}.", True),
+    ("42", "So it is \\boxed 42.", True),
+    ("4", "So it is \\boxed 42.", False),
+    ("-5", "\\[ \\boxed -5 \\]", True),
+    ("\\frac{1}{2}", "\\(\\boxed \\frac{1}{2}\\)", True),
+    ("\\pi", "\\(\\boxed\\pi\\)", True),
+    ("4", "It is \\boxed{4}, in \\boxed as you asked.", True),
+    ("7", "\\boxed{3}, no: \\boxed{7\\\\}", True),
+    ("3", "\\boxed{3}, no: \\boxed{7\\\\}", False),
+    ("\\{1,2\\}", "\\boxed{\\{2, 1\\}}", True),
+    (
+        "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}",
+        "\\boxed{\\begin{pmatrix} 1 \\\\ 2 \\\\\\end{pmatrix}}",
+        True,
+    ),
 ]

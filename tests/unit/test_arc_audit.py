@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from semspec.calibration.next_step import Measure
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.models import ModelFacts
-from semspec.rules._arc import Constants
+from semspec.rules._arc import Constants, normalised_entropy
 from semspec.rules.arc import Arc
 from semspec.types import Context, Outcome, Round, Sampling
 from tests.support.arc import slow_js, slow_u, some_calibration
@@ -62,6 +63,48 @@ def test_every_kept_token_is_measured(tmp_path: Path) -> None:
         assert a.u == pytest.approx(u, rel=1e-4, abs=1e-6)
         assert a.score == pytest.approx(1 - u / 0.5, rel=1e-4, abs=1e-5)
     assert any(not a.likeliest for a in found) and torch.isfinite(torch.tensor(found[0].js))
+
+
+def test_buckets_are_those_that_the_rule_had(tmp_path: Path) -> None:
+    """By depth in the draft, and by the entropy of the row that its context's last token is from."""
+    rounds = [
+        Round(drafted=[0] * 4, kept=[t, 8 - t, t // 2], written=[(5 * t + 2) % 9]) for t in range(9)
+    ]
+    outcome = Outcome([t for r in rounds for t in [*r.kept, *r.written]], "budget", rounds)
+    target = Toy(vocabulary=9, seed=5).models()["target"]
+    table = target._rows(Sampling(1.0))
+    entropies = normalised_entropy(table)
+    edge = float(entropies.median())
+    by = [[Constants(0.02, 0.3, 0.5), Constants(0.05, 0.9, 0.6)],
+          [Constants(0.03, 0.1, 0.4), Constants(0.01, 0.5, 0.7)]]  # fmt: skip
+    facts = ModelFacts("toy", None, "", 2, 4, "f" * 64)
+    told = some_calibration(facts, BY)
+    told.config["settings"][0]["buckets"] = {
+        "depths": [1],
+        "entropies": [edge],
+        "constants": [[dataclasses.asdict(c) for c in row] for row in by],
+    }
+    told.save(tmp_path / "arc")
+    rule = Arc(calibration=str(tmp_path / "arc"), bucketed=True)
+    known = rule.prepare({"target": facts}, "token", 1.0).known
+    kit, context = toy_kit(None, target, Sampling(1.0), 0), Context(3, PROMPT)
+    plan = audit_text(context, outcome, kit, Measure(top=4), known)
+    (done,) = Driver({"target": target}).run([(context, plan)])  # type: ignore[dict-item]
+    text = [*PROMPT, *outcome.tokens]
+    met = set()
+    for a in done.value:
+        at, root = len(PROMPT) + a.place, len(PROMPT) + a.place - a.depth
+        row = table[text[at - 2], text[at - 1]]
+        best, token = int(row.argmax()), text[at]
+        before = float(entropies[text[root - 3], text[root - 2]]) if a.place > a.depth else 1.0
+        constants = by[a.depth >= 1][before >= edge]
+        features = [target.features[0, t, 0].tolist() for t in (token, best)]
+        u = slow_u(*features, [1.0] * 4, float(row[token]), float(row[best]), constants)
+        assert a.u == pytest.approx(u, rel=1e-4, abs=1e-6)
+        assert a.score == pytest.approx(1 - u / float(constants.tau), rel=1e-4, abs=1e-5)
+        if not a.likeliest:
+            met.add((a.depth >= 1, before >= edge))
+    assert len(done.value) == 27 and len(met) == 4
 
 
 def test_coverage_is_counted() -> None:

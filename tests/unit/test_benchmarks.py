@@ -46,12 +46,59 @@ def make(name: str, **options: Any) -> Any:
     ],
 )
 def test_code_is_found_however_its_block_is_headed(answer: str) -> None:
-    assert written_code(answer) == "x = 1\n"
+    found = written_code(answer, "solve")
+    assert found is not None and found[1] == "x = 1\n"
 
 
 @pytest.mark.parametrize("answer", ["x = 1", "```bash\nls", "```python x = 1```", "```pytest\nx"])
 def test_what_is_no_block_of_python_is_no_code(answer: str) -> None:
-    assert written_code(answer) is None
+    assert written_code(answer, "solve") is None
+
+
+SOLVE = "```python\ndef solve(x):\n    return x\n```\n"
+OTHER = "```python\ndef solve(x):\n    return 2 * x\n```\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        SOLVE + "It is used like this:\n```python\nprint(solve(1))\n```\nand says\n```\n1\n```\n",
+        SOLVE + "```python\ndef solve_all(xs):\n    return [solve(x) for x in xs]\n```\n",
+        SOLVE + "```python\ncheck(solve)  # where def solve(x): is above\n```\n",
+        OTHER + "No:\n" + SOLVE,
+        SOLVE.removesuffix("```\n"),  # the end of the text ends it, too
+        "```python\nimport math\n```\n" + SOLVE.removesuffix("```\n"),
+        SOLVE + "Or rather:\n" + OTHER.removesuffix("* x\n```\n"),  # the last one that is whole
+    ],
+)
+def test_the_block_with_the_function_is_the_answer(answer: str) -> None:
+    found = written_code(answer, "solve")
+    assert found is not None and found[1] == "def solve(x):\n    return x\n"
+
+
+def test_a_function_is_graded_with_what_surrounds_it(tmp_path: Path) -> None:
+    benchmark = make(
+        "humaneval", data=str(write_rows(tmp_path / "h.jsonl", SAMPLES["humaneval"].rows))
+    )
+    problem = next(iter(benchmark.problems()))
+
+    def right(*blocks: str) -> bool:
+        text = "\n".join(f"```python\n{block}\n```" for block in blocks)
+        return bool(benchmark.grade(problem, text).correct)
+
+    good = "def add_doubled(values):\n    return 2 * sum(values)"
+    bad = "def add_doubled(values):\n    return sum(values)"
+    assert right(good, "print(add_doubled([1, 2]))")
+    assert right(good, "assert add_doubled([1, 2]) == 7")  # an example of the wrong result
+    assert not right(bad, "print(add_doubled([1, 2]))")
+    assert right(bad, good) and not right(good, bad)
+    helped = "def add_doubled(values):\n    return reduce(add, values, 0) * FACTOR"
+    helpers = "from functools import reduce\nFACTOR = 2\ndef add(a, b):\n    return a + b"
+    assert right(helpers, helped)
+    assert right(helpers, helped, "print(add_doubled([1, 2]))")
+    assert not right(helped)
+    assert not right(helpers, helped.replace("FACTOR", "3"))
+    assert right("raise ValueError('an example')", good), "what is not needed is not run"
 
 
 # ---- multiple choice ------------------------------------------------------------------------------

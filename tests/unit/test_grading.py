@@ -11,7 +11,7 @@ from math_verify import parse
 
 from semspec.benchmarks._answers import after_thinking, chosen_letter, last_boxed
 from semspec.benchmarks._grading import Worker
-from tests.unit.grading_table import TABLE
+from tests.unit.grading_table import SOLUTIONS, TABLE
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,15 @@ def test_the_table_is_graded_as_a_person_would(worker: Worker) -> None:
     assert not wrong
     assert len(set(TABLE)) == len(TABLE) >= 150
     assert sum(not correct for _, _, correct in TABLE) >= 60
+
+
+def test_the_box_that_is_graded_is_the_last_one_however_it_is_written(worker: Worker) -> None:
+    wrong = [
+        (gold, text, f"should be {correct}")
+        for gold, text, correct in SOLUTIONS
+        if worker.same(gold, last_boxed(text) or "") is not correct
+    ]
+    assert not wrong
 
 
 def test_percent_signs_count_though_math_verify_drops_them_beside_hydra(worker: Worker) -> None:
@@ -69,12 +78,29 @@ def test_only_what_follows_the_thinking_counts() -> None:
         ("\\boxed{1} and \\boxed{2}", "2"),
         ("\\boxed{1} and \\boxed{2", "1"),  # the last one that ends
         ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"),
+        ("\\boxed {4}", "4"),
+        ("\\boxed{1} and \\boxed\n{2}", "2"),
+        ("\\boxed{1} and \\boxed 2", "2"),
+        ("$\\boxed x$", "x"),
+        ("\\(\\boxed 12.5\\)", "12.5"),
+        ("\\boxed (1,2).", "(1,2)"),
+        ("\\boxed\\text{A}", "\\text{A}"),
+        ("\\boxed{1}, as \\boxed asks, \\boxed ... \\boxed", "1"),
+        ("\\boxed{a\\\\}", "a\\\\"),  # the backslash before the brace is escaped itself
+        ("\\boxed{a\\\\\\}}", "a\\\\\\}"),
+        ("\\boxed{1} and \\boxed{a\\}", "1"),
         ("boxed{1}", None),
         ("", None),
     ],
 )
 def test_the_last_box_that_balances(text: str, found: str | None) -> None:
     assert last_boxed(text) == found
+
+
+def test_a_text_that_says_nothing_but_boxes_is_read_at_once() -> None:
+    began = time.monotonic()
+    assert last_boxed("\\boxed{1}" + "\\boxed{" * 30_000) == "1"
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(

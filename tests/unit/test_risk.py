@@ -74,6 +74,36 @@ def test_one_step_a_problem_counts() -> None:
         certify(scores, truths, [0] * 500, risk=0.02, least=0.5)
 
 
+def test_a_problems_step_is_any_of_its_steps() -> None:
+    """Steps come in the order of their cuts: a guarantee from first steps is one for first steps."""
+    truths = [float(step == 0) for _ in range(400) for step in range(4)]
+    groups = [problem for problem in range(400) for _ in range(4)]
+    with pytest.raises(UserError, match="calibrate on more problems"):
+        certify([0.9] * 1600, truths, groups, risk=0.05, least=0.5)
+    found = certify([0.9] * 1600, truths, groups, risk=0.85, least=0.5)
+    assert found.steps == 400 and 260 < found.wrong < 340  # three of four
+    again = certify([0.9] * 1600, truths, groups, risk=0.85, least=0.5)
+    assert found == again
+
+
+def test_the_order_of_problems_changes_nothing() -> None:
+    rows = draw(random.Random(1), 1000)
+    scores, truths = zip(*rows, strict=True)
+    found = certify(scores, truths, range(1000), risk=0.05, least=0.5)
+    scores, truths = zip(*reversed(rows), strict=True)
+    assert certify(scores, truths, range(1000), risk=0.05, least=0.5) == found
+
+
+@pytest.mark.parametrize(("risk", "steps"), [(0.05, 80), (0.02, 203), (0.1, 39)])
+def test_the_three_sequences_share_delta(risk: float, steps: int) -> None:
+    """So many right steps are the fewest: (1 - risk)^n <= delta / 3, not delta."""
+    right = [1.0] * steps
+    found = certify(right, right, range(steps), risk=risk, least=0.5, delta=0.05)
+    assert found.bound == pytest.approx(1 - (0.05 / 3) ** (1 / steps))
+    with pytest.raises(UserError, match="cannot be certified"):
+        certify(right[1:], right[1:], range(steps - 1), risk=risk, least=0.5, delta=0.05)
+
+
 def test_ties_are_accepted_together() -> None:
     scores = [0.9] * 300 + [0.5] * 200
     truths = [1.0] * 300 + [1.0] * 100 + [0.0] * 100

@@ -12,6 +12,7 @@ import torch
 from semspec import calibrate_risk
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
+from semspec.calibration.risk import certify
 from semspec.config import drawn_by
 from semspec.errors import UserError
 from semspec.lock import is_locked
@@ -50,6 +51,13 @@ def test_the_threshold_comes_from_the_steps_that_are_named(
     assert prepared.certified.bound <= 0.05
     own = SemanticRisk(risk=0.05).prepare(models, "paragraph", 0.6)
     assert own.certified.steps != prepared.certified.steps
+    for confidence in (0.5, 0.95, 0.999):
+        by = SemanticRisk(calibration=str(tmp_path / "risk"), risk=0.05, confidence=confidence)
+        held = by.prepare(models, "paragraph", 0.6).certified
+        steps = (column.tolist() for column in columns.values())
+        assert held == certify(*steps, risk=0.05, least=0.05, delta=1 - confidence)
+        assert (held.steps > prepared.certified.steps) == (confidence < 0.95)
+        assert (held.steps < prepared.certified.steps) == (confidence > 0.95)
     with pytest.raises(UserError, match="not for 1"):
         rule.prepare(models, "paragraph", 1.0)
 

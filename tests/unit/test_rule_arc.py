@@ -21,7 +21,7 @@ from semspec.loop import speculate
 from semspec.models import ModelFacts
 from semspec.pace import Steady
 from semspec.protocols import Plan
-from semspec.rules._arc import Constants
+from semspec.rules._arc import Constants, normalised_entropy
 from semspec.rules.arc import Arc
 from semspec.rules.arc_certified import ArcCertified
 from semspec.rules.lossless import Lossless
@@ -296,6 +296,44 @@ def test_buckets_are_taken(folder: str, tmp_path: Path) -> None:
     assert min(keeps) == 1 and set(keeps) == {1, 2}, (
         "the first is always kept, the second by chance"
     )
+
+
+@pytest.mark.parametrize("parents", [None, [-1, -1, 0, 1, 2, 2]], ids=["chain", "tree"])
+def test_the_root_is_the_row_behind_the_path(tmp_path: Path, parents: list[int] | None) -> None:
+    """Its entropy chooses the next draft's bucket, wherever the path before has ended."""
+    never, always = Constants(1.0, 1.0, 0.0), Constants(0.0, 0.0, 1.0)
+    target = Toy(vocabulary=9, seed=5).models()["target"]
+    table = target._rows(Sampling(1.0))
+    entropies = normalised_entropy(table)
+    edge = float(entropies.median())
+    told = some_calibration(TOY_FACTS, never)
+    told.config["settings"][0]["buckets"] = {
+        "depths": [],
+        "entropies": [edge],
+        "constants": [[dataclasses.asdict(never), dataclasses.asdict(always)]],
+    }
+    told.save(tmp_path / "bucketed")
+    rule = Arc(calibration=str(tmp_path / "bucketed"), bucketed=True).prepare(FACTS, "token", 1.0)
+    rng = random.Random(1)
+    met = set()
+    for seed in range(40):
+        session = rule.open(toy_kit(rule, target, Sampling(1.0), seed))
+        context, kept = Context(seed, PROMPT), 0
+        for number in range(6):
+            row = table[context.tokens[-2], context.tokens[-1]]
+            tokens = row.topk(6).indices.tolist()[1:]  # not the likeliest one, whose U is 0
+            tokens = rng.sample(tokens, 1) + [rng.randrange(9) for _ in parents or range(3)][1:]
+            draft = Draft(tokens, parents=parents)
+            verdict = ask(session.judge(context, draft), target, [])
+            if number:
+                before = float(entropies[context.tokens[-3], context.tokens[-2]])
+                met.add((kept, before >= edge))
+                assert session.loose is not None
+                assert bool(session.loose[0]) == (before >= edge)
+            kept = verdict.keep
+            path = range(kept) if verdict.path is None else verdict.path
+            context.extend([*(tokens[i] for i in path), *verdict.write])
+    assert met >= {(kept, loose) for kept in (0, 1, 3) for loose in (False, True)}
 
 
 def test_certified_threshold(folder: str, tmp_path: Path) -> None:
