@@ -111,7 +111,13 @@ def speculate(
 
 
 def _drafted(drafter: DraftSession, context: Context, room: Room, done: Round) -> Plan[Draft]:
-    return _booked(drafter.draft(context, room), done, own="draft")
+    own = Round()
+    draft = yield from _booked(drafter.draft(context, room), own, own="draft")
+    draft.seconds = own.seconds.get("draft", 0.0)  # made ahead, it is judged in another round
+    _count(own, done)
+    for purpose, seconds in own.seconds.items():
+        done.seconds[purpose] = done.seconds.get(purpose, 0.0) + seconds
+    return draft
 
 
 def _judge(
@@ -181,7 +187,7 @@ def _commit(
     is_chain = draft.parents is None
     done.units_kept = sum(end <= verdict.keep for end in draft.ends) if is_chain else len(kept)
     done.scores, done.note = verdict.scores, verdict.note
-    done.found = draft.found
+    done.found, done.draft_seconds = draft.found, draft.seconds
     if draft.origins and draft.tokens:
         nodes = verdict.path if verdict.path is not None else range(verdict.keep)
         done.origin = draft.origins[nodes[len(kept) - 1]] if kept else "mismatch"
@@ -276,13 +282,7 @@ def _write_speculatively(
         witness.settle(context)
         if written is not None and taken == len(tokens):
             witness.wrote(*written)
-        for sums, own in (
-            (done.passes, inner.passes),
-            (done.fed, inner.fed),
-            (done.cached, inner.cached),
-        ):
-            for role, count in own.items():
-                sums[role] = sums.get(role, 0) + count
+        _count(inner, done)
         # all of it is time in which the target's own unit is written
         done.seconds["write"] = done.seconds.get("write", 0.0) + sum(inner.seconds.values())
         if _stopped(context, kit):
@@ -299,6 +299,17 @@ def _stopped(context: Context, kit: Kit) -> bool:
 
 def _finish(context: Context, kit: Kit) -> Literal["eos", "budget"]:
     return "eos" if _stopped(context, kit) else "budget"
+
+
+def _count(part: Round, done: Round) -> None:
+    """Adds what went through the models in a part of a round."""
+    for sums, own in (
+        (done.passes, part.passes),
+        (done.fed, part.fed),
+        (done.cached, part.cached),
+    ):
+        for role, count in own.items():
+            sums[role] = sums.get(role, 0) + count
 
 
 def _book(query: Query, answer: Answer, done: Round) -> None:

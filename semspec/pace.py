@@ -115,7 +115,7 @@ class Adaptive:
             judged = min(units, done.units_kept + 1)
             self.accepted = 0.95 * self.accepted + done.units_kept
             self.judged = 0.95 * self.judged + judged
-            self.draft.add(done.seconds.get("draft", 0.0) / units)
+            self.draft.add(done.draft_seconds / units)
             self.verify.add(done.seconds.get("verify", 0.0) / (1 + 0.1 * (units - 1)))
             start = 0
             for end in done.ends[: done.units_kept]:

@@ -222,6 +222,7 @@ class Draft:
     origins: list[str] = field(default_factory=list)  # where each token was taken from, if told
     found: str = ""  # how a retrieval came by its draft: lexical, semantic, none
     grade: int = 0  # how good a match its drafter thinks it is, 0 to 9
+    seconds: float = 0.0  # that it took to make; the loop's to fill in
 
 
 @dataclass(slots=True)
@@ -278,6 +279,7 @@ class Round:
     scores: list[float] = field(default_factory=list)
     note: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
+    draft_seconds: float = 0.0  # of ``drafted``; ``ahead``: in ``seconds`` of the round before
     passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
     fed: dict[str, int] = field(default_factory=dict)  # tokens that went through them, by role
     cached: dict[str, int] = field(default_factory=dict)  # tokens of prefixes that did not have to

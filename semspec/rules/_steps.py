@@ -14,6 +14,7 @@ from torch import Tensor
 from semspec.protocols import Kit, Plan
 from semspec.rules._acceptance import lossless_chain
 from semspec.sampling import draw_next, uniforms
+from semspec.splitters._units import unit_ends
 from semspec.types import Answer, Context, Draft, Handover, Query, Read, Verdict, What
 
 PROBS = Read(What.PROBS)
@@ -133,16 +134,21 @@ class StepSession:
 
     def repeated(self, context: Context, draft: Draft, spans: Sequence[Span]) -> int | None:
         """The first drafted unit that was written ``max_repeats`` times before: a loop."""
-        if not self.kit.max_repeats:
+        if not self.kit.max_repeats or not spans:
             return None
         self.follow(context)
+        # cut as the output will be: a sentence begins with the token that revealed the end before
+        # it, which is in the context already, and what was cut short goes on in the next draft
+        begun, last = len(self._open), len(self._open) + spans[-1][1]
+        tokens = [*self._open, *draft.tokens]
+        ends = [end for end in unit_ends(self.kit.boundary(), tokens) if end < last]
         new: Counter[str] = Counter()
-        for unit, (start, end) in enumerate(spans):
+        for start, end in pairwise([0, *ends, last]):
             if end - start < SHORTEST_REPEAT:
                 continue
-            text = self._text(draft.tokens[start:end])
-            if self._written[text] + new[text] >= self.kit.max_repeats:
-                return unit
+            text = self._text(tokens[start:end])
+            if end > begun and self._written[text] + new[text] >= self.kit.max_repeats:
+                return next(unit for unit, (_, stop) in enumerate(spans) if begun + stop > start)
             new[text] += 1
         return None
 

@@ -11,9 +11,10 @@ import pytest
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
-from semspec.loop import speculate
+from semspec.loop import Extras, speculate
 from semspec.pace import Adaptive, Steady
 from semspec.protocols import Plan
+from semspec.rules.logprob import LogProb
 from semspec.rules.lossless import Lossless
 from semspec.types import Answer, Context, Outcome, Query, Round, Sampling
 from tests.support.law import PROMPT, own_rng, toy_kit
@@ -30,6 +31,7 @@ def round_of(units: int, kept: int, draft: float, verify: float, write: float = 
         handed_over=bool(write),
         handed_ends=[10] if write else [],
         seconds={"draft": draft, "verify": verify, "write": write},
+        draft_seconds=draft,
     )
 
 
@@ -151,6 +153,60 @@ def test_the_size_of_a_batch_counts_in_the_cost() -> None:
         assert draft == pytest.approx(0.6, abs=0.05) and verify == pytest.approx(0.6, abs=0.05)
         assert together > draft and verified > verify
     assert max(verified for _, verified in costs[10]) == pytest.approx(1.5, abs=0.05)
+
+
+class Dear:
+    """An engine whose passes take seconds: ten for each token that it writes, fifty for others."""
+
+    def __init__(self, engine: ToyEngine) -> None:
+        self.engine, self.spent = engine, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        found = self.engine.answer(queries)
+        for query, answer in zip(queries, found, strict=True):
+            answer.seconds = 10.0 * len(answer.tokens) if query.generate else 50.0
+            self.spent += answer.seconds
+        return found
+
+
+class Learning(Adaptive):
+    """Drafts one, two and three units in turn, whatever it learns."""
+
+    turn = 0
+
+    def units(self) -> int:
+        self.turn += 1
+        return 1 + self.turn % 3
+
+
+@pytest.mark.parametrize("threshold", [-1.5, -99.0], ids=["rejections", "everything-kept"])
+def test_a_draft_made_ahead_costs_what_any_draft_costs(threshold: float) -> None:
+    """It is learned from where it is judged, and booked where it was made, used or not."""
+    for ahead in (False, True):
+        models = {role: Dear(engine) for role, engine in Toy(vocabulary=4, seed=3).models().items()}
+        rule, judged_ahead, rejected = LogProb(threshold=threshold), 0, 0
+        for seed in range(10):
+            kit = toy_kit(rule, models["target"].engine, Sampling(1.0), seed)
+            pace, context = Learning(3, 1), Context(seed, PROMPT)
+            session = LanguageModel().open(own_rng(kit, "draft"))
+            models["draft"].spent = models["target"].spent = 0.0
+            plan = speculate(context, kit, session, rule.open(kit), 40, pace, Extras(ahead=ahead))
+            ((done),) = Driver(dict(models)).run([(context, plan)])  # type: ignore[arg-type]
+            rounds = done.value.rounds
+            # what a drafter does itself is counted, too: next to nothing
+            assert pace.draft.value == pytest.approx(10.0, rel=0.01)
+            for one in rounds:
+                assert one.draft_seconds == pytest.approx(10.0 * len(one.drafted), abs=0.1)
+            spent = sum(one.seconds.get("draft", 0.0) for one in rounds)
+            assert spent == pytest.approx(models["draft"].spent, rel=0.01)
+            rest = sum(s for one in rounds for p, s in one.seconds.items() if p != "draft")
+            assert rest == pytest.approx(models["target"].spent)
+            judged_ahead += sum(one.ahead for one in rounds)
+            rejected += sum(one.handed_over for one in rounds)
+        assert bool(judged_ahead) is ahead and bool(rejected) is (threshold > -99)
 
 
 def test_it_tries_again_after_a_while_without_drafts() -> None:
