@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,6 +21,7 @@ ASK = (
     " it needs, in one ```python block."
 )
 _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(```|\Z)", re.DOTALL)
+_FUTURE = re.compile(r"^from __future__ import [^\n(\\]+$", re.MULTILINE)
 _PYTHON = re.compile(r"[ \t]*((python|py)[\d.]*([ \t{].*)?)?[ \t]*", re.IGNORECASE)  # or unnamed
 
 
@@ -59,6 +61,7 @@ class HumanEval(DataBenchmark):
             return Grade(False, None, {"without_code": 1})
         before, code = written
         if _defines(code, asked["entry"]):  # what stands above the function is the question's, too
+            code = textwrap.dedent(code)  # a block within a list
             code = asked["head"].partition(f"def {asked['entry']}(")[0] + code
         else:  # the body alone: a completion of the head
             code = asked["head"] + code
@@ -70,7 +73,9 @@ class HumanEval(DataBenchmark):
         return Grade(told == "passed", code, details)
 
     def _run(self, code: str, asked: Mapping[str, str]) -> str:
-        program = f"{code}\n\n{asked['test']}\n\ncheck({asked['entry']})\n"
+        futures = "\n".join(_FUTURE.findall(code))  # these have to come first
+        code = _FUTURE.sub("", code)
+        program = f"{futures}\n{code}\n\n{asked['test']}\n\ncheck({asked['entry']})\n"
         return run_program(program, self.seconds, strict=self.confine == "strict")
 
 

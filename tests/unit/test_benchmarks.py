@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,14 @@ def test_a_function_is_graded_with_what_surrounds_it(tmp_path: Path) -> None:
     assert right(helpers, helped, "print(add_doubled([1, 2]))")
     assert not right(helped)
     assert not right(helpers, helped.replace("FACTOR", "3"))
+    assert right("from __future__ import annotations\n\n" + good), "the head may have imports, too"
+    with_head = json.loads(problem.answer or "")
+    with_head["head"] = "import math\n\n\n" + with_head["head"]
+    problem = replace(problem, answer=json.dumps(with_head))
+    assert right("from __future__ import annotations\nimport os\n\n" + good)
+    within_a_list = good.replace("\n", "\n   ")
+    text = f"1. The function:\n\n   ```python\n   {within_a_list}\n   ```\n"
+    assert benchmark.grade(problem, text).correct
     assert right("raise ValueError('an example')", good), "what is not needed is not run"
 
 
