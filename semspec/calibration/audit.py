@@ -37,14 +37,24 @@ class Accepted:
     score: float | None = None  # LTS
 
 
-def kept_places(outcome: Outcome) -> list[tuple[int, int]]:
-    """(place in the output, place of its draft's first token) of every drafted token that was kept."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where a drafted token that was kept stands in the output."""
+
+    at: int
+    root: int  # the first token of its draft
+    judged: bool  # whether the rule has drawn the token before the draft: it knows that row
+
+
+def kept_places(outcome: Outcome) -> list[Kept]:
+    """Every drafted token that was kept."""
     found = []
-    at = 0
+    at, judged = 0, False
     for done in outcome.rounds:
         if done.drafted:
-            found += [(at + i, at) for i in range(len(done.kept))]
+            found += [Kept(at + i, at, judged) for i in range(len(done.kept))]
         at += len(done.kept) + len(done.written) + len(done.handed)
+        judged = bool(done.drafted) and not done.handed
     return found
 
 
@@ -56,11 +66,11 @@ def audit_text(
     rows = yield from read_text(context, tokens, kit)
     best = rows.argmax(-1).tolist()
     kept = [
-        (at, root)
-        for at, root in kept_places(outcome)
-        if not kit.stop_ids & {tokens[at], best[at]}  # an end of text has no next step
+        k
+        for k in kept_places(outcome)
+        if not kit.stop_ids & {tokens[k.at], best[k.at]}  # an end of text has no next step
     ]
-    swaps = [Swap(at, tokens[at], best[at]) for at, _ in kept if tokens[at] != best[at]]
+    swaps = [Swap(k.at, tokens[k.at], best[k.at]) for k in kept if tokens[k.at] != best[k.at]]
     js = iter((yield from divergences(context, tokens, swaps, kit, measure)).tolist())
     if known is None:
         u: list[float | None] = [None] * len(kept)
@@ -68,8 +78,9 @@ def audit_text(
     else:
         u, score = yield from _bounds(context, tokens, rows, kept, kit, known)
     return [
-        Accepted(at, at - root, tokens[at] == best[at], 0.0 if tokens[at] == best[at] else next(js), *more)
-        for (at, root), *more in zip(kept, u, score, strict=True)
+        Accepted(k.at, k.at - k.root, tokens[k.at] == best[k.at],
+                 0.0 if tokens[k.at] == best[k.at] else next(js), *more)
+        for k, *more in zip(kept, u, score, strict=True)
     ]  # fmt: skip
 
 
@@ -77,14 +88,14 @@ def _bounds(
     context: Context,
     tokens: Sequence[int],
     rows: Tensor,
-    kept: Sequence[tuple[int, int]],
+    kept: Sequence[Kept],
     kit: Kit,
     known: Known,
 ) -> Plan[tuple[list[Any], list[Any]]]:
     """U and LTS of every kept token, as the rule had them."""
     if not kept:
         return [], []
-    setting, at = known.setting, [at for at, _ in kept]
+    setting, at = known.setting, [k.at for k in kept]
     drafted = torch.tensor([tokens[i] for i in at])
     p, likeliest = rows[at].max(-1)
     both = [*drafted.tolist(), *likeliest.tolist()]
@@ -96,10 +107,10 @@ def _bounds(
         u = bounds(distances, margins, setting.constants)
         return u.tolist(), lts(u, setting.constants.tau).tolist()
     told, scores = [], []
-    for i, (place, root) in enumerate(kept):
-        # the root was drawn from the row before; of the first draft nothing is known
-        entropy = float(normalised_entropy(rows[root - 1])) if root else 1.0
-        by = setting.buckets.of(torch.tensor([place - root], device=rows.device), entropy)
+    for i, k in enumerate(kept):
+        # the root was drawn from the row before, which the rule has seen or not, as in ``ArcSession``
+        entropy = float(normalised_entropy(rows[k.root - 1])) if k.judged else 1.0
+        by = setting.buckets.of(torch.tensor([k.at - k.root], device=rows.device), entropy)
         u = bounds(distances[i : i + 1], margins[i : i + 1], by)
         told.append(float(u))
         scores.append(float(lts(u, by.tau)))

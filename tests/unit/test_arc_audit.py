@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from semspec import audit
-from semspec.calibration.audit import Accepted, audit_text, kept_places, summary
+from semspec.calibration.audit import Accepted, Kept, audit_text, kept_places, summary
 from semspec.calibration.next_step import Measure
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
@@ -37,7 +37,10 @@ def some_outcome() -> Outcome:
 
 def test_every_kept_token_is_measured(tmp_path: Path) -> None:
     outcome = some_outcome()
-    assert kept_places(outcome) == [(1, 1), (2, 1), (5, 5), (6, 5), (7, 5)]
+    assert kept_places(outcome) == [
+        *(Kept(at, 1, judged=False) for at in (1, 2)),
+        *(Kept(at, 5, judged=True) for at in (5, 6, 7)),
+    ]
     facts = ModelFacts("toy", None, "", 2, 4, "f" * 64)
     some_calibration(facts, BY).save(tmp_path / "arc")
     rule = Arc(calibration=str(tmp_path / "arc")).prepare({"target": facts}, "token", 1.0)
@@ -70,7 +73,13 @@ def test_buckets_are_those_that_the_rule_had(tmp_path: Path) -> None:
     rounds = [
         Round(drafted=[0] * 4, kept=[t, 8 - t, t // 2], written=[(5 * t + 2) % 9]) for t in range(9)
     ]
-    outcome = Outcome([t for r in rounds for t in [*r.kept, *r.written]], "budget", rounds)
+    # where nothing was drafted, and where the target went on by itself, the rule has not seen the row
+    rounds.insert(4, Round(handed=[3, 1]))
+    rounds[7].handed = [2]
+    unseen = {sum(len(r.kept + r.written + r.handed) for r in rounds[:i]) for i in (0, 5, 8)}
+    outcome = Outcome(
+        [t for r in rounds for t in [*r.kept, *r.written, *r.handed]], "budget", rounds
+    )
     target = Toy(vocabulary=9, seed=5).models()["target"]
     table = target._rows(Sampling(1.0))
     entropies = normalised_entropy(table)
@@ -96,7 +105,11 @@ def test_buckets_are_those_that_the_rule_had(tmp_path: Path) -> None:
         at, root = len(PROMPT) + a.place, len(PROMPT) + a.place - a.depth
         row = table[text[at - 2], text[at - 1]]
         best, token = int(row.argmax()), text[at]
-        before = float(entropies[text[root - 3], text[root - 2]]) if a.place > a.depth else 1.0
+        before = (
+            float(entropies[text[root - 3], text[root - 2]])
+            if a.place - a.depth not in unseen
+            else 1.0
+        )
         constants = by[a.depth >= 1][before >= edge]
         features = [target.features[0, t, 0].tolist() for t in (token, best)]
         u = slow_u(*features, [1.0] * 4, float(row[token]), float(row[best]), constants)
