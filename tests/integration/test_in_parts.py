@@ -21,21 +21,15 @@ from semspec.probes.make import make, probe_facts, sampled
 from semspec.probes.progress import Steps
 from semspec.probes.shards import GroupWriter
 from semspec.train_probe import build, main
+from tests.support.parts import contents
 from tests.support.probes import configuration, options
 from tests.support.processes import finished
 
 QUIET = Steps(Console(file=io.StringIO()), quiet=True)
-OWN = ("part-", ".submitit", ".lock", "sweep.json")  # of the parts and their jobs
 
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "semspec.train_probe", *arguments]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Everything that must not depend on who did it."""
-    files = {str(f.relative_to(folder)): f for f in sorted(folder.rglob("*")) if f.is_file()}
-    return {name: f.read_bytes() for name, f in files.items() if not name.startswith(OWN)}
 
 
 @pytest.fixture(scope="module")
