@@ -6,16 +6,23 @@ Texts, then a suffix array (sparse), or the target's states over them, a project
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from semspec.artifacts._datastore import Datastore
 from semspec.command import run_command
-from semspec.datastores.build import make
+from semspec.datastores.build import folder_of, make
+from semspec.datastores.divided import build_part, stages
 from semspec.datastores.settings import HELP, split_options
+from semspec.part_jobs import carry_out_parts, divided
+from semspec.parts import Part, split
 from semspec.probes.progress import Steps
+from semspec.sweep import Job
 from semspec.terminal import open_console
 
 
@@ -28,16 +35,53 @@ def result_table(made: Datastore) -> Table:
     return table
 
 
+def do_part(job: Job, console: Console) -> None:
+    """One of several parts, as a launcher's job."""
+    (part,), _, rest = split(job.overrides)
+    _build_part(rest, part, job.stage, job.about, console)
+
+
+def _build_part(
+    arguments: Sequence[str], part: Part, until: str, about: Mapping[str, Any], console: Console
+) -> None:
+    options, config = split_options(arguments)
+    steps = Steps(console, config.quiet)
+    until = until or stages(options)[-1]
+    build_part(config, options, part, folder_of(config, options), until, about, steps)
+
+
+def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
+    """``-m part=...``: all of them, by a launcher."""
+    own, hydra_ones = divided(arguments)
+    options, config = split_options(own)
+    folder, console = folder_of(config, options), open_console()
+    told = Console(quiet=True) if config.quiet else console
+    code = carry_out_parts(
+        "semspec.build_datastore", own, hydra_ones, parts, stages(options), folder, told
+    )
+    if not code:
+        what = f"parts: {folder}; the same command without -m and part= makes the datastore"
+        console.print(what, soft_wrap=True, highlight=False, markup=False)
+    return code
+
+
 def _main(given: Sequence[str]) -> None:
-    options, config = split_options(given)
+    parts, several, rest = split(given)
+    if several:
+        sys.exit(_in_parts(parts, rest))
     console = open_console()
+    if parts:
+        about = {"job": parts[0].name, "overrides": rest}
+        _build_part(rest, parts[0], "", about, console)
+        return
+    options, config = split_options(rest)
     made, out = make(config, options, Steps(console, config.quiet))
     console.print(result_table(made))
     console.print(f"datastore: {out}", soft_wrap=True, highlight=False, markup=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    run_command(_main, HELP, arguments)
+    run_command(_main, HELP, arguments, parts=True)
 
 
 if __name__ == "__main__":

@@ -32,15 +32,21 @@ def no_sweep(arguments: Sequence[str]) -> None:
     """Refuses ``-m`` of ``semspec.run`` in a command that makes one thing."""
     if {"-m", "--multirun"} & set(arguments):
         raise UserError(
-            "-m is for python -m semspec.run; this command makes one thing: start it once for each, in"
-            " a folder of its own (docs/scale-out.md)"
+            "-m is for python -m semspec.run, and for part= of train_probe and build_datastore; this command makes one thing:"
+            " start it once for each, in a folder of its own (docs/scale-out.md)"
         )
 
 
 def run_command(
-    run: Callable[[Sequence[str]], object], help_text: str, arguments: Sequence[str] | None
+    run: Callable[[Sequence[str]], object],
+    help_text: str,
+    arguments: Sequence[str] | None,
+    parts: bool = False,
 ) -> None:
-    """A command that loads models: its help, or its work without transformers' chatter."""
+    """A command that loads models: its help, or its work without transformers' chatter.
+
+    ``parts``: whether it knows ``-m part=...`` (``semspec.parts``).
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if {"-h", "--help"} & set(given):
         print(help_text, end="")
@@ -48,7 +54,8 @@ def run_command(
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
     def checked() -> None:
-        no_sweep(given)
+        if not parts:
+            no_sweep(given)
         run(given)
 
     ends_in_one_line(checked)

@@ -1,6 +1,6 @@
 """Who runs the jobs of a sweep: this process, submitit's (here or on Slurm), or Ray's.
 
-All of them are handed strings: a job's name, its options and the sweep's folder. How a job ended is read
+All of them are handed strings: a job's name, its options, the sweep's folder. How a job ended is read
 from its folder, so that one whose process was killed is a job like any other, and the rest go on.
 Hydra's own launchers of these names give a sweep up at the first process that was killed; of
 hydra-submitit-launcher only the options are used.
@@ -117,11 +117,14 @@ def remote(
     overrides: Sequence[str],
     root: str,
     where: str,
+    command: str,
+    stage: str,
     leaving: Callable[[], bool] = lambda: False,
 ) -> None:
     """A job in a process of its own, perhaps on another machine: it knows nothing but this."""
     os.chdir(where)  # paths in options may be relative
-    work(Job(name, tuple(overrides)), Path(root), Console(quiet=True), leaving)
+    job = Job(name, tuple(overrides), command, stage)
+    work(job, Path(root), Console(quiet=True), leaving)
 
 
 class Remote:
@@ -129,9 +132,17 @@ class Remote:
 
     leaving = False
 
-    def __call__(self, name: str, overrides: Sequence[str], root: str, where: str) -> None:
+    def __call__(
+        self,
+        name: str,
+        overrides: Sequence[str],
+        root: str,
+        where: str,
+        command: str,
+        stage: str,
+    ) -> None:
         self.leaving = False  # of the start before
-        remote(name, overrides, root, where, lambda: self.leaving)
+        remote(name, overrides, root, where, command, stage, lambda: self.leaving)
 
     def checkpoint(self, *arguments: Any) -> Any:
         import submitit
@@ -140,8 +151,8 @@ class Remote:
         return submitit.helpers.DelayedSubmission(self, *arguments)  # goes on in its folder
 
 
-def _arguments(job: Job, root: Path) -> tuple[str, tuple[str, ...], str, str]:
-    return job.name, job.overrides, str(root.resolve()), str(Path.cwd())
+def _arguments(job: Job, root: Path) -> tuple[str, tuple[str, ...], str, str, str, str]:
+    return job.name, job.overrides, str(root.resolve()), str(Path.cwd()), job.command, job.stage
 
 
 def _over(job: Job, root: Path, why: str, ended: Ended) -> None:

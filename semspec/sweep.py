@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import itertools
 import sys
 import traceback
@@ -50,6 +51,8 @@ class Job:
 
     name: str  # its folder, within that of all jobs
     overrides: tuple[str, ...]
+    command: str = ""  # the module whose part this is (``semspec.part_jobs``); else it is a run
+    stage: str = ""  # as far as which that part goes
 
     @property
     def about(self) -> dict[str, Any]:
@@ -115,12 +118,9 @@ def work(
 
     ``leaving``: whether this process is told to go, and the job will go on in another one.
     """
-    from semspec.runner import execute
-
     folder, started, failed = root / job.name, now(), ""
     try:
-        made, resolved = resolve(job)
-        execute(made, resolved, folder, console, job.about)
+        _do(job, folder, console)
     except FolderInUseError:
         return  # somebody else is at it
     except UserError as error:
@@ -139,6 +139,16 @@ def work(
         say(job, root, "failed", failed, started)
 
 
+def _do(job: Job, folder: Path, console: Console) -> None:
+    if job.command:
+        importlib.import_module(job.command).do_part(job, console)
+        return
+    from semspec.runner import execute
+
+    made, resolved = resolve(job)
+    execute(made, resolved, folder, console, job.about)
+
+
 def say(job: Job, root: Path, state: State, error: str, started: str | None = None) -> None:
     """Writes a status for a job that cannot, or could not, do so itself."""
     folder = root / job.name
@@ -153,10 +163,20 @@ def say(job: Job, root: Path, state: State, error: str, started: str | None = No
 def state_of(job: Job, root: Path) -> tuple[str, str]:
     """How it stands with a job, and the error if there is one."""
     folder = RunFolder(root / job.name)
-    if folder.result is not None and folder.config is not None:  # else nothing tells what made it
+    result = folder.result
+    if job.stage:
+        finished = job.stage in (result or {}).get("done", {})
+    else:
+        finished = (
+            result is not None and folder.config is not None
+        )  # else nothing tells what made it
+    if finished:
         return "finished", ""
     found = folder.status
-    return found.get("state", "waiting"), found.get("error") or ""
+    state = found.get("state", "waiting")
+    if job.stage and state == "finished":  # with a stage before this one
+        state = "waiting"
+    return state, found.get("error") or ""
 
 
 def carry_out(
@@ -216,6 +236,8 @@ def headline(job: Job, root: Path) -> str:
     state, error = state_of(job, root)
     if state != "finished":
         return f"{state}: {error}" if error else state
+    if job.stage:
+        return state
     result = RunFolder(root / job.name).result or {}
     faster = number(result["speedup"], 2, "x") if result["plain"] else "alone"
     return f"pass@1 {number(result['pass_at_1'], 3)}, {faster}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -22,11 +22,13 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from semspec import config as shared
-from semspec.command import ends_in_one_line, no_sweep
+from semspec.command import ends_in_one_line
 from semspec.errors import UserError
+from semspec.parts import Part, split
 from semspec.probes.checks import HELP, check
 from semspec.probes.settings import CLUSTERS, FEATURES, ProbeConfig
 from semspec.run import one_line
+from semspec.sweep import Job
 from semspec.terminal import open_console
 
 GROUPS = ("model", "draft", "engine", "cluster", "features")
@@ -38,6 +40,10 @@ EXAMPLES = (
     (
         "python -m semspec.train_probe model=r1-32b engine=sglang engine.target_url=http://HOST:PORT ...",
         "sampled by a server (docs/sglang.md)",
+    ),
+    (
+        "python -m semspec.train_probe -m part=all/8 hydra/launcher=submitit_slurm ...",
+        "sampled by eight jobs of Slurm; then the same without -m and part= (docs/scale-out.md)",
     ),
 )
 
@@ -119,7 +125,7 @@ def show_help(console: Console | None = None) -> None:
         console.print(f"\n[bold]{title}[/]")
         table = Table.grid(padding=(0, 2))
         for name, what in section.items():
-            value = chosen.get(name, lists.get(name, defaults[name]))
+            value = chosen.get(name, lists.get(name, defaults.get(name)))
             shown = str(value).replace("'", "").replace(" ", "") if value is not None else ""
             table.add_row(f"  {name}", Line(what), Line(shown, "dim"))
         console.print(table)
@@ -155,6 +161,44 @@ def result_table(figures: dict[str, Any]) -> Table:
     return table
 
 
+def do_part(job: Job, console: Console) -> None:
+    """One of several parts, as a launcher's job."""
+    (part,), _, rest = split(job.overrides)
+    _sample_part(build(rest), part, job.stage, job.about, console)
+
+
+def _sample_part(
+    config: ProbeConfig, part: Part, until: str, about: Mapping[str, Any], console: Console
+) -> None:
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    from semspec.probes.divided import sample_part
+    from semspec.probes.make import folder_of, probe_facts
+    from semspec.probes.progress import Steps
+
+    steps = Steps(console, config.quiet)
+    sample_part(config, probe_facts(config), part, folder_of(config), until, about, steps)
+
+
+def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
+    """``-m part=...``: all of them, by a launcher."""
+    from semspec.part_jobs import carry_out_parts, divided
+
+    own, hydra_ones = divided(arguments)
+    config = build(own)
+    from semspec.probes.divided import stages
+    from semspec.probes.make import folder_of
+
+    folder, console = folder_of(config), open_console()
+    told = Console(quiet=True) if config.quiet else console
+    code = carry_out_parts(
+        "semspec.train_probe", own, hydra_ones, parts, stages(config), folder, told
+    )
+    if not code:
+        what = f"samples: {folder}; the same command without -m and part= trains the probe"
+        console.print(what, soft_wrap=True, highlight=False, markup=False)
+    return code
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     ends_in_one_line(lambda: _main(given))
@@ -164,8 +208,14 @@ def _main(given: Sequence[str]) -> None:
     if {"-h", "--help"} & set(given):
         show_help()
         return
-    no_sweep(given)
-    config = build(given)
+    parts, several, rest = split(given)
+    if several:
+        sys.exit(_in_parts(parts, rest))
+    config = build(rest)
+    if parts:
+        about = {"job": parts[0].name, "overrides": rest}
+        _sample_part(config, parts[0], "samples", about, open_console())
+        return
     logging.getLogger("transformers").setLevel(logging.ERROR)
     from semspec.probes.make import make  # torch takes seconds: not for the help
     from semspec.probes.progress import Steps

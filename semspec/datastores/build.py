@@ -20,9 +20,12 @@ from semspec.artifacts.sparse_datastore import SparseDatastore, bound_to
 from semspec.datastores import sparse
 from semspec.datastores.build_dense import build_dense
 from semspec.datastores.corpus import Documents, collect
+from semspec.datastores.divided import stages
 from semspec.datastores.settings import ALL, Options, described
 from semspec.models import ModelFacts, facts
+from semspec.parts import begun, check_all
 from semspec.probes.begun import at_work, begin
+from semspec.probes.divided import compare
 from semspec.probes.progress import Steps
 from semspec.probes.settings import ProbeConfig
 from semspec.text import Text
@@ -30,15 +33,23 @@ from semspec.text import Text
 LEAD = 16  # tokens of a prompt that stand before its answer: what REST's first match may look at
 
 
+def folder_of(config: ProbeConfig, options: Options) -> Path:
+    model = config.model.path.rstrip("/").rpartition("/")[2]
+    return Path(config.folder or f"runs/{options.kind}-{model}")
+
+
 def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore, Path]:
     """Builds and saves a datastore."""
-    model = config.model.path.rstrip("/").rpartition("/")[2]
-    folder = Path(config.folder or f"runs/{options.kind}-{model}")
+    folder = folder_of(config, options)
     out = Path(options.out) if options.out else folder / "datastore"
     with at_work(folder):
         text = Text(str(config.model.fetch()))
         bound = facts(config.model, text.fingerprint)
+        found = begun(folder)
+        compare(config, folder, bound, found, options=options.made_from())
         begin(folder, config, bound, options=options.made_from())
+        if found:
+            check_all(found, folder, stages(options)[-1])
         total = None if config.problems == ALL else config.problems
         with steps.stage("documents", total) as tell:
             documents = collect(config, options, text, folder, tell.to)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from semspec.datastores.states import StateReader
 from semspec.errors import UserError
 from semspec.files import read_json, write_json
 from semspec.models import ModelFacts
+from semspec.parts import Part
 from semspec.probes.progress import Steps
 from semspec.probes.settings import ProbeConfig
 
@@ -39,33 +40,16 @@ def build_dense(
 ) -> Datastore:
     told = documents.told
     assert told is not None
-    if options.dims > model.width:
-        raise UserError(f"dims={options.dims}: the states have width {model.width}; give no more")
+    check_dims(options, model)
     reader = StateReader(config)
-    share = min(1.0, options.fit / told["tokens"])
+    share = share_of(options, documents)
     try:
         with steps.stage("states to fit", told["documents"]) as tell:
-            for number, group in enumerate(documents.groups()):
-                path = folder / f"fit-{number:05d}.safetensors"
-                if not path.exists():
-                    rng = random.Random(f"{config.seed} fit {number}")
-                    chosen = [d for d in group if share == 1 or rng.random() < share]
-                    states = [rows.astype(np.float16) for rows in reader.of(chosen)]
-                    kept = np.concatenate([np.zeros((0, model.width), np.float16), *states])
-                    write_arrays(path, {"states": kept})
-                tell.by(len(group))
+            fit_states(config, options, model, documents, folder, reader, tell.by)
         with steps.stage("fitting", None):
-            projection, variance = _projection(options, model, folder)
-        counts: list[int] = []
+            projection, variance = projected(options, model, folder)
         with steps.stage("keys", told["documents"]) as tell:
-            for number, group in enumerate(documents.groups()):
-                path = folder / f"shard-{len(counts):05d}.safetensors"
-                count = sum(_entries(d, reader.limit) for d in group)
-                if count and not path.exists():
-                    whole = _fitted(folder, number, model.width) if share == 1 else None
-                    _write_keys(path, group, reader, projection, whole)
-                counts += [count] if count else []
-                tell.by(len(group))
+            counts = keep_keys(options, model, documents, folder, reader, projection, tell.by)
     finally:
         reader.close()
     paths = {n: folder / n for n in shard_names(len(counts))}
@@ -90,14 +74,71 @@ def build_dense(
     return DenseDatastore(config_of, tensors, parts=paths)
 
 
+def check_dims(options: Options, model: ModelFacts) -> None:
+    if options.dims > model.width:
+        raise UserError(f"dims={options.dims}: the states have width {model.width}; give no more")
+
+
+def share_of(options: Options, documents: Documents) -> float:
+    """Of the documents, those that the projection is fitted to."""
+    told = documents.told
+    assert told is not None
+    return min(1.0, options.fit / told["tokens"])
+
+
+def fit_states(
+    config: ProbeConfig,
+    options: Options,
+    model: ModelFacts,
+    documents: Documents,
+    folder: Path,
+    reader: StateReader,
+    tell: Callable[[int], None],
+    part: Part | None = None,
+) -> None:
+    """Keeps the states that the projection is fitted to, of all groups or a part's."""
+    share = share_of(options, documents)
+    for number, group in enumerate(documents.groups()):
+        path = folder / f"fit-{number:05d}.safetensors"
+        if not path.exists() and (part is None or part.has(number)):
+            rng = random.Random(f"{config.seed} fit {number}")
+            chosen = [d for d in group if share == 1 or rng.random() < share]
+            states = [rows.astype(np.float16) for rows in reader.of(chosen)]
+            kept = np.concatenate([np.zeros((0, model.width), np.float16), *states])
+            write_arrays(path, {"states": kept})
+        tell(len(group))
+
+
+def keep_keys(
+    options: Options,
+    model: ModelFacts,
+    documents: Documents,
+    folder: Path,
+    reader: StateReader,
+    projection: dense.Projection,
+    tell: Callable[[int], None],
+    part: Part | None = None,
+) -> list[int]:
+    """Keeps the keys of all groups, or of a part's; the entries of every shard."""
+    share = share_of(options, documents)
+    counts: list[int] = []
+    for number, group in enumerate(documents.groups()):
+        path = folder / f"shard-{len(counts):05d}.safetensors"
+        count = sum(_entries(d, reader.limit) for d in group)
+        if count and not path.exists() and (part is None or part.has(number)):
+            whole = _fitted(folder, number, model.width) if share == 1 else None
+            _write_keys(path, group, reader, projection, whole)
+        counts += [count] if count else []
+        tell(len(group))
+    return counts
+
+
 def _fitted(folder: Path, number: int, width: int) -> NDArray[np.float16]:
     path = folder / f"fit-{number:05d}.safetensors"
     return open_arrays(path, {"states": ("F16", (-1, width))}).array("states")
 
 
-def _projection(
-    options: Options, model: ModelFacts, folder: Path
-) -> tuple[dense.Projection, float]:
+def projected(options: Options, model: ModelFacts, folder: Path) -> tuple[dense.Projection, float]:
     path, told = folder / "projection.safetensors", read_json(folder / "projection.json")
     shapes: Shapes = dict.fromkeys(ARRAYS, ("F32", (model.width,))) | {
         "components": ("F32", (options.dims, model.width))

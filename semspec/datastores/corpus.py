@@ -20,6 +20,7 @@ from semspec.datastores.settings import Options
 from semspec.errors import UserError
 from semspec.files import read_json, write_json
 from semspec.hub import DATASET, locate
+from semspec.parts import Part
 from semspec.probes.contexts import Pair, written
 from semspec.probes.settings import ProbeConfig
 from semspec.probes.sources import ASKED, THINKING, Question, questions
@@ -45,8 +46,9 @@ class Document(NamedTuple):
 class Documents:
     """What stage 1 has kept."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, told: dict[str, int] | None = None) -> None:
         self.folder = folder / "documents"
+        self._told = told  # of parts, before one process has counted them all
 
     def path(self, group: int) -> Path:
         return self.folder / f"group-{group:05d}.safetensors"
@@ -54,7 +56,7 @@ class Documents:
     @property
     def told(self) -> dict[str, int] | None:
         """How many groups, documents and tokens; None before the last group is kept."""
-        found: dict[str, int] | None = read_json(self.folder / "done.json")
+        found: dict[str, int] | None = self._told or read_json(self.folder / "done.json")
         return found
 
     def keep(self, group: int, documents: Sequence[Document]) -> None:
@@ -89,15 +91,37 @@ def collect(
 ) -> Documents:
     """All groups; those of an earlier start stay as they are."""
     kept = Documents(folder)
-    kept.folder.mkdir(parents=True, exist_ok=True)
     if kept.told is not None:
         return kept
+    total = collect_groups(config, options, text, folder, tell)
+    check_texts(options, total)
+    write_json(kept.folder / "done.json", total)
+    return kept
+
+
+def check_texts(options: Options, total: Mapping[str, int]) -> None:
+    if not total["tokens"]:
+        raise UserError(f"corpus={options.corpus} holds no text: give another one")
+
+
+def collect_groups(
+    config: ProbeConfig,
+    options: Options,
+    text: Text,
+    folder: Path,
+    tell: Callable[[int], None],
+    part: Part | None = None,
+) -> dict[str, int]:
+    """Keeps all groups, or a part's, that are not there; how many groups, documents and tokens these are."""
+    kept = Documents(folder)
+    kept.folder.mkdir(parents=True, exist_ok=True)
     total = {"groups": 0, "documents": 0, "tokens": 0}
     pair: Pair | None = None
     done = 0
     try:
-        for questioned in _grouped(config, options):
-            group = total["groups"]
+        for group, questioned in enumerate(_grouped(config, options)):
+            if part is not None and not part.has(group):
+                continue
             if not kept.path(group).exists():
                 answers: dict[str, list[int]] = {}
                 if options.responses == "target":
@@ -117,10 +141,7 @@ def collect(
     finally:
         if pair is not None:
             pair.close()
-    if not total["tokens"]:
-        raise UserError(f"corpus={options.corpus} holds no text: give another one")
-    write_json(kept.folder / "done.json", total)
-    return kept
+    return total
 
 
 def _grouped(config: ProbeConfig, options: Options) -> Iterator[list[Question]]:

@@ -34,6 +34,8 @@ usage: python -m semspec.build_datastore kind=sparse|dense [model=NAME] [corpus=
   problems=        documents at most (200 of the embedded world; else all)
   longest=         tokens of an answer (dense: 1024; sparse: 0, all)
   out=             the finished datastore (FOLDER/datastore); folder=runs/KIND-MODEL goes on after a kill
+  part=            2/4: what the target is asked for the second of four parts, and nothing else; with -m several
+                   of them (1/4,2/4; all/4) by hydra/launcher=. Then the command without it (docs/scale-out.md)
 
 sparse
   depth=64         tokens that a match can have at most

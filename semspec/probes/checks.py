@@ -19,6 +19,8 @@ HELP = {
     "Where it goes": {
         "folder": "samples and the probe (runs/probe-MODEL-ROLE); the same folder again goes on",
         "out": "the finished probe's folder (FOLDER/probe)",
+        "part": "2/4: sample the second of four parts of this folder, and nothing else; with -m several of them"
+        " (1/4,2/4; all/4) by hydra/launcher=. Without it the parts are taken in (docs/scale-out.md)",
     },
     "1. Contexts": {
         "source": "embedded (the embedded world), hub (s1K's schema), or jsonl",

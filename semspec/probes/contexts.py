@@ -20,6 +20,7 @@ from semspec.config import RunConfig
 from semspec.drafters.none import NoDrafter
 from semspec.errors import UserError
 from semspec.files import LineFile, cut, parse, whole_lines
+from semspec.parts import Part
 from semspec.probes.settings import ProbeConfig
 from semspec.probes.sources import Question, questions
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
@@ -128,12 +129,23 @@ class Pair:
         self.solver.close()
 
 
+def by_a_model(config: ProbeConfig) -> bool:
+    """Whether chains are written by a model, rather than read."""
+    return config.chains != ("world" if config.source == "embedded" else "model")
+
+
 def make_chains(
-    config: ProbeConfig, pair: Pair, folder: Path, tell: Callable[[int], None] = lambda _: None
+    config: ProbeConfig,
+    pair: Pair,
+    folder: Path,
+    tell: Callable[[int], None] = lambda _: None,
+    part: Part | None = None,
 ) -> list[Chain]:
-    """All chains; those of an earlier start are read, the rest is written, a batch at a time."""
+    """All chains, or a part's; those of an earlier start are read, the rest is written, a batch at a time."""
     path = folder / FILE
     wanted = list(questions(config))
+    if part is not None:
+        wanted = [q for number, q in enumerate(wanted) if part.has(number // config.batch)]
     done = read_chains(path)
     # whole batches only: what shares a batch must not depend on where a run was interrupted
     whole = len(done) if len(done) == len(wanted) else len(done) // config.batch * config.batch
@@ -150,9 +162,14 @@ def make_chains(
                 file.append(asdict(done[-1]))
             file.sync()
             tell(len(done))
-    if not any(chain.steps for chain in done):
-        raise UserError("the chains hold no step: check the source and split=")
+    if part is None:
+        check_steps(done)
     return done
+
+
+def check_steps(chains: Sequence[Chain]) -> None:
+    if not any(chain.steps for chain in chains):
+        raise UserError("the chains hold no step: check the source and split=")
 
 
 def read_chains(path: Path) -> list[Chain]:

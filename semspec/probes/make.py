@@ -16,6 +16,7 @@ from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.files import read_json, write_json
 from semspec.models import ModelFacts, facts
+from semspec.parts import begun
 from semspec.probes import metrics
 from semspec.probes.begun import at_work, begin
 from semspec.probes.card import card, plots
@@ -29,6 +30,7 @@ from semspec.probes.contexts import (
     read_chains,
 )
 from semspec.probes.dataset import Parts, Rows, check_split, split_chains
+from semspec.probes.divided import compare, take_in
 from semspec.probes.features import Features, resolve
 from semspec.probes.progress import Steps
 from semspec.probes.sample import FOLDER, plan, sample
@@ -49,9 +51,13 @@ def default_folder(config: ProbeConfig) -> Path:
     return Path("runs") / f"probe-{probed.path.rstrip('/').rpartition('/')[2]}-{config.role}"
 
 
+def folder_of(config: ProbeConfig) -> Path:
+    return Path(config.folder) if config.folder else default_folder(config)
+
+
 def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
     """Trains and saves a probe."""
-    folder = Path(config.folder) if config.folder else default_folder(config)
+    folder = folder_of(config)
     out = Path(config.out) if config.out else folder / "probe"
     with at_work(folder):
         chains, model = sampled(config, folder, steps)
@@ -70,12 +76,16 @@ def probe_facts(config: ProbeConfig) -> ModelFacts:
 def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
     """Stages 1 and 2; where they are done, no model is loaded."""
     model = probe_facts(config)
+    found = [] if (folder / "sampled.json").exists() else begun(folder)
+    compare(config, folder, model, found)
     there = (folder / CHAINS).exists() or (folder / FOLDER).exists()
-    if there and not (folder / "config.json").exists():
+    if there and not found and not (folder / "config.json").exists():
         raise UserError(f"{folder} holds samples, but no config.json: give another folder=")
     begin(folder, config, model)
     if (folder / "sampled.json").exists():
         return read_chains(folder / CHAINS), model
+    if found:
+        return take_in(config, found, folder), model
     pair = Pair(config)
     try:
         pair.check_states(config.pooling)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from semspec.parts import Part
 from semspec.probes.contexts import Chain, Pair
 from semspec.probes.next_steps import Freely, InTurns, Place
 from semspec.probes.settings import ProbeConfig
@@ -44,19 +45,32 @@ def sample(
     folder: Path,
     tell: Callable[[int], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
+    part: Part | None = None,
 ) -> None:
-    """Samples every context that an earlier start has not; ``tell`` hears of each sample."""
+    """Samples every context, or a part's, that an earlier start has not; ``tell`` hears of each sample."""
     into = folder / FOLDER
-    into.mkdir(exist_ok=True)
+    into.mkdir(parents=True, exist_ok=True)
     say(planned.line(check_room(into, planned.bytes)))
     way = Freely if pair.solver.free else InTurns
-    for number, places in enumerate(units(config, chains, cuts)):
+    for number, places in numbered(config, chains, cuts, part):
         if is_done(into, number):
             tell(len(places) * (planned.own + planned.drafted))
             continue
         writer = GroupWriter(into, number)
         way(config, pair, places, planned, writer, tell).run()
         writer.commit()
+
+
+def numbered(
+    config: ProbeConfig,
+    chains: Sequence[Chain],
+    cuts: dict[str, list[int]],
+    part: Part | None = None,
+) -> Iterator[tuple[int, list[Place]]]:
+    """The units with their numbers; a part has every so many-th one."""
+    for number, places in enumerate(units(config, chains, cuts)):
+        if part is None or part.has(number):
+            yield number, places
 
 
 def units(

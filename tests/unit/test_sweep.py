@@ -286,9 +286,7 @@ def test_a_job_that_slurm_has_forgotten_is_over_and_one_that_it_holds_is_not() -
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", ["audit", "build_datastore", "calibrate", "calibrate_risk", "launch", "train_probe"]
-)
+@pytest.mark.parametrize("name", ["audit", "calibrate", "calibrate_risk", "launch"])
 def test_commands_that_make_one_thing_refuse_a_sweep(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,13 @@
+"""What a folder holds, whoever did the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+OWN = ("part-", ".submitit", ".lock", "sweep.json")  # of the parts and their jobs
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Everything that must not depend on who did it."""
+    files = {str(f.relative_to(folder)): f for f in sorted(folder.rglob("*")) if f.is_file()}
+    return {name: f.read_bytes() for name, f in files.items() if not name.startswith(OWN)}
