@@ -10,6 +10,7 @@ Both stages go on after a kill: the target's states in shards, the training from
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -57,6 +58,22 @@ def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
     return attend
 
 
+def steps_of(head: Eagle3, tokens: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
+    """a [.., n, width] of every unrolled step: at j of step k what is drafted behind k drafted tokens.
+
+    ``tokens`` [.., n] are those of the pairs, ``features`` [.., n, 3 * target width]. Positions below
+    k hold nothing of use.
+    """
+    attend = unrolled([], [])
+    n = tokens.shape[-1]
+    turns = head.turns(n)[:n]
+    hidden = head.fused(features)
+    for _ in range(steps):
+        hidden = head.layer(tokens, hidden, turns, attend)
+        yield hidden
+        hidden = hidden.roll(1, -2)
+
+
 def loss_of(
     head: Eagle3,
     teacher: Tensor,
@@ -66,6 +83,8 @@ def loss_of(
 ) -> tuple[Tensor, list[float]]:
     """Cross-entropy with the target's distribution over the draft vocabulary, of every step.
 
+    Step k counts DECAY^k, as a mean over the learned places that k tokens were drafted before. Beside
+    it, for every step: how often the head's favourite is the target's.
     Pair j is (feature of j, token j + 1) and says what token j + 2 is: the target's row j + 1.
     """
     assert head.ids is not None
@@ -77,21 +96,15 @@ def loss_of(
         goal = raw[..., head.ids].softmax(-1)
         best = raw.argmax(-1)
     counts = learned[:, 2:]
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
-    attend = unrolled(keys, values)
-    turns = head.turns(n)[:n]
     total, right = torch.zeros(()), []
-    hidden = head.fused(features[:, :n].flatten(2))
-    for step in range(steps):
-        hidden = head.layer(tokens[:, 1:-1], hidden, turns, attend)
+    passes = steps_of(head, tokens[:, 1:-1], features[:, :n].flatten(2), steps)
+    for step, hidden in enumerate(passes):
         mask = counts.clone()
         mask[:, :step] = False
         logits = head.logits(hidden)[mask]
         total = total - DECAY**step * (goal[mask] * logits.log_softmax(-1)).sum(-1).mean()
         hits = head.ids[logits.argmax(-1)] == best[mask]
         right.append(hits.float().mean().item())
-        hidden = hidden.roll(1, 1)
     return total, right
 
 

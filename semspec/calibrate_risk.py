@@ -1,15 +1,16 @@
-"""``python -m semspec.calibrate_risk``: what ``accept=semantic_risk`` takes its guarantee from.
+"""``python -m semspec.calibrate_risk``: what a rule takes the guarantee of an asked risk from.
 
 Fresh problems, one context and one drafted step of each, so that the steps are independent; the
 target continues every context many times, and a drafted step's cluster share is its semantic
-probability. Scores and probabilities go into the probe's folder (``out=`` writes another one), or with
-``measure=true`` are held against the thresholds that the probe certifies now.
+probability. Its score is a probe's (``accept=semantic_risk``), or with ``score=logprob`` its lowest
+log-probability (``accept=logprob``). Scores and probabilities go into the probe's folder (``out=`` writes
+another one) or beside it, or with ``measure=true`` are held against the thresholds that are certified now.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from semspec.calibration.risk import certify
 from semspec.command import flag, run_command
 from semspec.errors import UserError
 from semspec.metrics import wilson
-from semspec.models import EMBEDDED, known_as
+from semspec.models import EMBEDDED, ModelFacts, known_as
 from semspec.probes.begun import at_work
+from semspec.probes.contexts import provenance_of
 from semspec.probes.dataset import Rows
 from semspec.probes.make import labelled_rows, sampled
 from semspec.probes.progress import Steps
@@ -36,13 +38,18 @@ from semspec.terminal import open_console
 from semspec.train_probe import build
 
 RISKS = (0.02, 0.05, 0.1)
+SCORES = ("probe", "logprob")
+Columns = tuple[Sequence[float], Sequence[float], Sequence[int]]
+"""Scores, semantic probabilities, problem numbers."""
 HELP = """\
 usage: python -m semspec.calibrate_risk probe=FOLDER_OR_REPO [out=FOLDER] [measure=true] [...]
+       python -m semspec.calibrate_risk score=logprob apart=FOLDER [model=...] [measure=true] [...]
 
   probe=    the probe of the target; its model is the one to sample
   out=      the probe with its new calibration (default: the probe's folder, where it is one)
   apart=    a folder for the calibration alone, for accept.calibration=; the probe stays as it is
-  measure=  true: calibrate nothing; hold fresh steps against what the probe certifies
+  score=    logprob: the steps' lowest log-probability, for accept=logprob; no probe is asked
+  measure=  true: calibrate nothing; hold fresh steps against what the probe (or apart=) certifies
   least=    a step below this semantic probability counts as wrong (default 0.05)
   problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.train_probe
 
@@ -52,18 +59,31 @@ One step of each problem is used. A run that was killed goes on in the same fold
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Drafted steps with the probe's score and their semantic probability."""
+    """Drafted steps with their score and their semantic probability."""
 
     scores: list[float]
     semantic: list[float]
     groups: list[int]
     how: dict[str, Any]  # they were drawn
+    source: dict[str, Any]  # of their problems and meanings
+    model: ModelFacts  # the target
+    split: str
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {
+            "scores": torch.tensor(self.scores),
+            "semantic": torch.tensor(self.semantic),
+            "groups": torch.tensor(self.groups),
+        }
 
 
-def drafted_steps(probe: Probe, arguments: Sequence[str], steps: Steps) -> Judged:
-    """Samples, clusters and scores, alone in its folder; every stage goes on where a kill left off."""
+def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -> Judged:
+    """Samples, clusters and scores, alone in its folder; every stage goes on where a kill left off.
+
+    Without a probe a step's score is its lowest log-probability, and no state is kept.
+    """
     given = {a.partition("=")[0] for a in arguments}
-    model = probe.config["model"]["id"]
     defaults = {
         "draft": "tiny",
         "chains": "mixed",
@@ -74,26 +94,37 @@ def drafted_steps(probe: Probe, arguments: Sequence[str], steps: Steps) -> Judge
         "drafted": "1",
         "batch": "112",
         "seed": "1",
-        "cluster": "oracle" if model.startswith("embedded/") else "nli",
-        "features": "plus",
-        "pooling": f"[{','.join(probe.features.pooling) or 'mean'}]",
-        "temperature": str(probe.config["temperature"]["sampled"]),
-        "split": probe.config["split"],
     }
+    if probe:
+        defaults |= {
+            "features": "plus",
+            "pooling": f"[{','.join(probe.features.pooling) or 'mean'}]",
+            "temperature": str(probe.config["temperature"]["sampled"]),
+            "split": probe.config["split"],
+        }
+    else:
+        defaults |= {"features": "logprobs", "pooling": "[]"}
     added = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+    model = probe.config["model"]["id"] if probe else known_as(build([*added, *arguments]).model)
+    if "cluster" not in given:
+        added.append(f"cluster={'oracle' if model.startswith(EMBEDDED) else 'nli'}")
     config = build([*added, *arguments])
-    features = dataclasses.replace(
-        config.features,
-        pooling=list(probe.features.pooling),
-        layers=list(probe.features.layers) or "all",
-        logprobs=probe.features.logprobs,
-    )
+    features = dataclasses.replace(config.features, pooling=[], layers="all", logprobs=True)
+    if probe:
+        features = dataclasses.replace(
+            config.features,
+            pooling=list(probe.features.pooling),
+            layers=list(probe.features.layers) or "all",
+            logprobs=probe.features.logprobs,
+        )
     config = dataclasses.replace(config, features=features)
-    folder = Path(config.folder or f"runs/risk-{probe.name}-{config.seed}")
+    own = probe.name if probe else f"logprob-{model.rpartition('/')[2]}"
+    folder = Path(config.folder or f"runs/risk-{own}-{config.seed}")
     with at_work(folder):
         chains, facts = sampled(config, folder, steps)
-        probe.check(facts, split=config.split, temperature=config.temperature, role="target")
-        return _judged(probe, labelled_rows(config, folder, chains, facts, steps), drawn(config))
+        if probe:
+            probe.check(facts, split=config.split, temperature=config.temperature, role="target")
+        return _judged(probe, labelled_rows(config, folder, chains, facts, steps), config, facts)
 
 
 def drawn(config: ProbeConfig) -> dict[str, Any]:
@@ -106,29 +137,34 @@ def drawn(config: ProbeConfig) -> dict[str, Any]:
     }
 
 
-def _judged(probe: Probe, rows: Rows, how: dict[str, Any]) -> Judged:
+def _judged(probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFacts) -> Judged:
     """Of all rows the drafted steps, scored; their states are read from the folder."""
     chosen = [i for i in range(len(rows)) if not rows.own[i]]
     if not chosen:
         raise UserError("no step was drafted: a draft= with a model is needed")
     numbers = {name: n for n, name in enumerate(dict.fromkeys(rows.chains))}
-    scores = torch.zeros(len(rows))
-    for batch in rows.batches(chosen, 512):
-        scores[batch.index] = probe.of_rows(batch.x)
+    scores = torch.from_numpy(rows.lowest)
+    if probe:
+        scores = torch.zeros(len(rows))
+        for batch in rows.batches(chosen, 512):
+            scores[batch.index] = probe.of_rows(batch.x)
+    meanings = {"samples": config.samples, "cluster": config.cluster.name, "seed": config.seed}
     return Judged(
         scores[chosen].tolist(),
         rows.target[chosen].tolist(),
         [numbers[rows.chains[i]] for i in chosen],
-        how,
+        drawn(config),
+        provenance_of(config) | meanings,
+        model,
+        config.split,
     )
 
 
-def measured(probe: Probe, fresh: Judged, least: float) -> list[dict[str, Any]]:
+def measured(columns: Columns, fresh: Judged, least: float) -> list[dict[str, Any]]:
     """Asked and measured risk on steps that the calibration has not seen."""
     told = []
-    scores, semantic, groups = (column.tolist() for column in probe.calibration)
     for risk in RISKS:
-        found = certify(scores, semantic, groups, risk=risk, least=least)
+        found = certify(*columns, risk=risk, least=least)
         kept = [
             true
             for score, true in zip(fresh.scores, fresh.semantic, strict=True)
@@ -184,6 +220,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     own = {"probe": "", "out": "", "apart": "", "measure": "false", "least": "0.05"}
+    own["score"] = SCORES[0]
     passed = []
     for argument in arguments:
         key, _, value = argument.partition("=")
@@ -191,36 +228,28 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
             own[key] = value
         else:
             passed.append(argument)
-    if not own["probe"]:
-        raise UserError("give the probe to calibrate: probe=FOLDER (see --help)")
+    _check(own)
     try:
         least = float(own["least"])
     except ValueError:
         raise UserError(f"least={own['least']} is no number") from None
     measure = flag(own, "measure")
     is_folder = own["probe"].startswith(EMBEDDED) or Path(own["probe"]).is_dir()
-    written = own["out"] or own["apart"]
-    if own["out"] and own["apart"]:
-        raise UserError("out= writes into a probe, apart= beside it: give one of them")
-    if not written and not measure and not is_folder:
+    if own["probe"] and not (own["out"] or own["apart"] or measure or is_folder):
         raise UserError(f"{own['probe']} is no folder: say where to write the probe, out=FOLDER")
-    probe = Probe.load(own["probe"])
-    fresh = drafted_steps(probe, passed, Steps(open_console()))
+    probe = Probe.load(own["probe"]) if own["probe"] else None
     if measure:
-        rows = measured(probe, fresh, least)
+        columns = _certifying(probe, own["apart"])
+        rows = measured(columns, drafted_steps(probe, passed, Steps(open_console())), least)
         show(rows, open_console())
         return rows
-    columns = {
-        "scores": torch.tensor(fresh.scores),
-        "semantic": torch.tensor(fresh.semantic),
-        "groups": torch.tensor(fresh.groups),
-    }
+    fresh = drafted_steps(probe, passed, Steps(open_console()))
     if own["apart"]:
-        made = RiskCalibration.of(probe, columns, _thresholds(fresh, least), fresh.how)
-        made.save(Path(own["apart"]))
+        _apart(probe, fresh, least).save(Path(own["apart"]))
         open_console().print(f"{len(fresh.scores)} steps: {own['apart']}")
         return None
-    probe.tensors |= {f"calibration.{name}": column for name, column in columns.items()}
+    assert probe is not None
+    probe.tensors |= {f"calibration.{name}": column for name, column in fresh.tensors.items()}
     probe.config["calibration"] = {
         "steps": len(fresh.scores),
         "problems": len(set(fresh.groups)),
@@ -231,6 +260,45 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     probe.save(out)
     open_console().print(f"{len(fresh.scores)} steps calibrate {out}")
     return None
+
+
+def _check(own: Mapping[str, str]) -> None:
+    """Options that do not go together."""
+    if own["score"] not in SCORES:
+        raise UserError(f"score={own['score']}: give {' or '.join(SCORES)}")
+    if own["score"] == "logprob":
+        if own["probe"] or own["out"]:
+            raise UserError("score=logprob asks no probe: leave probe= and out= out")
+        if not own["apart"]:
+            raise UserError(
+                "say where the calibration is to go, or with measure=true is: apart=FOLDER"
+            )
+    elif not own["probe"]:
+        raise UserError("give the probe to calibrate: probe=FOLDER, or score=logprob (see --help)")
+    if own["out"] and own["apart"]:
+        raise UserError("out= writes into a probe, apart= beside it: give one of them")
+
+
+def _certifying(probe: Probe | None, apart: str) -> Columns:
+    """The steps that thresholds are certified on now."""
+    if apart:
+        given = RiskCalibration.load(apart)
+        given.check_score(probe, allow_mismatch=False)
+        return given.columns
+    assert probe is not None
+    scores, semantic, groups = (column.tolist() for column in probe.calibration)
+    return scores, semantic, groups
+
+
+def _apart(probe: Probe | None, fresh: Judged, least: float) -> RiskCalibration:
+    """The calibration by itself, and what made it."""
+    metrics, how = _thresholds(fresh, least), fresh.source | fresh.how
+    if probe:
+        made = RiskCalibration.of(probe, fresh.tensors, metrics, how)
+    else:
+        made = RiskCalibration.of_logprobs(fresh.model, fresh.split, fresh.tensors, metrics, how)
+    made.config["provenance"] = base.made_with()
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,8 +1,9 @@
-"""Held-out steps that a threshold with a guarantee is taken from, for one probe.
+"""Held-out steps that a threshold with a guarantee is taken from, for one probe or for the free score.
 
 A probe carries such steps of its own; these are others, drawn for another data set or temperature,
 and published by themselves. The threshold depends on the risk that is asked for, so that what is
-kept are the steps: ``accept=semantic_risk calibration=FOLDER_OR_REPO risk=0.02``.
+kept are the steps: ``accept=semantic_risk calibration=FOLDER_OR_REPO risk=0.02``. The free score of
+``accept=logprob`` belongs to no probe: its steps are kept with their lowest log-probability.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from semspec.artifacts import _binding, base
 from semspec.artifacts._schema import Schema
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
+from semspec.models import ModelFacts
 from semspec.registry import register
 
 COLUMNS = ("scores", "semantic", "groups")
@@ -32,8 +34,9 @@ SCHEMA = base.of_schema(
             "additionalProperties": False,
             "properties": {"name": _binding.TEXT, "digest": _binding.TEXT},
         },
+        "score": {"enum": ["logprob"]},  # in place of a probe
     },
-    ("model", "split", "temperature", "probe", "data", "metrics"),
+    ("model", "split", "temperature", "data", "metrics"),
 )
 
 
@@ -42,7 +45,7 @@ SCHEMA = base.of_schema(
 class RiskCalibration(base.Artifact):
     """Scores of fresh steps with their semantic probabilities, which thresholds are certified on.
 
-    ``tensors``: ``scores`` and ``semantic`` [steps], ``groups`` [steps] (problem numbers).
+    The scores are those of ``probe``, or the steps' lowest log-probabilities. ``tensors``: ``scores`` and ``semantic`` [steps], ``groups`` [steps] (problem numbers).
     """
 
     name: str = "risk"
@@ -64,23 +67,52 @@ class RiskCalibration(base.Artifact):
 
         ``how`` the steps were drawn: temperature, top_k, top_p, and the draft that wrote them.
         """
+        told = {"temperature": probe.config["temperature"]["sampled"]} | dict(how or {})
+        by = {"probe": {"name": probe.name, "digest": probe.digest}}
+        return cls._of(by, probe.config["model"], probe.config["split"], columns, metrics, told)
+
+    @classmethod
+    def of_logprobs(
+        cls,
+        model: ModelFacts,
+        split: str,
+        columns: Mapping[str, Tensor],
+        metrics: Mapping[str, Any],
+        how: Mapping[str, Any],
+    ) -> Self:
+        """The calibration of the free score of a target's steps; ``how`` as above."""
+        by = {"score": "logprob"}
+        return cls._of(by, _binding.of(model), split, columns, metrics, how)
+
+    @classmethod
+    def _of(
+        cls,
+        by: Mapping[str, Any],
+        model: Mapping[str, Any],
+        split: str,
+        columns: Mapping[str, Tensor],
+        metrics: Mapping[str, Any],
+        how: Mapping[str, Any],
+    ) -> Self:
         data = {"steps": len(columns["scores"]), "problems": len(set(columns["groups"].tolist()))}
-        drawn = dict(how or {})
-        temperature = drawn.pop("temperature", probe.config["temperature"]["sampled"])
+        drawn = dict(how)
+        temperature = drawn.pop("temperature")
         config = {
             "kind": cls.kind,
             "version": cls.version,
-            "model": dict(probe.config["model"]),
-            "split": probe.config["split"],
+            "model": dict(model),
+            "split": split,
             "temperature": dict.fromkeys(("sampled", "lowest", "highest"), temperature),
-            "probe": {"name": probe.name, "digest": probe.digest},
-            "data": data | drawn,
+            **by,
+            "data": drawn | data,
             "metrics": dict(metrics),
         }  # fmt: skip
         return cls(config, dict(columns))
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+        if ("probe" in config) == ("score" in config):
+            raise ValueError("it tells either its probe or its score")
         made: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = dict.fromkeys(
             ("scores", "semantic"), ((-1,), (torch.float32,))
         )
@@ -89,10 +121,19 @@ class RiskCalibration(base.Artifact):
     def check_content(self) -> None:
         if len({len(self.tensors[name]) for name in COLUMNS}) != 1:
             raise ValueError("the columns differ in length")
-        for name in ("scores", "semantic"):
-            column = self.tensors[name]
+        scores = self.tensors["scores"]
+        if self.free:
+            if bool((scores > 0).any()):
+                raise ValueError("scores are no log-probabilities")
+            scores = scores.exp()
+        for name, column in (("scores", scores), ("semantic", self.tensors["semantic"])):
             if not bool(((column >= 0) & (column <= 1)).all()):
                 raise ValueError(f"{name} are no probabilities")
+
+    @property
+    def free(self) -> bool:
+        """Whether its scores are lowest log-probabilities, and no probe's."""
+        return "score" in self.config
 
     @property
     def columns(self) -> tuple[list[float], list[float], list[int]]:
@@ -100,15 +141,42 @@ class RiskCalibration(base.Artifact):
         scores, semantic, groups = (self.tensors[name].tolist() for name in COLUMNS)
         return scores, semantic, groups
 
-    def check_probe(self, probe: Probe, allow_mismatch: bool) -> None:
-        """Refuses another probe's steps: a threshold on one score says nothing of another."""
+    def check_score(self, probe: Probe | None, allow_mismatch: bool) -> None:
+        """Refuses steps that another probe scored: a threshold on one score says nothing of another.
+
+        Without a probe the lowest log-probabilities are wanted. Between these and a probe's scores
+        nothing could go on.
+        """
+        if self.free and probe is not None:
+            raise UserError(
+                f"risk calibration {self.name} holds lowest log-probabilities, no probe's scores: use it"
+                " with accept=logprob, or make one with python -m semspec.calibrate_risk probe=..."
+            )
+        if self.free:
+            return
         made = self.config["probe"]
+        if probe is None:
+            raise UserError(
+                f"risk calibration {self.name} holds scores of the probe {made['name']}: use it with"
+                " accept=semantic_risk, or make one with python -m semspec.calibrate_risk score=logprob"
+            )
         if made["digest"] != probe.digest and not allow_mismatch:
             raise UserError(
                 f"risk calibration {self.name} was made with the probe {made['name']}"
                 f" ({made['digest']}), this is {probe.name} ({probe.digest}): make one with"
                 " python -m semspec.calibrate_risk, or set accept.allow_mismatch=true"
             )
+
+    def summary(self) -> str:
+        if self.free:
+            return (
+                "Lowest log-probabilities of fresh steps with their semantic probabilities, which"
+                " thresholds of `accept=logprob` are certified on."
+            )
+        return super().summary()
+
+    def maker(self) -> str:
+        return f"{self.made_by} score=logprob" if self.free else self.made_by
 
     def figures(self) -> Mapping[str, float]:
         return {k: float(v) for k, v in self.config["metrics"].items() if v is not None}

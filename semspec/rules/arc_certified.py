@@ -12,6 +12,7 @@ from semspec.errors import UserError
 from semspec.models import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
+from semspec.rules import _risk
 from semspec.rules.arc import ArcSession, Calibrated, Known
 from semspec.types import Role, Sampling
 
@@ -27,11 +28,7 @@ class ArcCertified(Calibrated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("js", "risk", "confidence"):
-            if not 0 < getattr(self, name) < 1:
-                raise UserError(
-                    f"accept.{name}={getattr(self, name)}: give more than 0, less than 1"
-                )
+        _risk.check_shares(js=self.js, risk=self.risk, confidence=self.confidence)
 
     def prepare(
         self, models: Mapping[Role, ModelFacts], split: str, temperature: float
@@ -67,15 +64,11 @@ class PreparedCertified(ArcCertified):
     measured: Measured
 
     def hold(self, sampling: Sampling, drafts: str) -> None:
-        unlike = self.measured.unlike(sampling, drafts)
-        if unlike and not self.allow_mismatch:
-            options = self.measured.options(sampling, drafts)
-            way = f", calibrate for this run (python -m semspec.calibrate {options} ...)"
-            raise UserError(
-                f"what accept=arc_certified guarantees was measured {' and '.join(unlike)}: run it as"
-                f" it was measured{way if options else ''}, or set accept.allow_mismatch=true to go on"
-                " without the guarantee"
-            )
+        def command(options: str) -> str:
+            return f"python -m semspec.calibrate {options} ..."
+
+        if not self.allow_mismatch:
+            _risk.hold("arc_certified", self.measured, sampling, drafts, command)
 
     def open(self, kit: Kit) -> ArcSession:
         return self.known.session(self, kit, 0.0)

@@ -1,23 +1,33 @@
 """A free score: the lowest log-probability that the target gives to a token of the step.
 
 It comes from the pass that verifies anyway. An error sits in one or two tokens, so the lowest one
-says more than a mean does (methods.md 1.5).
+says more than a mean does (methods.md 1.5). The threshold is a constant, or with ``calibration`` the
+most lenient one that keeps the asked risk (``semspec.calibration.risk``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from semspec.artifacts._binding import Measured
+from semspec.artifacts.risk import RiskCalibration
+from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
+from semspec.models import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
+from semspec.rules import _risk
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import Judgement, Span, StepSession
-from semspec.types import Answer, Context, Draft, Read, What
+from semspec.truth import ASKED, LEAST
+from semspec.types import Answer, Context, Draft, Read, Role, Sampling, What
 
 LOGPROBS = Read(What.LOGPROBS)
+# set with the rule, before a step of any pair was measured, and left as it was; what other
+# thresholds do is in docs/step_level.md
+THRESHOLD = -4.0
 
 
 @register("accept", "logprob")
@@ -25,7 +35,12 @@ LOGPROBS = Read(What.LOGPROBS)
 class LogProb(RuleBase):
     """Accepts a step whose least likely token is likely enough under the target."""
 
-    threshold: float = -4.0  # natural logarithm, at temperature 1; 0 rejects nearly everything
+    threshold: float = THRESHOLD  # natural logarithm, at temperature 1; 0 rejects nearly everything
+    calibration: str | None = None  # a folder or Hub repository: takes the place of the threshold
+    risk: float | None = None  # with it: P(an accepted step has a semantic probability < least)
+    least: float = 0.05  # a step below this is one that the target would hardly say
+    confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
+    allow_mismatch: bool = False  # go on where the guarantee does not hold
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
 
@@ -35,9 +50,68 @@ class LogProb(RuleBase):
                 f"accept.threshold={self.threshold} is above 0, the largest log-probability there"
                 " is: give a negative number, such as -4"
             )
+        asked = {} if self.risk is None else {"risk": self.risk}
+        _risk.check_shares(**asked, least=self.least, confidence=self.confidence)
+        if (self.calibration is None) != (self.risk is None):
+            raise UserError(
+                "accept.calibration=FOLDER_OR_REPO and accept.risk= go together: give both, or"
+                " accept.threshold= alone"
+            )
+        if self.calibration is None and (self.least, self.confidence) != (0.05, 0.95):
+            raise UserError(
+                "accept.least and accept.confidence are of a guarantee: give accept.calibration="
+                " and accept.risk=, too"
+            )
+        if self.calibration is not None and self.threshold != THRESHOLD:
+            raise UserError(
+                f"accept.threshold={self.threshold:g} and accept.calibration, which sets it: give one"
+                " of them"
+            )
+
+    def asked(self) -> Mapping[str, float]:
+        return {} if self.risk is None else {ASKED: self.risk, LEAST: self.least}
+
+    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> LogProb:
+        if self.calibration is None or self.risk is None:
+            return self
+        model = models["target"]
+        given = RiskCalibration.load(self.calibration)
+        given.check_score(None, self.allow_mismatch)
+        given.check(model, split=split, temperature=temperature, allow_mismatch=self.allow_mismatch)
+        found = certify(*given.columns, risk=self.risk, least=self.least, delta=1 - self.confidence)
+        revision = f"@{model.revision}" if model.revision else ""
+        return PreparedLogProb(
+            **{f.name: getattr(self, f.name) for f in fields(LogProb)},
+            certified=found,
+            measured=Measured.of(given.config["data"]),
+            place=f"model.path={model.name}{revision} split={split}",
+        )
 
     def open(self, kit: Kit) -> LogProbSession:
         return LogProbSession(kit, self.threshold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedLogProb(LogProb):
+    """With the threshold that was certified."""
+
+    certified: Certified
+    measured: Measured
+    place: str  # the target and its steps, as the command that calibrates takes them
+
+    def hold(self, sampling: Sampling, drafts: str) -> None:
+        def command(options: str) -> str:
+            return (
+                f"python -m semspec.calibrate_risk score=logprob {self.place}"
+                f" temperature={sampling.temperature:g} {options} apart=FOLDER, then"
+                " accept.calibration=FOLDER"
+            )
+
+        if not self.allow_mismatch:
+            _risk.hold("logprob", self.measured, sampling, drafts, command)
+
+    def open(self, kit: Kit) -> LogProbSession:
+        return LogProbSession(kit, self.certified.threshold)
 
 
 class LogProbSession(StepSession):

@@ -15,6 +15,7 @@ from semspec.models import ModelFacts
 from semspec.probes.inside import Scorer, seated
 from semspec.protocols import Kit
 from semspec.registry import register
+from semspec.rules import _risk
 from semspec.rules._probed import Probed
 from semspec.rules.semantic_plus import ScoreSession
 from semspec.truth import ASKED, LEAST
@@ -35,11 +36,7 @@ class SemanticRisk(Probed):
     held: ClassVar[bool] = False  # the threshold is the probe's own, whatever it reads
 
     def __post_init__(self) -> None:
-        for name in ("risk", "least", "confidence"):
-            if not 0 < getattr(self, name) < 1:
-                raise UserError(
-                    f"accept.{name}={getattr(self, name)}: give more than 0, less than 1"
-                )
+        _risk.check_shares(risk=self.risk, least=self.least, confidence=self.confidence)
 
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         return {"target": (self.target_probe, "plus")}
@@ -82,7 +79,7 @@ class SemanticRisk(Probed):
             given.check(
                 model, split=split, temperature=temperature, allow_mismatch=self.allow_mismatch
             )
-            given.check_probe(probe, self.allow_mismatch)
+            given.check_score(probe, self.allow_mismatch)
             return given.columns, Measured.of(given.config["data"])
         told = probe.config.get("calibration")
         if told is None:
@@ -113,16 +110,11 @@ class PreparedRisk(SemanticRisk):
     place: str
 
     def hold(self, sampling: Sampling, drafts: str) -> None:
-        unlike = self.measured.unlike(sampling, drafts)
-        if unlike and not self.allow_mismatch:
-            options = self.measured.options(sampling, drafts)
-            given = f"temperature={sampling.temperature:g} {options}"
-            way = f", calibrate for this run ({_command(self.place, given)})" if options else ""
-            raise UserError(
-                f"what accept=semantic_risk guarantees was measured {' and '.join(unlike)}: run it as"
-                f" it was measured{way}, or set accept.allow_mismatch=true to go on without the"
-                " guarantee"
-            )
+        def command(options: str) -> str:
+            return _command(self.place, f"temperature={sampling.temperature:g} {options}")
+
+        if not self.allow_mismatch:
+            _risk.hold("semantic_risk", self.measured, sampling, drafts, command)
 
     def on(self, offers: Mapping[Role, Collection[What]]) -> PreparedRisk:
         return replace(self, target=seated(self.target, offers["target"]))

@@ -26,6 +26,7 @@ from semspec.loop import speculate
 from semspec.models import ModelConfig
 from semspec.pace import Pace, Steady
 from semspec.protocols import Plan
+from semspec.rules.arc import Calibrated
 from semspec.trim import depths
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
 from tests.support.arc import some_calibration
@@ -116,7 +117,7 @@ def make(name: str, split: str, temperature: float) -> Any:
         if f"{role}_probe" in known:
             features = "paper" if name == "semantic" else "plus"
             options |= {f"{role}_probe": toy_probe(role, features), "allow_mismatch": True}
-    if "calibration" in known and "target_probe" not in known:  # else the probe's own steps
+    if issubclass(RULES[name].cls, Calibrated):  # of the bound; other rules do without one
         options |= {"calibration": toy_calibration(), "allow_mismatch": True}
     if "head" in known:
         options |= {"head": toy_judge_head(), "allow_mismatch": True}

@@ -257,6 +257,11 @@ def test_a_rule_uses_what_it_was_told_to_take_from_the_hub(
     found = prepared(risk, "accept=semantic_risk", "accept.calibration=HUB")
     assert found.certified.steps < 400
     assert 0.2 < found.certified.threshold < 0.35
+    how = {"temperature": 0.6, "draft": "embedded/tiny-draft"}
+    free = columns | {"scores": scores - 1}
+    risk = RiskCalibration.of_logprobs(models["target"], "paragraph", free, {}, how)
+    found = prepared(risk, "accept=logprob", "accept.calibration=HUB", "accept.risk=0.05")
+    assert -0.8 < found.certified.threshold < -0.65
 
 
 def test_what_is_of_another_model_is_refused_by_name(hub: HubServer, tmp_path: Path) -> None:

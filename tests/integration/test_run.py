@@ -80,8 +80,18 @@ def test_a_run_leaves_figures_and_shows_them(tmp_path: Path) -> None:
         assert written == problem["tokens"]
 
 
-def test_a_run_that_asks_for_a_risk_shows_the_measured_one(tmp_path: Path) -> None:
-    given = ("accept=semantic_risk", "risk=0.05", "problems=2", "plain=false", "transcript=false")
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ("accept=semantic_risk",),
+        ("accept=logprob", "accept.calibration=embedded/risk-tiny-target-logprob"),
+    ],
+    ids=["semantic_risk", "logprob"],
+)
+def test_a_run_that_asks_for_a_risk_shows_the_measured_one(
+    tmp_path: Path, rule: tuple[str, ...]
+) -> None:
+    given = (*rule, "risk=0.05", "problems=2", "plain=false", "transcript=false")
     done = run(*given, f"hydra.run.dir={tmp_path}")
     result = json.loads((tmp_path / "result.json").read_text())
     check(result, SCHEMA)

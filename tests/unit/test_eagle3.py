@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -216,6 +218,96 @@ def test_a_round_reads_only_what_is_new(published: Path, target: Path) -> None:
     one.head.layer = lambda ids, *rest: (read.append(len(ids)), layer(ids, *rest))[1]  # type: ignore[method-assign]
     draft(one, context, features, Room(3, 3, 1))
     assert read == [2, 1, 1]
+
+
+# ---- training ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def training(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    return import_module("train_eagle3")
+
+
+def drafted_behind(
+    published: Path, target: Path, tokens: list[int], features: Tensor, k: int, j: int
+) -> Tensor:
+    """a of the drafting session where the pairs up to j - k are true, and k tokens were drafted."""
+    one = session(published, target, Sampling(1.0))
+    start = j - k + 2  # tokens of the context: its last pair is that of j - k
+    show(one, features, 0, start - 1)
+    with torch.inference_mode():
+        one._follow(tokens[:start])
+        for count in range(1, k + 1):
+            drafted = tokens[start : start + count]
+            one.rows(drafted, range(-1, count - 1), 1, Sampling(1.0))
+    return one.outputs[-1]
+
+
+LEARNT, TEXTS = 5, 2
+
+
+def texts(length: int) -> tuple[Tensor, Tensor]:
+    """Tokens [texts, length], and the target's states: three features and the last one."""
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(VOCABULARY, (TEXTS, length), generator=generator)
+    return tokens, torch.randn(TEXTS, length, 4, WIDTH, generator=generator)
+
+
+def test_every_step_of_training_is_what_drafting_computes(
+    published: Path, target: Path, training: ModuleType
+) -> None:
+    """The training-time test: step k at j is the head's k-th drafted token behind j - k true pairs."""
+    head = Eagle3.load(published, target)
+    tokens, states = texts(9)
+    features = states[:, :, :3]
+    n = tokens.shape[1] - 1
+    with torch.inference_mode():
+        made = list(training.steps_of(head, tokens[:, 1:], features[:, :n].flatten(2), LEARNT))
+    assert len(made) == LEARNT
+    for k, row in [(k, row) for k in range(LEARNT) for row in range(TEXTS)]:
+        for j in range(k, n):
+            own = drafted_behind(published, target, tokens[row].tolist(), features[row], k, j)
+            torch.testing.assert_close(made[k][row, j], own, atol=1e-5, rtol=1e-5)
+
+
+def test_the_loss_is_the_cross_entropy_of_what_would_be_drafted(
+    published: Path, target: Path, training: ModuleType
+) -> None:
+    """Against one place after the other: the session's logits, the target's own law."""
+    head = Eagle3.load(published, target)
+    tokens, states = texts(8)
+    generator = torch.Generator().manual_seed(4)
+    teacher = torch.randn(VOCABULARY, WIDTH, generator=generator)
+    sizes = 0.5 + torch.rand(3, WIDTH, generator=generator)
+    learned = torch.rand(tokens.shape, generator=generator) < 0.7
+    with torch.no_grad():
+        total, right = training.loss_of(head, teacher, sizes, LEARNT, (tokens, learned, states))
+    expected, hits = 0.0, []
+    for k in range(LEARNT):
+        losses, same = [], []
+        for row in range(TEXTS):
+            features = states[row, :, :3] / sizes
+            for j in range(k, tokens.shape[1] - 2):
+                if not learned[row, j + 2]:  # the token that is drafted there
+                    continue
+                a = drafted_behind(published, target, tokens[row].tolist(), features, k, j)
+                logits = [float(x) for x in head.logits(a)]
+                law = (teacher.double() @ states[row, j + 1, 3].double()).tolist()
+                norm_of = math.log(sum(math.exp(x) for x in logits))
+                mass = sum(math.exp(law[i]) for i in IDS)
+                losses.append(
+                    -sum(
+                        math.exp(law[i]) / mass * (x - norm_of)
+                        for i, x in zip(IDS, logits, strict=True)
+                    )
+                )
+                same.append(IDS[logits.index(max(logits))] == law.index(max(law)))
+        assert losses, "a step of which nothing is learned shows nothing"
+        expected += 0.8**k * sum(losses) / len(losses)
+        hits.append(sum(same) / len(same))
+    assert float(total) == pytest.approx(expected, rel=1e-4)
+    assert right == pytest.approx(hits)
 
 
 # ---- files --------------------------------------------------------------------------------------

@@ -68,9 +68,9 @@ def test_steps_of_another_probe_are_refused(
     other = Probe.load("embedded/probe-tiny-target-paper")
     made = RiskCalibration.of(other, columns, {})
     with pytest.raises(UserError, match="was made with the probe probe-tiny-target-paper"):
-        made.check_probe(probe, allow_mismatch=False)
-    made.check_probe(probe, allow_mismatch=True)
-    made.check_probe(other, allow_mismatch=False)
+        made.check_score(probe, allow_mismatch=False)
+    made.check_score(probe, allow_mismatch=True)
+    made.check_score(other, allow_mismatch=False)
 
 
 def test_what_is_no_probability_is_refused(
