@@ -128,7 +128,7 @@ def solve(rule: Any, tree: str, sampling: Sampling, seed: int) -> tuple[list[int
     drafter = LanguageModel(tree=tree, tree_depth=3, tree_top_k=3, tree_nodes=8)
     plan = speculate(Context(0, PROMPT), kit, drafter.open(kit), rule.open(kit), 12, Steady(3, 1))
     (done,) = Driver(dict(toy.models())).run([(Context(0, PROMPT), plan)])  # type: ignore[arg-type]
-    return done.value.tokens, [replace(r, seconds={}) for r in done.value.rounds]
+    return done.value.tokens, [replace(r, seconds={}, draft_seconds=0.0) for r in done.value.rounds]
 
 
 @pytest.mark.parametrize("tree", TREES)
