@@ -17,10 +17,9 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
     except UserError as error:
         print(f"semspec: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # who read along has seen enough, as head does
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # nothing is flushed at the end
+    except BrokenPipeError:
+        # who read along has seen enough, as head does; what is still to be flushed goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
         print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)

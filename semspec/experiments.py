@@ -92,6 +92,11 @@ class Experiment:
     runs_of: str = ""  # another experiment whose runs these are: nothing is run twice
 
     @property
+    def audits(self) -> bool:
+        """Whether a job is an audit, and no run of its own."""
+        return self.command == "audit"
+
+    @property
     def table(self) -> list[str]:
         """The metrics that are shown."""
         return self.shown or self.metrics

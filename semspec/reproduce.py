@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     rest = [a for a in arguments if a.partition("=")[0] not in OWN]
     launching = [a for a in rest if a.startswith(("hydra.", "hydra/"))]
     launcher, options = options_of(launching)
-    extra = [a for a in rest if not a.startswith(("hydra.", "hydra/"))]
+    extra = [a for a in rest if a not in launching]
     if {"-m", "--multirun"} & set(extra):
         raise UserError("an experiment is a sweep already: leave -m out, one command each")
     for option in extra:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     if plan not in ("true", "false"):
         raise UserError(f"plan={plan}: give true (show what would be run) or false")
     experiment = load(given["experiment"])
-    if experiment.command == "audit" and launching:
+    if experiment.audits and launching:
         raise UserError(
             f"experiment={experiment.name} audits here, one job after the other: leave"
             f" {' '.join(launching)} out"
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
     if scale == "tiny":  # minutes; what the real models need takes a plan, and has its command told
         _make_first(experiment.tiny.first, console)
-    if experiment.command == "audit":
+    if experiment.audits:
         code = _audit(todo, folder, console)
     else:
         runs = [sweep.Job(job.folder.as_posix(), job.options) for job in todo]
@@ -161,8 +161,7 @@ def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Result
     found: Results = {}
     for job in todo:
         place = folder / job.folder
-        audits = experiment.command == "audit"
-        result = _audited(place / AUDIT) if audits else RunFolder(place).result
+        result = _audited(place / AUDIT) if experiment.audits else RunFolder(place).result
         if not result:
             continue
         rows = found.setdefault(job.block, {})
@@ -184,7 +183,7 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
     """The paper's figures and ours, for a file."""
 
     def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
-        if experiment.command == "audit":
+        if experiment.audits:
             return {"figures": _cell(experiment, row, result), "problems": result["problems"]}
         mode = result["plain"] if row == experiment.target else result
         return {
