@@ -22,19 +22,20 @@ from bench_engine import bench_engine
 from rich.console import Console
 from rich.table import Table
 
-from semspec import provenance, run
+from semspec import run
+from semspec.decoding.pace import Steady
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
-from semspec.files import write_json
 from semspec.loop import speculate
-from semspec.models import beside_package
-from semspec.pace import Steady
+from semspec.models.location import beside_package
 from semspec.protocols import Kit, Plan
 from semspec.rules.lossless import Lossless
 from semspec.runner import execute
 from semspec.solver import Solver
 from semspec.splitters.token import TokenSplit
+from semspec.storage import provenance
+from semspec.storage.files import write_json
 from semspec.types import Context, Outcome, Sampling
 
 LEVELS = {

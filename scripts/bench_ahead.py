@@ -19,7 +19,7 @@ from typing import Any
 
 from survey import Line, Survey, told, with_interval
 
-from semspec.metrics import ratio_interval
+from semspec.results.metrics import ratio_interval
 
 MAIN = {
     "plain": ("draft=none", "accept=logprob"),

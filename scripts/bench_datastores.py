@@ -25,15 +25,15 @@ import numpy as np
 from bench_drafters import VOCABULARY, tables, write_tables
 from numpy.typing import NDArray
 
-from semspec import provenance
-from semspec.artifacts._manifest import sha256
+from semspec.artifacts.manifests import sha256
 from semspec.datastores import indices
 from semspec.datastores.files import open_arrays, write_arrays
 from semspec.datastores.sparse import SparseStore
 from semspec.datastores.suffixes import sorted_suffixes
 from semspec.datastores.trie import heaviest
-from semspec.files import read_json, write_json
-from semspec.models import beside_package
+from semspec.models.location import beside_package
+from semspec.storage import provenance
+from semspec.storage.files import read_json, write_json
 
 DIMS, NEAREST, CLUSTER = 64, 10, 50  # keys in a cluster
 SPREAD = 0.5  # of a cluster, in each dimension; its centres have 1

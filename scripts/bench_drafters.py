@@ -27,13 +27,14 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from semspec import provenance, registry, run
+from semspec import registry, run
 from semspec.drafters.dresd import LAST
-from semspec.files import read_json, write_json
-from semspec.models import beside_package
+from semspec.models.location import beside_package
 from semspec.protocols import DraftSession, Kit
 from semspec.runner import execute
 from semspec.splitters.token import TokenBoundary
+from semspec.storage import provenance
+from semspec.storage.files import read_json, write_json
 from semspec.types import Answer, Context, Query, Read, Room, Sampling, Seen, What
 
 VOCABULARY, WIDTH, LAYERS = 151_936, 5_120, 64

@@ -24,17 +24,17 @@ from bench_drafters import token_kit
 from rich.console import Console
 from rich.table import Table
 
-from semspec import provenance
 from semspec.calibration.arc import Setting
-from semspec.files import write_json
+from semspec.decoding.arc_bound import Constants
+from semspec.decoding.whitening import Whitened
 from semspec.protocols import Rule, RuleSession
-from semspec.rules._arc import Constants
-from semspec.rules._whitened import Whitened
 from semspec.rules.arc import Known, PreparedArc
 from semspec.rules.fuzzy import Fuzzy
 from semspec.rules.lossless import Lossless
 from semspec.rules.topk_delta import TopKDelta
 from semspec.rules.typical import Typical
+from semspec.storage import provenance
+from semspec.storage.files import write_json
 from semspec.types import Answer, Context, Draft, Query, Read, Sampling, What
 
 PASS = 39.0  # ms: a target pass of the size that the papers time on a GPU

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import torch
 
 from semspec.artifacts.probe import Probe
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.probes.mlp import shapes
 from semspec.sglang_plugin.compat import Loaded, Piece
 from semspec.sglang_plugin.probe import Options, Probes

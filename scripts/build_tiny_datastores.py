@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from semspec.build_datastore import main as build
-from semspec.models import beside_package
+from semspec.cli.build_datastore import main as build
+from semspec.models.location import beside_package
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,9 +22,9 @@ import torch
 from safetensors import safe_open
 from tiny_nli_data import contexts, sample
 
-from semspec.artifacts._folders import seal
-from semspec.files import write_json
+from semspec.artifacts.inspection import seal
 from semspec.probes.cluster import Nli, Oracle, agreement, normal
+from semspec.storage.files import write_json
 
 SEED = 20261124  # of contexts and samples; training used others, and its errors were read on others
 TEMPERATURES = (0.6, 1.0)

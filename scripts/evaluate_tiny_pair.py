@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 
 from semspec import run, world
-from semspec.files import write_json
-from semspec.metrics import wilson
+from semspec.results.metrics import wilson
 from semspec.solver import Solution, Solver
+from semspec.storage.files import write_json
 
 SEED = 20261121  # of the problems
 TEMPERATURES = (0.0, 0.6)

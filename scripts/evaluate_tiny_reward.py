@@ -19,12 +19,12 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from tiny_reward_data import Batches, Row, sample
 
 from semspec.engines.hf import Hf
-from semspec.files import write_json
-from semspec.metrics import wilson
+from semspec.models.text import Text
 from semspec.protocols import Engine
+from semspec.results.metrics import wilson
 from semspec.rules._score import ScoreHead, read_score_head
 from semspec.rules.rsd import LAST, Rsd
-from semspec.text import Text
+from semspec.storage.files import write_json
 from semspec.types import Context, Query, Sampling
 
 SEED = 20261131  # of the problems

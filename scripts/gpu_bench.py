@@ -26,12 +26,12 @@ from rich.console import Console
 from rich.table import Table
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from semspec import provenance
 from semspec.engines._lean.engine import HfEngine
 from semspec.engines.hf import Hf
 from semspec.errors import UserError
-from semspec.files import write_json
 from semspec.probes.mlp import NAMES, Folded, Mlp
+from semspec.storage import provenance
+from semspec.storage.files import write_json
 from semspec.types import Context, Generate, Query, Read, Sampling, What
 
 SHAPES = {  # layers, width, MLP, heads, kv heads, vocabulary: of the published configurations

@@ -20,14 +20,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from semspec import config, provenance, reuse, run
-from semspec.calibration.audit import audited
+from semspec import config, run
 from semspec.errors import UserError
-from semspec.files import LineFile, cut_torn_line, parse, whole_lines, write_json
-from semspec.metrics import mcnemar, mean, quantile, ratio, ratio_interval, wilson
-from semspec.significance import paired_difference
-from semspec.solve import Solve
+from semspec.results import reuse
+from semspec.results.figures import Solve
+from semspec.results.metrics import mcnemar, mean, quantile, ratio, ratio_interval, wilson
+from semspec.results.significance import paired_difference
 from semspec.solver import Solution, Solver
+from semspec.storage import provenance
+from semspec.storage.files import LineFile, cut_torn_line, parse, whole_lines, write_json
+from semspec.training.calibration.audit import audited
 
 Line = dict[str, Any]
 Column = tuple[str, Callable[[Line], str]]
@@ -80,7 +82,7 @@ class Survey:
     common: tuple[str, ...] = ()  # arguments of all
     baseline: str = "plain"  # what speed and quality are held against
     rivals: Mapping[str, str] = field(default_factory=dict)  # what some are held against as well
-    audit: bool = False  # also measure how far kept tokens moved the next step (semspec.audit)
+    audit: bool = False  # also measure how far kept tokens moved the next step (semspec.cli.audit)
 
     @property
     def all(self) -> dict[str, tuple[str, ...]]:

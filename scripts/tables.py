@@ -29,11 +29,12 @@ from typing import Any
 
 from survey import Column, Line, Survey, read, with_interval
 
-from semspec import config, provenance, registry, run
+from semspec import config, registry, run
 from semspec.errors import UserError
-from semspec.experiments import slug
-from semspec.files import read_json, write_json
-from semspec.significance import ALPHA, holm
+from semspec.jobs.experiments import slug
+from semspec.results.significance import ALPHA, holm
+from semspec.storage import provenance
+from semspec.storage.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE, README = ROOT / "docs/results.json", ROOT / "docs/results.md", ROOT / "README.md"
@@ -440,6 +441,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from semspec.command import ends_in_one_line
+    from semspec.cli.command import ends_in_one_line
 
     ends_in_one_line(lambda: sys.exit(main()))

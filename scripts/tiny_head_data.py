@@ -18,8 +18,8 @@ from torch import Tensor
 from train_tiny_pair import solution_row
 
 from semspec.engines.hf import Hf
-from semspec.files import _write_all, replacing
-from semspec.text import Text
+from semspec.models.text import Text
+from semspec.storage.files import _write_all, replacing
 from semspec.types import Context, Query, Read, Sampling, What
 
 SHARD = 100  # solutions

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from semspec.artifacts import _folders
+from semspec.artifacts import inspection
 from semspec.artifacts.base import CARD as CARD_NAME
 from semspec.artifacts.base import CONFIG, TENSORS
-from semspec.files import _write_all, replacing
+from semspec.storage.files import _write_all, replacing
 
 EVERY = 50  # steps between two lines and two states on disk
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -172,4 +172,4 @@ def write_head(
         right=", ".join(f"{r:.3f}" for r in training["agreement"]) + ".",
     )
     (folder / CARD_NAME).write_text(card, encoding="utf-8")
-    _folders.seal(folder)
+    inspection.seal(folder)

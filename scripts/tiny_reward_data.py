@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from semspec import run, world
+from semspec.models.text import Text
 from semspec.solver import Solver
-from semspec.text import Text
 
 ROWS = 16  # a batch
 WITHIN = 0.1  # what a token inside a step counts, against 1 for a step's end

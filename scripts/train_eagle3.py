@@ -20,11 +20,11 @@ from tiny_head_data import batches, collect, common_tokens
 from tiny_head_training import Batch, held_out, train, write_head
 from torch import Tensor
 
-from semspec.engines._lean.folder import read_json
-from semspec.engines._lean.spec import read_spec
 from semspec.heads._files import from_target
 from semspec.heads.eagle3 import EMBEDDING, Attend, Eagle3, Shape, config_of
-from semspec.models import ModelConfig
+from semspec.models.folder import read_json
+from semspec.models.location import ModelConfig
+from semspec.models.spec import read_spec
 
 DECAY = 0.8  # what a step further on counts, relative to the one before it
 INNER = 384

@@ -19,10 +19,10 @@ from tiny_head_data import batches, collect
 from tiny_head_training import Batch, held_out, train, write_head
 from torch import Tensor
 
-from semspec.engines._lean.spec import read_spec
 from semspec.heads._files import from_target
 from semspec.heads.medusa import Medusa, Shape, config_of
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
+from semspec.models.spec import read_spec
 
 DECAY = 0.8  # what a head counts, relative to the one before it
 HELD_OUT = 100  # solutions

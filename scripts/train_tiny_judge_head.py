@@ -23,14 +23,14 @@ from tiny_reward_data import corrupt, labelled
 from torch import Tensor
 
 from semspec import world
-from semspec.artifacts import _binding, base
+from semspec.artifacts import base, binding
 from semspec.artifacts.judge_head import JudgeHead
 from semspec.engines.hf import Hf
-from semspec.models import ModelConfig, facts
-from semspec.probes.metrics import auroc
+from semspec.models.location import ModelConfig, facts
+from semspec.models.text import Text
 from semspec.protocols import Engine
 from semspec.rules.judge_head import LAST
-from semspec.text import Text
+from semspec.training.probes.metrics import auroc
 from semspec.types import Context, Query, Sampling
 
 SEED = 20261209  # of problems; evaluation, probes and benchmarks use others
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config = {
         "kind": JudgeHead.kind,
         "version": JudgeHead.version,
-        "model": _binding.of(facts(model, text.fingerprint)),
+        "model": binding.of(facts(model, text.fingerprint)),
         "data": {"name": "semspec's embedded world", "seed": a.seed, "solutions": a.problems},
         "training": {
             "tokens": len(x),

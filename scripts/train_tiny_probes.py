@@ -16,11 +16,11 @@ import sys
 import time
 from pathlib import Path
 
+from semspec.cli.train_probe import build, result_table
 from semspec.errors import UserError
-from semspec.probes.make import make
-from semspec.probes.progress import Steps
-from semspec.terminal import duration, open_console
-from semspec.train_probe import build, result_table
+from semspec.report.progress import Steps
+from semspec.report.terminal import duration, open_console
+from semspec.training.probes.pipeline import make
 
 # few steps of the draft are wrong, and those are what a target's probe is for: many of them
 SAMPLING = {

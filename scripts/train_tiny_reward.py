@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from tiny_reward_data import ROWS, Batches, Row, sample
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
-from semspec.files import write_json
-from semspec.text import Text
+from semspec.models.text import Text
+from semspec.storage.files import write_json
 
 LAYERS = 4
 SEED = 20261130  # of problems; evaluation, probes and benchmarks use others

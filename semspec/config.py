@@ -16,7 +16,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from semspec import registry
 from semspec.errors import UserError
-from semspec.models import ModelConfig, beside_package, known_as
+from semspec.models.location import ModelConfig, beside_package, known_as
 from semspec.types import Sampling, What
 
 GROUPS = {
@@ -220,10 +220,10 @@ def with_rule(arguments: Sequence[str]) -> list[str]:
     splits = given.get("split", RunConfig.split).split(",")
     if "token" in splits:
         return [*arguments, "accept=lossless"]
-    from semspec.artifacts import _index  # it imports this package's models
+    from semspec.probes import index  # it imports this package's models
 
     models = [given["model.path"]] if "model.path" in given else _targets(given.get("model"))
-    if all(_index.find(m, "target", "plus", s) for m in models for s in splits):
+    if all(index.find(m, "target", "plus", s) for m in models for s in splits):
         return list(arguments)
     return [*arguments, "accept=logprob"]
 

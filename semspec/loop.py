@@ -10,10 +10,11 @@ from itertools import chain
 from time import perf_counter
 from typing import Any, Literal, TypeVar
 
-from semspec.pace import Pace
+from semspec.decoding.pace import Pace
+from semspec.decoding.thinking import Thinking
+from semspec.decoding.trim import trim
+from semspec.decoding.witness import Witness
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
-from semspec.thinking import Thinking
-from semspec.trim import trim
 from semspec.types import (
     Answer,
     Context,
@@ -27,7 +28,6 @@ from semspec.types import (
     Round,
     Verdict,
 )
-from semspec.witness import Witness
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
-from semspec.models import ModelConfig, ModelFacts
+from semspec.models.location import ModelConfig, ModelFacts
 from semspec.types import (
     Answer,
     Boundary,

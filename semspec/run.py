@@ -22,8 +22,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from semspec import __version__, config, reproduce
-from semspec.command import ends_in_one_line
+from semspec import __version__, config
+from semspec.cli import reproduce
+from semspec.cli.command import ends_in_one_line
 from semspec.errors import UserError
 
 
@@ -169,7 +170,7 @@ def main() -> None:
 
 def _main(arguments: list[str]) -> None:
     if {"-h", "--help"} & set(arguments):
-        from semspec.help import show
+        from semspec.cli.help import show
 
         show()
         return
@@ -189,7 +190,7 @@ def _main(arguments: list[str]) -> None:
         raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
     check_arguments([o for o in overrides if o not in own], sweep=bool(several))
     if several:
-        from semspec import sweep
+        from semspec.jobs import sweep
 
         if others := [f for f in flags if f.startswith("-") and f not in several]:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")

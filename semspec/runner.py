@@ -11,16 +11,18 @@ from typing import Any
 
 from rich.console import Console
 
-from semspec import metrics, provenance, terminal
 from semspec.config import RunConfig, free, recorded
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
-from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
+from semspec.report import terminal
 from semspec.report.page import REPORT
+from semspec.report.transcript import pieces
 from semspec.report.write import write_run
+from semspec.results import metrics
+from semspec.results.records import Mode, OpenRun, RunFolder, Solve, problem_line
+from semspec.results.step_truth import accepted_steps
 from semspec.solver import Solution, Solver
-from semspec.transcript import pieces
-from semspec.truth import accepted_steps
+from semspec.storage import provenance
 
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
@@ -215,7 +217,7 @@ def _show_transcript(
     config: RunConfig, run: RunFolder, problems: Sequence[BenchmarkProblem], console: Console
 ) -> None:
     """One problem in which both wrote, so that there is something to see."""
-    from semspec.text import Text
+    from semspec.models.text import Text
 
     lines = {line["id"]: line for line in run.problem_lines()}
     shown = next(

@@ -24,12 +24,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from semspec import provenance
-from semspec.artifacts import _binding, _card, _manifest, _schema
+from semspec.artifacts import _card, binding
+from semspec.artifacts import manifests as _manifest
 from semspec.errors import UserError, first_line
-from semspec.files import _write_all, dumps, replacing, told_in_one_line
-from semspec.hub import Access, Wanted, locate, split_revision
-from semspec.models import EMBEDDED, ModelFacts, beside_package
+from semspec.models.hub import Access, Wanted, locate, split_revision
+from semspec.models.location import EMBEDDED, ModelFacts, beside_package
+from semspec.storage import json_schema, provenance
+from semspec.storage.files import _write_all, dumps, replacing, told_in_one_line
 
 CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", _manifest.NAME
 LARGEST_CONFIG = 4 * 2**20  # bytes; what is larger is no config of ours
@@ -86,7 +87,7 @@ class Artifact(ABC):
 
     kind: ClassVar[str]
     version: ClassVar[int] = 1
-    schema: ClassVar[_schema.Schema]
+    schema: ClassVar[json_schema.Schema]
     made_by: ClassVar[str]  # the command that makes one, for errors and cards
     tags: ClassVar[tuple[str, ...]] = ()  # of the card, beside semspec and the kind
     text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt"})
@@ -140,7 +141,7 @@ class Artifact(ABC):
                 )
         config = cls.own_config(folder)
         try:
-            _schema.check(config, cls.schema)
+            json_schema.check(config, cls.schema)
             layout = cls.layout(config)
         except (ValueError, OverflowError) as error:
             what = first_line(error)
@@ -168,7 +169,7 @@ class Artifact(ABC):
     def save(self, folder: str | Path) -> None:
         """Writes the folder whole, or leaves what was there; ValueError where no load would take it."""
         folder = Path(folder)
-        _schema.check(_schema.loads(dumps(self.config).encode()), self.schema)
+        json_schema.check(json_schema.loads(dumps(self.config).encode()), self.schema)
         texts = dict(self.texts)
         if CARD not in texts:
             texts[CARD] = _card.default(self, folder.name)
@@ -204,7 +205,7 @@ class Artifact(ABC):
         """
         self.save(save_directory)
         if push_to_hub:
-            from semspec.publish import publish
+            from semspec.cli.publish import publish
 
             name = repo_id or Path(save_directory).resolve().name
             publish(Path(save_directory), name, **({"update": True} | options))
@@ -213,9 +214,9 @@ class Artifact(ABC):
         """Publishes it in one commit, whose id is returned; ``name`` alone is the user's own ``user/name``.
 
         What the repository holds is replaced, unless ``update=False``; further options are those of
-        ``semspec.publish.publish``.
+        ``semspec.cli.publish.publish``.
         """
-        from semspec.publish import publish
+        from semspec.cli.publish import publish
 
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / repo_id.rpartition("/")[2]
@@ -239,7 +240,7 @@ class Artifact(ABC):
         With ``allow_mismatch`` the differences are returned instead, except those that cannot work
         at all: other layers or another width. ``at`` is the config's part that tells of the model.
         """
-        impossible, unlike = _binding.differences(self.config, model, at, split, temperature, role)
+        impossible, unlike = binding.differences(self.config, model, at, split, temperature, role)
         if impossible or (unlike and not allow_mismatch):
             way = "" if impossible else "; allow_mismatch=true goes on all the same"
             raise UserError(
@@ -294,7 +295,7 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_CONFIG:
             raise UserError(f"{path} is too large for a {kind}'s config: take another artifact")
-        config = _schema.loads(path.read_bytes())
+        config = json_schema.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {CONFIG}: it is no {kind}'s folder") from error
     except (OSError, ValueError, RecursionError) as error:

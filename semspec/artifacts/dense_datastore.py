@@ -15,19 +15,21 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from semspec.artifacts import _binding, _datastore, _manifest, base
-from semspec.artifacts._schema import Schema
+from semspec.artifacts import base, binding
+from semspec.artifacts import datastore as _datastore
+from semspec.artifacts import manifests as _manifest
 from semspec.datastores import indices
 from semspec.datastores.dense import DenseStore, Projection, open_shards, write_shard
 from semspec.datastores.files import open_arrays
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.registry import register
+from semspec.storage.json_schema import Schema
 
 INDEX = "index.safetensors"
 SCHEMA = base.of_schema(
     {
-        "model": _binding.model_with("layers", "width"),
+        "model": binding.model_with("layers", "width"),
         "dims": {"type": "integer", "minimum": 1, "maximum": 4096},
         "shards": _datastore.SHARDS,
         "documents": _datastore.COUNT,
@@ -143,7 +145,7 @@ class DenseDatastore(_datastore.Datastore):
         config = {
             "kind": cls.kind,
             "version": cls.version,
-            "model": _binding.of(model),
+            "model": binding.of(model),
             "dims": 2,
             "shards": [3],
             "documents": 1,

@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from semspec.artifacts import _binding, base
-from semspec.artifacts._schema import Schema
+from semspec.artifacts import base, binding
 from semspec.artifacts.model import Model
 from semspec.heads.eagle3 import EMBEDDING, Shape, check_maps
 from semspec.registry import register
+from semspec.storage.json_schema import Schema
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 _SIZES = (
@@ -44,7 +44,7 @@ class Eagle3Head(Model):
             "architectures": {"const": [ARCHITECTURE]},
             "num_hidden_layers": {"const": 1},
             **{
-                name: {"type": "integer", "minimum": 1, "maximum": _binding.LARGEST}
+                name: {"type": "integer", "minimum": 1, "maximum": binding.LARGEST}
                 for name in _SIZES
             },
         },

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from semspec.artifacts import base
-from semspec.artifacts._schema import Schema
-from semspec.digest import flat
 from semspec.errors import UserError
-from semspec.provenance import without_folders
-from semspec.records import RunFolder
 from semspec.registry import register
+from semspec.results.records import RunFolder
+from semspec.storage.digest import flat
+from semspec.storage.json_schema import Schema
+from semspec.storage.provenance import without_folders
 
 _RATE = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
 _FIGURE = {"type": ["number", "null"], "minimum": 0}

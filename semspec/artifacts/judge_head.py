@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from semspec.artifacts import _binding, base
-from semspec.artifacts._schema import Schema
-from semspec.models import ModelFacts
+from semspec.artifacts import base, binding
+from semspec.models.location import ModelFacts
 from semspec.registry import register
+from semspec.storage.json_schema import Schema
 
 SCHEMA = base.of_schema(
-    {"model": _binding.model_with("layers", "width")}, ("model", "data", "training", "metrics")
+    {"model": binding.model_with("layers", "width")}, ("model", "data", "training", "metrics")
 )
 
 
@@ -58,7 +58,7 @@ class JudgeHead(base.Artifact):
         config = {
             "kind": cls.kind,
             "version": cls.version,
-            "model": _binding.of(model),
+            "model": binding.of(model),
             "data": {"name": "owner/data"},
             "training": {"tokens": 8},
             "metrics": {"auroc": 0.75},

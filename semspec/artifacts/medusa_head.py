@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from semspec.artifacts import _binding, base
-from semspec.artifacts._schema import Schema
+from semspec.artifacts import base, binding
 from semspec.artifacts.model import Model
 from semspec.heads.medusa import Shape, config_of
 from semspec.registry import register
+from semspec.storage.json_schema import Schema
 
 ARCHITECTURE = "MedusaModel"
 _MANY = {"type": "integer", "minimum": 1, "maximum": 64}
-_SIZE = {"type": "integer", "minimum": 1, "maximum": _binding.LARGEST}
+_SIZE = {"type": "integer", "minimum": 1, "maximum": binding.LARGEST}
 
 
 @register("artifact", "medusa_head")

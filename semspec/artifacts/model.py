@@ -16,9 +16,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from semspec.artifacts import base
-from semspec.artifacts._schema import Schema
 from semspec.errors import UserError, first_line
 from semspec.registry import register
+from semspec.storage.json_schema import Schema
 
 
 @register("artifact", "model")

@@ -18,13 +18,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from semspec.artifacts import _binding, base
-from semspec.artifacts._schema import Schema
-from semspec.files import dumps
-from semspec.models import ModelFacts
+from semspec.artifacts import base, binding
+from semspec.models.location import ModelFacts
 from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
 from semspec.probes.mlp import NAMES, Folded, shapes
 from semspec.registry import register
+from semspec.storage.files import dumps
+from semspec.storage.json_schema import Schema
 from semspec.types import Read, What
 
 LOGPROBS = Read(What.LOGPROBS)
@@ -34,9 +34,9 @@ Spans = Sequence[tuple[int, int]]
 SCHEMA = base.of_schema(
     {
         "role": {"enum": ["target", "draft"]},
-        "model": _binding.model_with("layers", "width"),
+        "model": binding.model_with("layers", "width"),
         "split": {"type": "string", "minLength": 1, "maxLength": 64},
-        "temperature": _binding.TEMPERATURE,
+        "temperature": binding.TEMPERATURE,
         "features": {
             "type": "object",
             "required": ["pooling", "layers", "logprobs", "inputs", "hidden", "activation"],
@@ -50,7 +50,7 @@ SCHEMA = base.of_schema(
                 },
                 "layers": {
                     "type": "array",
-                    "items": _binding.SIZE,
+                    "items": binding.SIZE,
                     "maxItems": 4096,
                     "uniqueItems": True,
                 },
@@ -58,7 +58,7 @@ SCHEMA = base.of_schema(
                 "inputs": {"type": "integer", "minimum": 1, "maximum": 1 << 40},
                 "hidden": {
                     "type": "array",
-                    "items": {"type": "integer", "minimum": 1, "maximum": _binding.LARGEST},
+                    "items": {"type": "integer", "minimum": 1, "maximum": binding.LARGEST},
                     "minItems": 2,
                     "maxItems": 2,
                 },
@@ -138,7 +138,7 @@ class Probe(base.Artifact):
             "kind": cls.kind,
             "version": cls.version,
             "role": "target",
-            "model": _binding.of(model),
+            "model": binding.of(model),
             "split": "paragraph",
             "temperature": {"sampled": 0.6, "lowest": 0.0, "highest": 1.0},
             "features": features | {"inputs": size, "hidden": list(hidden), "activation": "relu"},

@@ -15,24 +15,24 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from semspec.artifacts import _binding, base
-from semspec.artifacts._schema import Schema
+from semspec.artifacts import base, binding
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.registry import register
+from semspec.storage.json_schema import Schema
 
 COLUMNS = ("scores", "semantic", "groups")
 SCHEMA = base.of_schema(
     {
-        "model": _binding.MODEL,
+        "model": binding.MODEL,
         "split": {"type": "string", "minLength": 1, "maxLength": 64},
-        "temperature": _binding.TEMPERATURE,
+        "temperature": binding.TEMPERATURE,
         "probe": {
             "type": "object",
             "required": ["name", "digest"],
             "additionalProperties": False,
-            "properties": {"name": _binding.TEXT, "digest": _binding.TEXT},
+            "properties": {"name": binding.TEXT, "digest": binding.TEXT},
         },
         "score": {"enum": ["logprob"]},  # in place of a probe
     },
@@ -82,7 +82,7 @@ class RiskCalibration(base.Artifact):
     ) -> Self:
         """The calibration of the free score of a target's steps; ``how`` as above."""
         by = {"score": "logprob"}
-        return cls._of(by, _binding.of(model), split, columns, metrics, how)
+        return cls._of(by, binding.of(model), split, columns, metrics, how)
 
     @classmethod
     def _of(

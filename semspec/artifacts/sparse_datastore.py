@@ -11,16 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from semspec.artifacts import _binding, _datastore, base
-from semspec.artifacts._schema import Schema
+from semspec.artifacts import base, binding
+from semspec.artifacts import datastore as _datastore
 from semspec.datastores.sparse import SparseStore, write_shard
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.registry import register
+from semspec.storage.json_schema import Schema
 
 SCHEMA = base.of_schema(
     {
-        "model": _binding.MODEL,
+        "model": binding.MODEL,
         "depth": {"type": "integer", "minimum": 1, "maximum": 4096},
         "shards": _datastore.SHARDS,
         "documents": _datastore.COUNT,
@@ -77,5 +78,5 @@ class SparseDatastore(_datastore.Datastore):
 
 def bound_to(model: ModelFacts) -> dict[str, Any]:
     """Tokens can be copied whatever the layers: another model of the same tokenizer is a mismatch, no more."""
-    told = _binding.of(model)
+    told = binding.of(model)
     return {name: told[name] for name in told if name not in ("layers", "width")}

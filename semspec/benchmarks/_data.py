@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from semspec import rows
 from semspec.benchmarks._answers import LETTERS, after_thinking, chosen_letter, last_boxed
 from semspec.benchmarks._grading import same_answer
 from semspec.errors import UserError
-from semspec.hub import DATASET, Access, snapshot
+from semspec.models.hub import DATASET, Access, snapshot
 from semspec.protocols import BenchmarkProblem, Grade
+from semspec.storage import dataset_rows as rows
 
 Row = Mapping[str, Any]
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."

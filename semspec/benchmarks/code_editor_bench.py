@@ -12,12 +12,12 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import ClassVar
 
-from semspec import rows
 from semspec.benchmarks._data import Row, pick
 from semspec.benchmarks._judge import OpenBenchmark
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.registry import register
+from semspec.storage import dataset_rows as rows
 
 FILES = {
     "debug": "code_debug_{part}.jsonl",

@@ -9,12 +9,12 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
-from semspec import rows
 from semspec.benchmarks._data import Row, pick
 from semspec.benchmarks._judge import OpenBenchmark
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.registry import register
+from semspec.storage import dataset_rows as rows
 
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 MT_BENCH = "writing roleplay reasoning math coding extraction stem humanities".split()

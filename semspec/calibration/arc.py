@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from semspec.calibration.risk import Certified, certify
+from semspec.decoding.arc_bound import LARGEST_JS, Constants, bounds
 from semspec.errors import UserError
-from semspec.metrics import quantile, wilson
-from semspec.rules._arc import LARGEST_JS, Constants, bounds
+from semspec.results.metrics import quantile, wilson
 
 COLUMNS = ("setting", "group", "depth", "entropy", "distance", "margin", "js", "drafted")
 CORRECTIONS = ("none", "clopper_pearson", "wilson")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from semspec.errors import UserError, first_line
-from semspec.files import _write_all, replacing
+from semspec.storage.files import _write_all, replacing
 
 LARGEST_HEADER = 2**16  # bytes; ours name a few arrays
 TYPES: Mapping[str, np.dtype[Any]] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.types import Context, Read, Role, Round, Seen, What
 
 

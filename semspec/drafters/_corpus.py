@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from semspec.artifacts._datastore import Datastore
+from semspec.artifacts.datastore import Datastore
 from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.datastores.sparse import SparseStore
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.types import Role
 
 D = TypeVar("D", bound=Datastore)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from semspec.decoding.sampling import draw_next
 from semspec.drafters._base import DraftSessionBase
 from semspec.drafters._trees import TreeOptions, tree_sampling
 from semspec.protocols import Kit
-from semspec.sampling import draw_next
 from semspec.types import Draft, Read, Room, Sampling, What
 
 

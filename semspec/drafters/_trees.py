@@ -20,10 +20,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from semspec.decoding.sampling import draw
 from semspec.drafters._base import DrafterBase
 from semspec.errors import UserError
 from semspec.protocols import Kit
-from semspec.sampling import draw
 from semspec.types import Draft, Read, Sampling, What
 
 ROOT = -1

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from semspec.decoding.sampling import probabilities
 from semspec.drafters._heads import HeadSession
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.eagle3 import Attend, Eagle3
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.sampling import probabilities
 from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from semspec import registry
+from semspec.decoding.witness import followed
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._memory import RememberingSession
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.protocols import DraftSession, Kit, Plan
 from semspec.registry import register
 from semspec.types import Answer, Context, Draft, Query, Role, Room, Seen, What
-from semspec.witness import followed
 
 PRIOR = 1.0  # tokens that a draft nothing is known about is expected to gain: so each is tried
 KEEP = 0.95  # of what was measured before, at each new measurement

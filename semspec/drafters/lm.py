@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from semspec.drafters._base import DraftSessionBase
 from semspec.drafters._trees import TreeOptions, tree_sampling
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.types import Answer, Context, Draft, Generate, Query, Read, Role, Room, What

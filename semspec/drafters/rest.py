@@ -11,7 +11,7 @@ from semspec.drafters import _corpus
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._proposal import ROOT, Proposal, copied
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.types import Context, Draft, Role, Room

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
-from semspec.hub import locate
+from semspec.models.hub import locate
 from semspec.registry import register
 from semspec.types import Role, What
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
-from semspec.hub import locate
+from semspec.models.hub import locate
 from semspec.registry import register
 from semspec.types import Role, What
 
@@ -80,11 +80,11 @@ class Sglang(EngineBase):
         probes: Sequence[str] = (),
     ) -> SglangEngine:
         """The engine of one model: its servers, or one that is started here and holds these probes."""
-        from semspec.engines._lean.spec import read_stop_ids
         from semspec.engines._sglang.engine import SglangEngine
         from semspec.engines._sglang.identity import Expected
         from semspec.engines._sglang.local import Local
         from semspec.engines._sglang.server import BLIP, Place, Server
+        from semspec.models.spec import read_stop_ids
 
         if role not in self.roles:
             raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")

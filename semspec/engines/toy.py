@@ -15,10 +15,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from semspec.decoding.sampling import draw, probabilities
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.registry import register
-from semspec.sampling import draw, probabilities
 from semspec.types import Answer, Context, Query, Read, Role, Sampling, What
 
 

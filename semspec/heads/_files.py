@@ -11,8 +11,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from semspec.artifacts.base import tensor_names
-from semspec.engines._lean.folder import read_json, weight_files
 from semspec.errors import UserError
+from semspec.models.folder import read_json, weight_files
 
 STORED = (torch.bfloat16, torch.float16, torch.float32)
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semspec.artifacts.base import Layout, read_tensor_file
-from semspec.engines._lean.folder import read_json
 from semspec.heads._files import STORED, head_file, number, target_facts
+from semspec.models.folder import read_json
 
 FILE = "medusa_lm_head.safetensors"
 MOST = 64  # heads, and blocks in each

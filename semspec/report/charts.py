@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from semspec.metrics import quantile
 from semspec.report.html import esc, figure
 from semspec.report.rounds import Rounds, Share
-from semspec.svg import Plot
-from semspec.terminal import number, seconds
+from semspec.report.svg import Plot
+from semspec.report.terminal import number, seconds
+from semspec.results.metrics import quantile
 
 WIDTH, HEIGHT = 360, 250
 PARTS = (  # of the time, with the class that colours it

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from semspec import __version__
-from semspec.svg import escape
+from semspec.report.svg import escape
 
 _HERE = Path(__file__).parent
 MARK = (  # two hands, one line

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from semspec.provenance import without_folders
 from semspec.report.runs import SAME_PROBLEMS, SAME_TARGET, Run
+from semspec.storage.provenance import without_folders
 
 Group = list[tuple[int, Run]]  # numbered as in the table
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from semspec.provenance import masked, without_folders
 from semspec.report.html import clipped, esc, table
 from semspec.report.runs import Run, mapping
+from semspec.storage.provenance import masked, without_folders
 
 
 def origin(run: Run) -> str:

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError
-from semspec.metrics import Interval
-from semspec.models import ModelConfig
-from semspec.provenance import without_folders
-from semspec.records import Line
+from semspec.models.location import ModelConfig
 from semspec.report import charts, words
 from semspec.report.html import breakable, esc, notes, page, section, table
+from semspec.report.html_transcript import Limits, choose, legend, problem
 from semspec.report.origin import origin
 from semspec.report.rounds import Decode, read_rounds
 from semspec.report.runs import Run
-from semspec.report.transcripts import Limits, choose, legend, problem
-from semspec.terminal import interval, number, percent, result_rows, significant
-from semspec.terminal import notes as told_notes
+from semspec.report.terminal import interval, number, percent, result_rows, significant
+from semspec.report.terminal import notes as told_notes
+from semspec.results.metrics import Interval
+from semspec.results.records import Line
+from semspec.storage.provenance import without_folders
 
 PARTS = (
     ("figures", "Figures"),
@@ -82,7 +82,7 @@ def decoder(run: Run) -> tuple[Decode | None, str]:
     path, revision = run.options.get("model.path"), run.options.get("model.revision")
     if not isinstance(path, str):
         return None, "Steps are not shown: the run does not say whose tokens these are."
-    from semspec.text import Text  # transformers takes a second to import
+    from semspec.models.text import Text  # transformers takes a second to import
 
     folder = Path(ModelConfig(path=path).location).expanduser()
     if not folder.is_dir():

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semspec import world
-from semspec.files import parse, whole_lines
-from semspec.metrics import Interval, mean, wilson
 from semspec.report.runs import Run
+from semspec.results.metrics import Interval, mean, wilson
+from semspec.storage.files import parse, whole_lines
 
 Decode = Callable[[Sequence[int]], str]
 GRAIN = 16  # tokens of the output in one place of the finest count

@@ -9,14 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from semspec import metrics
-from semspec.artifacts._schema import check
-from semspec.digest import flat
 from semspec.errors import UserError
-from semspec.files import read_json
-from semspec.provenance import without_folders
-from semspec.records import Line, RunFolder
-from semspec.result_schema import SCHEMA
+from semspec.results import metrics
+from semspec.results.records import Line, RunFolder
+from semspec.results.schema import SCHEMA
+from semspec.storage.digest import flat
+from semspec.storage.files import read_json
+from semspec.storage.json_schema import check
+from semspec.storage.provenance import without_folders
 
 FILES = ("config.json", "problems.jsonl", "result.json", "status.json")
 SAME_TARGET = ("model.path", "model.revision", "plugins.engine", "engine.dtype")

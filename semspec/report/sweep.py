@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from semspec import terminal
-from semspec.provenance import without_folders
-from semspec.report import words
+from semspec.report import terminal, words
 from semspec.report.html import breakable, clipped, esc, figure, notes, page, section, table
 from semspec.report.jobs import (
     Group,
@@ -23,8 +21,9 @@ from semspec.report.jobs import (
 from semspec.report.origin import origin
 from semspec.report.page import REPORT
 from semspec.report.runs import Run, jobs_planned, unlike_machines
-from semspec.significance import ALPHA, holm
-from semspec.svg import Plot
+from semspec.report.svg import Plot
+from semspec.results.significance import ALPHA, holm
+from semspec.storage.provenance import without_folders
 
 PARTS = (("plane", "Quality and speed"), ("table", "Jobs"), ("origin", "Origin"))
 

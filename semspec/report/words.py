@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from semspec.metrics import Interval
-from semspec.significance import FEWEST
-from semspec.terminal import number, significant
+from semspec.report.terminal import number, significant
+from semspec.results.metrics import Interval
+from semspec.results.significance import FEWEST
 
 
 def p_value(p: float) -> str:

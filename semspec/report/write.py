@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from semspec.files import told_in_one_line, write_text
+from semspec.report.html_transcript import Limits
 from semspec.report.page import REPORT, run_page
 from semspec.report.runs import read_run, read_sweep
 from semspec.report.sweep import sweep_page
-from semspec.report.transcripts import Limits
+from semspec.storage.files import told_in_one_line, write_text
 
 
 def write_run(folder: Path, out: Path | None = None, limits: Limits | None = None) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal
 
-from semspec.models import ModelConfig, ModelFacts
+from semspec.models.location import ModelConfig, ModelFacts
 from semspec.types import Read, Role, Sampling, What
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from semspec.artifacts import _index
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
+from semspec.probes import index
 from semspec.protocols import Kit
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import StepSession
@@ -67,7 +67,7 @@ class Probed(RuleBase):
             role=role,
             allow_mismatch=self.allow_mismatch,
         )
-        own = _index.features_of(probe)
+        own = index.features_of(probe)
         if own != features and self.held and not self.allow_mismatch:
             way = self.asking(role, own)
             raise UserError(
@@ -82,7 +82,7 @@ class Probed(RuleBase):
 
 
 def _indexed(model: ModelFacts, role: Role, features: str, split: str) -> tuple[str, str | None]:
-    found = _index.find(model.name, role, features, split)
+    found = index.find(model.name, role, features, split)
     if found is not None:
         return found
     if split == "token":  # no such probe can be trained

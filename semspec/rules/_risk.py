@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from semspec.artifacts._binding import Measured
+from semspec.artifacts.binding import Measured
 from semspec.errors import UserError
 from semspec.types import Sampling
 

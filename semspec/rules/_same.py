@@ -11,7 +11,7 @@ import torch
 
 from semspec import world
 from semspec.errors import UserError, first_line
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.protocols import Kit
 
 Same = Callable[[str, str, str], bool]

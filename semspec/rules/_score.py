@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from semspec.engines._lean.folder import weight_files
 from semspec.errors import UserError
+from semspec.models.folder import weight_files
 
 LABELS = (1, 2)
 

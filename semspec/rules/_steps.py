@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from semspec.decoding.acceptance import lossless_chain
+from semspec.decoding.sampling import draw_next, uniforms
+from semspec.decoding.units import unit_ends
 from semspec.protocols import Kit, Plan
-from semspec.rules._acceptance import lossless_chain
-from semspec.sampling import draw_next, uniforms
-from semspec.splitters._units import unit_ends
 from semspec.types import Answer, Context, Draft, Handover, Query, Read, Verdict, What
 
 PROBS = Read(What.PROBS)

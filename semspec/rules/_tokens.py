@@ -11,10 +11,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from semspec.decoding.acceptance import Shape, lossless_nodes, remaining, shape_of, walk
+from semspec.decoding.sampling import draw_next, uniforms
 from semspec.protocols import Kit, Plan
-from semspec.rules._acceptance import Shape, lossless_nodes, remaining, shape_of, walk
 from semspec.rules._base import RuleBase
-from semspec.sampling import draw_next, uniforms
 from semspec.types import Answer, Context, Draft, Query, Read, Verdict, What
 
 PROBS = Read(What.PROBS)

@@ -17,18 +17,18 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from semspec.artifacts.arc import ArcCalibration
+from semspec.artifacts.arc_calibration import ArcCalibration
 from semspec.calibration.arc import Setting, hashed, vacuous
+from semspec.decoding import tree_pruning
+from semspec.decoding.acceptance import without_gaps
+from semspec.decoding.arc_bound import Constants, distance, loose_nodes, normalised_entropy
+from semspec.decoding.trim import depths, keep_nodes
+from semspec.decoding.whitening import Whitened
 from semspec.errors import UserError
-from semspec.models import ModelFacts, beside_package
+from semspec.models.location import ModelFacts, beside_package
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.rules import _prune
-from semspec.rules._acceptance import without_gaps
-from semspec.rules._arc import Constants, distance, loose_nodes, normalised_entropy
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
-from semspec.rules._whitened import Whitened
-from semspec.trim import depths, keep_nodes
 from semspec.types import Context, Draft, Role, Verdict, What
 
 LOG = logging.getLogger("semspec")
@@ -51,8 +51,8 @@ class Calibrated(TokenRule):
     needs: ClassVar[frozenset[What]] = frozenset({What.PROBS, What.EMBEDDINGS})
 
     def __post_init__(self) -> None:
-        if self.prune not in _prune.RULES:
-            raise UserError(f"unknown prune '{self.prune}': {', '.join(_prune.RULES)}")
+        if self.prune not in tree_pruning.RULES:
+            raise UserError(f"unknown prune '{self.prune}': {', '.join(tree_pruning.RULES)}")
         if not (0 <= self.eps < 1 and 0 < self.prune_share <= 1):
             raise UserError("eps is at least 0 and below 1, prune_share above 0 and up to 1")
         if not all(0 <= x < math.inf for x in (self.lambda_, self.leaf, self.prune_bias)):
@@ -206,13 +206,13 @@ class ArcSession(LosslessSession):
         depth = torch.tensor(depths(parents)) - 1
         nodes = torch.arange(len(tokens))
         own = rows[nodes.to(rows.device), tokens.to(rows.device)].cpu()
-        path = _prune.path_logprob(own.log(), above, depth)
+        path = tree_pruning.path_logprob(own.log(), above, depth)
         if rule.prune == "entropy":
-            score = _prune.confidence(path, depth, entropy, rule.lambda_)
-            kept = _prune.entropy_guided(score, above, depth, rule.eps, rule.leaf)
+            score = tree_pruning.confidence(path, depth, entropy, rule.lambda_)
+            kept = tree_pruning.entropy_guided(score, above, depth, rule.eps, rule.leaf)
         else:
-            score = _prune.rival_score(rule.prune, path, depth, rule.prune_bias)
-            kept = _prune.ranked(score, above, depth, rule.prune_share)
+            score = tree_pruning.rival_score(rule.prune, path, depth, rule.prune_bias)
+            kept = tree_pruning.ranked(score, above, depth, rule.prune_share)
         return [node for node, stays in enumerate(kept.tolist()) if stays]
 
     def ponder(self, context: Context, scored: Scored) -> Plan[None]:

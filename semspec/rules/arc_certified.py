@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from semspec.artifacts._binding import Measured
+from semspec.artifacts.binding import Measured
 from semspec.calibration.arc import COLUMNS, Setting, certified
 from semspec.calibration.risk import Certified
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules import _risk

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from semspec.decoding.acceptance import matching_nodes
 from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._acceptance import matching_nodes
 from semspec.rules._tokens import Scored, TokenRule, TokenSession
 from semspec.types import Context, Read, What
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from semspec.artifacts.judge_head import JudgeHead
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule

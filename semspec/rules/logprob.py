@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from semspec.artifacts._binding import Measured
+from semspec.artifacts.binding import Measured
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
+from semspec.results.step_truth import ASKED, LEAST
 from semspec.rules import _risk
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import Judgement, Span, StepSession
-from semspec.truth import ASKED, LEAST
 from semspec.types import Answer, Context, Draft, Read, Role, Sampling, What
 
 LOGPROBS = Read(What.LOGPROBS)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from semspec.errors import UserError
-from semspec.models import ModelConfig, ModelFacts
+from semspec.models.location import ModelConfig, ModelFacts
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.rules._base import RuleBase

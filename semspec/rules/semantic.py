@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from semspec.errors import UserError
-from semspec.models import ModelFacts
-from semspec.probes.inside import Scorer, seated
+from semspec.models.location import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
+from semspec.rules._engine_probe import Scorer, seated
 from semspec.rules._probed import Probed
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.types import Answer, Context, Draft, Read, Role, What

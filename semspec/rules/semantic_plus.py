@@ -13,12 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from semspec.artifacts._index import FEATURES
 from semspec.errors import UserError
-from semspec.models import ModelFacts
-from semspec.probes.inside import Scorer, seated
+from semspec.models.location import ModelFacts
+from semspec.probes.index import FEATURES
 from semspec.protocols import Kit
 from semspec.registry import register
+from semspec.rules._engine_probe import Scorer, seated
 from semspec.rules._probed import Probed
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.types import Answer, Context, Draft, Read, Role, What

@@ -6,19 +6,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from semspec.artifacts._binding import Measured
+from semspec.artifacts.binding import Measured
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
-from semspec.models import ModelFacts
-from semspec.probes.inside import Scorer, seated
+from semspec.models.location import ModelFacts
 from semspec.protocols import Kit
 from semspec.registry import register
+from semspec.results.step_truth import ASKED, LEAST
 from semspec.rules import _risk
+from semspec.rules._engine_probe import Scorer, seated
 from semspec.rules._probed import Probed
 from semspec.rules.semantic_plus import ScoreSession
-from semspec.truth import ASKED, LEAST
 from semspec.types import Role, Sampling, What
 
 

@@ -15,11 +15,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from semspec.decoding.thinking import OPEN, Thinking
 from semspec.errors import UserError
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
-from semspec.thinking import OPEN, Thinking
 from semspec.types import Context, Read, What
 
 

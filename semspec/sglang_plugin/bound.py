@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semspec.artifacts.arc import ArcCalibration
+from semspec.artifacts.arc_calibration import ArcCalibration
 from semspec.calibration.arc import vacuous
-from semspec.models import ModelConfig, facts
-from semspec.rules._arc import Constants, Moments, distance, inverse_deviation
-from semspec.rules._whitened import PART
+from semspec.decoding.arc_bound import Constants, Moments, distance, inverse_deviation
+from semspec.decoding.whitening import PART
+from semspec.models.location import ModelConfig, facts
+from semspec.models.text import Text
 from semspec.rules.arc import Arc, entry
 from semspec.sglang_plugin import compat_speculative as compat
-from semspec.text import Text
 
 LOG = logging.getLogger("semspec")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from semspec.errors import UserError
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

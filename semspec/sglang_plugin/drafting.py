@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from semspec.decoding.trim import depths, keep_nodes
 from semspec.errors import UserError
 from semspec.protocols import DraftSession, Kit
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
+from semspec.sglang_plugin.answers import Rows, able
 from semspec.sglang_plugin.compat import Hook
-from semspec.sglang_plugin.rows import Rows, able
 from semspec.sglang_plugin.settings import build
 from semspec.splitters.token import TokenBoundary
-from semspec.trim import depths, keep_nodes
 from semspec.types import Context, Draft, Query, Room, Sampling
 
 MOST_SESSIONS = 8192

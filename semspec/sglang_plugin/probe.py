@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from semspec.artifacts.probe import Probe
-from semspec.engines._lean.pool import Pool
+from semspec.decoding.pooling import Pool
 from semspec.errors import UserError
-from semspec.models import facts
+from semspec.models.location import facts
 from semspec.sglang_plugin import compat
 from semspec.sglang_plugin.protocol import KEY, SCORE, Ask, pack
 
@@ -68,7 +68,7 @@ class Probes:
         self.model = model
         if not self.probes or (torch.distributed.is_initialized() and torch.distributed.get_rank()):
             return
-        from semspec.text import Text
+        from semspec.models.text import Text
 
         known = facts(model.model, Text(str(model.model.fetch())).fingerprint)
         for probe in self.probes.values():

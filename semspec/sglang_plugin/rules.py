@@ -14,15 +14,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from semspec.decoding.acceptance import without_gaps
+from semspec.decoding.arc_bound import Constants, loose_nodes
+from semspec.decoding.sampling import probabilities
 from semspec.errors import UserError
 from semspec.registry import plugin
-from semspec.rules._acceptance import without_gaps
-from semspec.rules._arc import Constants, loose_nodes
 from semspec.rules._tokens import TokenRule
 from semspec.rules.arc import Arc
 from semspec.rules.topk_delta import TopKDelta, near_nodes
 from semspec.rules.typical import Typical, typical_nodes
-from semspec.sampling import probabilities
 from semspec.types import Sampling
 
 RULES = ("lossless", "arc", "typical", "topk_delta")

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from semspec.decoding.acceptance import point_mass_nodes
 from semspec.errors import UserError
-from semspec.rules._acceptance import point_mass_nodes
 from semspec.rules._tokens import TokenRule
 from semspec.rules.arc import Arc
 from semspec.sglang_plugin import compat_speculative as compat

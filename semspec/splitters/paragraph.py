@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from semspec.decoding.units import check_cap
 from semspec.registry import register
-from semspec.splitters._units import check_cap
 from semspec.types import Boundary, Stops
 
 

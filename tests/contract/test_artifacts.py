@@ -13,10 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from semspec import registry
-from semspec.artifacts import _card, _folders, _manifest, _schema, base
+from semspec.artifacts import _card, base, inspection
+from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.base import Artifact
 from semspec.errors import UserError
-from semspec.models import ModelFacts, beside_package
+from semspec.models.location import ModelFacts, beside_package
+from semspec.storage import json_schema
 
 KINDS = {name: plugin.cls for name, plugin in registry.plugins("artifact").items()}
 TENSORS = [n for n, cls in KINDS.items() if cls.example().tensors]
@@ -57,7 +59,7 @@ def test_it_knows_itself(kind: str) -> None:
     assert cls.made_by
     assert issubclass(cls, Artifact)
     assert json.loads(json.dumps(cls.schema)) == cls.schema  # JSON, as it is printed
-    _schema.check(json.loads(json.dumps(cls.example().config)), cls.schema)
+    json_schema.check(json.loads(json.dumps(cls.example().config)), cls.schema)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,7 +71,7 @@ def test_what_is_saved_is_loaded_and_saved_alike(kind: str, folder: Path, tmp_pa
     assert all(again.tensors[n].equal(t) for n, t in made.tensors.items())
     again.save(tmp_path / "again")
     assert content(tmp_path / "again") == content(folder)
-    assert type(_folders.check(folder)) is KINDS[kind]
+    assert type(inspection.check(folder)) is KINDS[kind]
     front = _card.front_matter((folder / base.CARD).read_text())
     assert "speculative-decoding" in front["tags"]
     assert front["license"]
@@ -78,12 +80,12 @@ def test_what_is_saved_is_loaded_and_saved_alike(kind: str, folder: Path, tmp_pa
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_byte_anywhere_is_found(kind: str, folder: Path, tmp_path: Path) -> None:
     saved(kind, folder)
-    assert [found.wrong for found in _folders.below(tmp_path)] == [()]
+    assert [found.wrong for found in inspection.below(tmp_path)] == [()]
     for path in sorted(folder.iterdir()):
         whole = path.read_bytes()
         for at in {0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 2, len(whole) - 1}:
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-            (found,) = _folders.below(tmp_path)
+            (found,) = inspection.below(tmp_path)
             assert found.wrong, f"{path.name}, byte {at}"
         path.write_bytes(whole)
     for change in (
@@ -95,7 +97,7 @@ def test_a_flipped_byte_anywhere_is_found(kind: str, folder: Path, tmp_path: Pat
     ):
         saved(kind, folder)
         change()
-        assert any(found.wrong for found in _folders.below(tmp_path))
+        assert any(found.wrong for found in inspection.below(tmp_path))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,7 +106,7 @@ def test_what_could_run_is_refused(kind: str, name: str, folder: Path) -> None:
     saved(kind, folder)
     (folder / name).write_bytes(b"\x80\x04K\x01.")
     with pytest.raises(UserError, match="can run code"):
-        _folders.seal(folder)
+        inspection.seal(folder)
     assert "can run code" in refused(kind, folder)
 
 
@@ -166,7 +168,7 @@ def test_another_model_is_refused_in_words(kind: str) -> None:
 
 
 def test_hub_artifacts_are_exactly_what_would_be_published() -> None:
-    found = list(_folders.below(beside_package("hub_artifacts")))
+    found = list(inspection.below(beside_package("hub_artifacts")))
     assert len(found) >= 13
     assert {one.kind for one in found} >= {"probe", "model"}
     wrong = [line for one in found for line in one.wrong]

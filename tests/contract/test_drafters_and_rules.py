@@ -20,14 +20,14 @@ from safetensors.torch import save_file
 
 from semspec import registry, world
 from semspec.artifacts.judge_head import JudgeHead
+from semspec.decoding.pace import Pace, Steady
+from semspec.decoding.trim import depths
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import speculate
-from semspec.models import ModelConfig
-from semspec.pace import Pace, Steady
+from semspec.models.location import ModelConfig
 from semspec.protocols import Plan
 from semspec.rules.arc import Calibrated
-from semspec.trim import depths
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
 from tests.support.arc import some_calibration
 from tests.support.datastores import TOY_FACTS, with_toy_datastore

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from semspec.artifacts import _folders
+from semspec.artifacts import inspection
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.sparse_datastore import SparseDatastore
-from semspec.build_datastore import main
-from semspec.datastores import build, build_dense, corpus
-from semspec.datastores.corpus import Documents
+from semspec.cli.build_datastore import main
 from semspec.datastores.files import write_arrays
-from semspec.datastores.settings import Options
 from semspec.datastores.sparse import write_shard
 from semspec.engines.hf import Hf
-from semspec.models import beside_package
-from semspec.probes.sources import Question
-from semspec.text import Text
+from semspec.models.location import beside_package
+from semspec.models.text import Text
+from semspec.training.datastores import build, build_dense, corpus
+from semspec.training.datastores.corpus import Documents
+from semspec.training.datastores.settings import Options
+from semspec.training.probes.sources import Question
 from semspec.types import Context, Query, Read, Sampling, What
 
 TARGET = str(beside_package("hub_artifacts") / "tiny-target")
@@ -46,7 +46,7 @@ def test_the_targets_own_answers_by_its_own_states(tmp_path: Path) -> None:
     arguments = ("kind=dense", "problems=3", "dims=8", "temperature=0", *SMALL)
     main([*arguments, f"folder={tmp_path / 'work'}"])
     folder = tmp_path / "work" / "datastore"
-    assert isinstance(_folders.check(folder), DenseDatastore)
+    assert isinstance(inspection.check(folder), DenseDatastore)
     made = DenseDatastore.load(folder)
     store = made.open(index=True)
     assert made.config["responses"] == "target"
@@ -88,7 +88,7 @@ def test_texts_as_they_are(tmp_path: Path) -> None:
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     out = tmp_path / "made"
     main(["kind=sparse", "responses=as_is", f"corpus={data}", f"folder={tmp_path / 'w'}", f"out={out}", "quiet=true"])  # fmt: skip
-    assert isinstance(_folders.check(out), SparseDatastore)
+    assert isinstance(inspection.check(out), SparseDatastore)
     made, text = SparseDatastore.load(out), Text(TARGET)
     store = made.open()
     assert made.config["documents"] == 4

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from semspec import calibrate_risk
 from semspec.artifacts.risk import RiskCalibration
+from semspec.cli import calibrate_risk
 from semspec.rules.logprob import PreparedLogProb
 from semspec.solver import Solver
 from tests.support.pair import configuration

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from semspec.build_datastore import main
-from semspec.datastores.build import make
-from semspec.datastores.corpus import Documents
-from semspec.datastores.divided import build_part
-from semspec.datastores.settings import split_options
-from semspec.parts import Part
-from semspec.probes.progress import Steps
+from semspec.cli.build_datastore import main
+from semspec.jobs.parts import Part
+from semspec.report.progress import Steps
+from semspec.training.datastores.build import make
+from semspec.training.datastores.corpus import Documents
+from semspec.training.datastores.settings import split_options
+from semspec.training.datastores.stages import build_part
 from tests.support.parts import contents
 
 QUIET = Steps(Console(file=io.StringIO()), quiet=True)
@@ -67,14 +67,14 @@ def test_states_and_keys_in_parts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # with a few states to fit, keys are of states that are read once more
-    monkeypatch.setattr("semspec.datastores.corpus.AS_IS", 8)
+    monkeypatch.setattr("semspec.training.datastores.corpus.AS_IS", 8)
     arguments = (*DENSE, texts, f"fit={fit}")
     one, parts = tmp_path / "one", tmp_path / "parts"
     alone(arguments, one)
     swept(capsys, *arguments, "part=all/3", f"folder={parts}")
     assert len(list(parts.glob("shard-*"))) == 4
     with pytest.MonkeyPatch.context() as nobody:  # the target is not asked again
-        nobody.setattr("semspec.datastores.states.StateReader.of", None)
+        nobody.setattr("semspec.training.datastores.states.StateReader.of", None)
         alone(arguments, parts)
     assert contents(parts) == contents(one)
 
@@ -82,7 +82,7 @@ def test_states_and_keys_in_parts(
 def test_a_part_goes_on_where_it_was_killed_and_waits_for_the_others(
     tmp_path: Path, texts: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("semspec.datastores.corpus.AS_IS", 4)
+    monkeypatch.setattr("semspec.training.datastores.corpus.AS_IS", 4)
     arguments = (*DENSE, texts)
     one, parts = tmp_path / "one", tmp_path / "parts"
     alone(arguments, one)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from semspec.decoding.pace import Steady
 from semspec.driver import Driver
 from semspec.loop import decode_plainly, speculate
-from semspec.pace import Steady
 from semspec.protocols import Kit, Plan
 from semspec.registry import plugin
 from semspec.splitters.token import TokenSplit

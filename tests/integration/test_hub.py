@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 
-from semspec import publish as publish_command
-from semspec import pull as pull_command
-from semspec.artifacts import __main__ as artifacts_command
-from semspec.artifacts import _folders, _index, base
+from semspec.artifacts import base, inspection
 from semspec.artifacts.probe import Probe
+from semspec.cli import artifacts as artifacts_command
+from semspec.cli import publish as publish_command
+from semspec.cli import pull as pull_command
+from semspec.cli.publish import publish
 from semspec.errors import UserError
-from semspec.models import KnownModels, ModelConfig, beside_package, facts
-from semspec.probes.sources import commit_of, questions
-from semspec.publish import publish
-from semspec.text import Text
+from semspec.models.location import KnownModels, ModelConfig, beside_package, facts
+from semspec.models.text import Text
+from semspec.probes import index as _index
+from semspec.training.probes.sources import commit_of, questions
 from tests.support.hub import (
     ALICE,
     BOB,
@@ -324,7 +325,7 @@ def test_who_may_publish_what(
     (folder / "README.md").write_bytes(files["README.md"] + b"\nMore.\n")
     with pytest.raises(UserError, match="not as its manifest says"):
         publish(folder, NAME, token=ALICE, update=True)
-    _folders.seal(folder)
+    inspection.seal(folder)
     for options, says in (
         ({"token": ALICE}, "holds 4 files: add update=true"),
         ({"token": ALICE, "update": True, "private": True}, "is public: make it private"),

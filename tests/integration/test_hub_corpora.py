@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from semspec import build_datastore, calibrate
-from semspec.artifacts.arc import ArcCalibration
+from semspec.artifacts.arc_calibration import ArcCalibration
 from semspec.artifacts.sparse_datastore import SparseDatastore
-from semspec.probes.begun import begin
-from semspec.probes.make import probe_facts
-from semspec.text import Text
+from semspec.cli import build_datastore, calibrate
+from semspec.models.text import Text
+from semspec.training.probes.pipeline import probe_facts
+from semspec.training.resume import begin
 from tests.support.benchmark_rows import write_rows
 from tests.support.hub import hub_for, requests
 from tests.support.hub_server import HubServer

@@ -15,23 +15,23 @@ import pytest
 import torch
 from huggingface_hub import constants
 
-from semspec import publish as publish_command
-from semspec import pull as pull_command
 from semspec import registry
-from semspec.artifacts import _folders
-from semspec.artifacts.arc import COLUMNS, ArcCalibration
+from semspec.artifacts import inspection
+from semspec.artifacts.arc_calibration import COLUMNS, ArcCalibration
 from semspec.artifacts.base import Artifact
 from semspec.artifacts.dense_datastore import INDEX, DenseDatastore
 from semspec.artifacts.judge_head import JudgeHead
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.artifacts.sparse_datastore import SparseDatastore
+from semspec.cli import publish as publish_command
+from semspec.cli import pull as pull_command
 from semspec.datastores import indices
 from semspec.datastores.files import write_arrays
 from semspec.errors import UserError
-from semspec.models import KnownModels, ModelConfig, ModelFacts, beside_package, facts
+from semspec.models.location import KnownModels, ModelConfig, ModelFacts, beside_package, facts
+from semspec.models.text import Text
 from semspec.solver import Solver
-from semspec.text import Text
 from tests.support.datastores import sparse_folder
 from tests.support.hub import ALICE, hub_for, requests, snapshot_files
 from tests.support.hub_server import HubServer
@@ -49,7 +49,7 @@ def size(folder: Path) -> int:
 SHIPPED: dict[str, Path] = {}
 """The smallest folder of each kind of which some ship."""
 for _folder in sorted(beside_package("hub_artifacts").iterdir(), key=size, reverse=True):
-    SHIPPED[_folders.kind_of(_folder).kind] = _folder
+    SHIPPED[inspection.kind_of(_folder).kind] = _folder
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def made_again(made: DenseDatastore, beside: Path) -> DenseDatastore:
 def silenced(name: str) -> Artifact:
     """What ships by that name with every float 0: it loads, and says nothing any more."""
     folder = beside_package("hub_artifacts") / name
-    made = _folders.kind_of(folder).load(folder)
+    made = inspection.kind_of(folder).load(folder)
     kept = ("mean", "std", "deviation", "sigma")
     for key, tensor in made.tensors.items():
         if tensor.is_floating_point() and key not in kept and not key.startswith("calibration."):

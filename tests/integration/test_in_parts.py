@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from semspec.cli.train_probe import build, main
 from semspec.errors import UserError
-from semspec.files import read_json
-from semspec.parts import Part
-from semspec.probes.divided import sample_part
-from semspec.probes.make import make, probe_facts, sampled
-from semspec.probes.progress import Steps
-from semspec.probes.shards import GroupWriter
-from semspec.train_probe import build, main
+from semspec.jobs.parts import Part
+from semspec.report.progress import Steps
+from semspec.storage.files import read_json
+from semspec.training.probes.pipeline import make, probe_facts, sampled
+from semspec.training.probes.shards import GroupWriter
+from semspec.training.probes.stages import sample_part
 from tests.support.parts import contents
 from tests.support.probes import configuration, options
 from tests.support.processes import finished

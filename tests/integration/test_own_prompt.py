@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from semspec.bridge import BridgedEngine
+from semspec.engines.bridge import BridgedEngine
 from semspec.solver import Solver
 from tests.support.pair import DRAFT, configuration
 

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from semspec import reuse
+from semspec.results import reuse
 from semspec.solver import Solver
 from tests.support.pair import configuration
 

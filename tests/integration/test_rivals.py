@@ -6,9 +6,9 @@ from itertools import islice
 
 import pytest
 
+from semspec.models.text import Text
 from semspec.protocols import BenchmarkProblem
 from semspec.solver import Solution, Solver
-from semspec.text import Text
 from tests.support.pair import TARGET, configuration, reference_outputs
 
 LIMIT = 300

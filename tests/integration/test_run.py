@@ -18,9 +18,9 @@ import pytest
 
 from semspec import registry
 from semspec import run as run_command
-from semspec.artifacts._schema import check
 from semspec.config import HELP, expand_shorthands
-from semspec.result_schema import SCHEMA
+from semspec.results.schema import SCHEMA
+from semspec.storage.json_schema import check
 from tests.support.pair import DRAFT, TARGET
 from tests.support.processes import finished, hear_interrupts
 
@@ -313,7 +313,7 @@ def test_the_pair_is_small_and_loads_quickly() -> None:
     code = (
         "import time, torch, transformers\n"
         "from semspec.engines.hf import Hf\n"
-        "from semspec.text import Text\n"
+        "from semspec.models.text import Text\n"
         f"Text({str(DRAFT)!r}); Hf().load({str(DRAFT)!r})\n"  # the imports that happen once
         "t = time.perf_counter()\n"
         f"for folder in ({str(TARGET)!r}, {str(DRAFT)!r}):\n"

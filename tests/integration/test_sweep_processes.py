@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from semspec.sweep import name_of
+from semspec.jobs.sweep import name_of
 from tests.support.processes import finished, hear_interrupts
 
 JOBS = ("-m", "split=paragraph,sentence", "accept=logprob,oracle", "max_new_tokens=80")

@@ -15,12 +15,12 @@ import torch
 from rich.console import Console
 
 from semspec.artifacts.probe import Probe
+from semspec.cli.train_probe import build
 from semspec.errors import UserError
-from semspec.models import ModelConfig, facts
-from semspec.probes.make import make, probe_facts
-from semspec.probes.progress import Steps
-from semspec.text import Text
-from semspec.train_probe import build
+from semspec.models.location import ModelConfig, facts
+from semspec.models.text import Text
+from semspec.report.progress import Steps
+from semspec.training.probes.pipeline import make, probe_facts
 from semspec.types import Context, Query, Sampling
 from tests.integration.test_own_prompt import renamed  # noqa: F401
 from tests.support.pair import DRAFT, TARGET

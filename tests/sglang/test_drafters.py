@@ -17,8 +17,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from semspec.decoding.pace import Steady
 from semspec.loop import speculate
-from semspec.pace import Steady
 from semspec.sglang_plugin import drafting
 from semspec.sglang_plugin.settings import VARIABLE
 from semspec.solver import Solver

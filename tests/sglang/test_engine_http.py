@@ -22,10 +22,10 @@ from semspec.engines._sglang import identity
 from semspec.engines.hf import Hf
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
+from semspec.models.text import Text
 from semspec.solver import Solution, Solver
 from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.sentence import SentenceBoundary
-from semspec.text import Text
 from semspec.types import Answer, Context, Generate, Query, Read, Sampling, What
 from tests.support.pair import DRAFT, TARGET, configuration
 from tests.support.sglang_servers import Pair, free_port
@@ -369,7 +369,7 @@ def test_another_tokenizer_behind_the_right_name(servers: Pair, tmp_path: Path) 
 
 def test_no_server_of_the_draft(servers: Pair) -> None:
     refused(
-        "engine.draft_url is missing.*semspec.launch",
+        "engine.draft_url is missing.*semspec.cli.launch",
         role="draft",
         folder=DRAFT,
         target_url=servers.target,

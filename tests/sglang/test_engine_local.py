@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from semspec import launch, train_probe
+from semspec.cli import launch, train_probe
 from semspec.engines._sglang import local
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
-from semspec.probes.make import make
-from semspec.probes.progress import Steps
-from semspec.probes.sample import FOLDER
-from semspec.probes.shards import read_samples, read_states
+from semspec.report.progress import Steps
 from semspec.solver import Solver
+from semspec.training.probes.pipeline import make
+from semspec.training.probes.sample import FOLDER
+from semspec.training.probes.shards import read_samples, read_states
 from tests.support import sglang_env
 from tests.support.pair import TARGET, configuration
 

@@ -22,7 +22,7 @@ from semspec import world
 from semspec.artifacts.probe import Probe
 from semspec.engines.hf import Hf
 from semspec.errors import UserError
-from semspec.probes.inside import Inside, seated
+from semspec.rules._engine_probe import Inside, seated
 from semspec.sglang_plugin import settings
 from semspec.sglang_plugin.protocol import Ask, ask_for, reply, unpack, values
 from semspec.types import Context, Query, Sampling, What

@@ -18,10 +18,10 @@ import psutil
 import pytest
 from rich.console import Console
 
-from semspec import launch, train_probe
+from semspec.cli import launch, train_probe
 from semspec.errors import UserError
-from semspec.probes.make import make
-from semspec.probes.progress import Steps
+from semspec.report.progress import Steps
+from semspec.training.probes.pipeline import make
 from tests.support.processes import finished, hear_interrupts
 from tests.support.sglang_servers import WAIT, Pair, free_port, launch_options
 
@@ -44,7 +44,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 class Mortal:
-    """A target's server, by ``semspec.launch start=true``, that can be killed and started again."""
+    """A target's server, by ``semspec.cli.launch start=true``, that can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         self.port, self.folder = free_port(), folder

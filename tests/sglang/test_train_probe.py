@@ -18,16 +18,16 @@ import torch
 from rich.console import Console
 
 from semspec.artifacts.probe import Probe
+from semspec.cli.train_probe import build
 from semspec.engines._sglang.server import Reply, Server
 from semspec.engines.hf import Hf
-from semspec.models import ModelConfig, facts
-from semspec.probes.contexts import Chain, read_chains
-from semspec.probes.make import make
-from semspec.probes.progress import Steps
-from semspec.probes.sample import FOLDER
-from semspec.probes.shards import read_samples, read_states
-from semspec.text import Text
-from semspec.train_probe import build
+from semspec.models.location import ModelConfig, facts
+from semspec.models.text import Text
+from semspec.report.progress import Steps
+from semspec.training.probes.contexts import Chain, read_chains
+from semspec.training.probes.pipeline import make
+from semspec.training.probes.sample import FOLDER
+from semspec.training.probes.shards import read_samples, read_states
 from semspec.types import Context, Query, Read, Sampling, What
 from tests.support.pair import TARGET
 from tests.support.sglang_servers import WAIT, Pair

@@ -20,12 +20,12 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from semspec.calibration.arc import Setting
+from semspec.decoding.arc_bound import Constants
+from semspec.decoding.sampling import probabilities
+from semspec.decoding.whitening import Whitened
 from semspec.errors import UserError
 from semspec.registry import plugin
-from semspec.rules._arc import Constants
-from semspec.rules._whitened import Whitened
 from semspec.rules.arc import Known, PreparedArc
-from semspec.sampling import probabilities
 from semspec.sglang_plugin import trees
 from semspec.sglang_plugin.bound import ModelBound
 from semspec.sglang_plugin.compat import apply

@@ -10,7 +10,7 @@ import pytest
 from semspec.drafters.eagle3 import Eagle3Drafter
 from semspec.drafters.medusa import MedusaDrafter
 from semspec.engines.toy import Toy
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.rules.lossless import Lossless
 from semspec.types import Context, Draft, Room, Sampling

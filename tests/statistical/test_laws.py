@@ -176,7 +176,7 @@ def test_one_token_in_twenty_is_found_out() -> None:
 
 def test_methods_worked_example() -> None:
     """methods.md 2.1: three deterministic siblings under p = [.35 .25 .20 .15 .05]."""
-    from semspec.rules._acceptance import residual
+    from semspec.decoding.acceptance import residual
 
     p = torch.tensor([0.35, 0.25, 0.20, 0.15, 0.05])
     emitted, rest, row = torch.zeros(5), 1.0, p

@@ -9,7 +9,7 @@ import pytest
 from semspec.artifacts.probe import Probe
 from semspec.drafters.lm import LanguageModel
 from semspec.engines.toy import Toy, ToyEngine
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.rules.semantic import Semantic
 from semspec.types import Sampling
 from tests.support.law import PROMPT, p_value, speculative_plan

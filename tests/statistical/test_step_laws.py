@@ -16,17 +16,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from semspec.decoding.acceptance import lossless_chain
+from semspec.decoding.pace import Adaptive, Average
+from semspec.decoding.sampling import draw_next, uniforms
 from semspec.drafters.lm import LanguageModel
 from semspec.engines.toy import Toy
-from semspec.pace import Adaptive, Average
 from semspec.protocols import Kit
 from semspec.registry import plugin
-from semspec.rules._acceptance import lossless_chain
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.rules.lookahead import LookaheadSession
 from semspec.rules.lossless import Lossless
-from semspec.sampling import draw_next, uniforms
 from semspec.types import Answer, Context, Draft, Handover, Read, Sampling, Verdict, What
 from tests.support.law import PROMPT, Unit, p_value, piece, plain_plan, speculative_plan, step_law
 

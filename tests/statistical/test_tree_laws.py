@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from semspec.decoding.sampling import draw_next
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._trees import Growth
 from semspec.drafters.lm import LanguageModel
@@ -21,7 +22,6 @@ from semspec.protocols import Kit, Plan
 from semspec.rules._tokens import PROBS, LosslessSession, Scored
 from semspec.rules.lossless import Lossless
 from semspec.rules.random import Random
-from semspec.sampling import draw_next
 from semspec.types import Context, Draft, Room, Sampling
 from tests.support.law import p_value, speculative_plan
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from semspec.artifacts import _binding
-from semspec.artifacts.arc import ArcCalibration
+from semspec.artifacts import binding
+from semspec.artifacts.arc_calibration import ArcCalibration
 from semspec.calibration.arc import COLUMNS, Setting
-from semspec.models import ModelFacts
-from semspec.rules._arc import Constants
+from semspec.decoding.arc_bound import Constants
+from semspec.models.location import ModelFacts
 
 FACTS = ModelFacts("owner/model", "c0ffee" * 6, "", 3, 8, "f" * 64)
 
@@ -37,7 +37,7 @@ def some_calibration(
     config: dict[str, Any] = {
         "kind": "arc",
         "version": 1,
-        "model": _binding.of(facts),
+        "model": binding.of(facts),
         "temperature": {
             "sampled": max(temperatures),
             "lowest": min(temperatures),

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from semspec.artifacts import _binding
+from semspec.artifacts import binding
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.sparse_datastore import SparseDatastore, bound_to
 from semspec.datastores import dense
 from semspec.datastores.sparse import END, write_shard
 from semspec.engines.toy import Toy, ToyEngine
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 
 TOY_FACTS = ModelFacts("toy", None, "toy", ToyEngine.layers, ToyEngine.width, "toy")
 DEPTH = 16
@@ -71,7 +71,7 @@ def dense_folder(folder: Path, documents: list[list[int]], vocabulary: int) -> P
     config = {
         "kind": DenseDatastore.kind,
         "version": DenseDatastore.version,
-        "model": _binding.of(TOY_FACTS),
+        "model": binding.of(TOY_FACTS),
         "dims": ToyEngine.width,
         "shards": [len(rows)],
         "documents": len(documents),

@@ -10,17 +10,17 @@ from typing import Any
 
 from scipy.stats import chisquare
 
+from semspec.decoding.pace import Pace, Steady
+from semspec.decoding.thinking import CLOSE, Thinking
 from semspec.drafters.none import NoDrafter
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import Extras, Pen, decode_plainly, speculate
-from semspec.pace import Pace, Steady
 from semspec.protocols import Drafter, Kit, Plan, Rule
 from semspec.rules.lossless import Lossless
 from semspec.splitters.paragraph import Paragraph
 from semspec.splitters.sentence import Sentence
 from semspec.splitters.token import TokenBoundary, TokenSplit
-from semspec.thinking import CLOSE, Thinking
 from semspec.types import Context, Outcome, Sampling
 
 PROMPT = (0, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from semspec import run
 from semspec.config import RunConfig
-from semspec.models import beside_package
+from semspec.models.location import beside_package
 
 TARGET = beside_package("hub_artifacts") / "tiny-target"
 DRAFT = beside_package("hub_artifacts") / "tiny-draft"

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from semspec.artifacts.probe import Probe
-from semspec.models import ModelFacts
+from semspec.cli.train_probe import build
+from semspec.models.location import ModelFacts
 from semspec.probes.features import LOGPROB_NAMES
 from semspec.probes.mlp import shapes
-from semspec.probes.settings import ProbeConfig
-from semspec.train_probe import build
+from semspec.training.probes.settings import ProbeConfig
 
 LAYERS, WIDTH = 3, 8
 FACTS = ModelFacts("owner/model", "c0ffee" * 6, "", LAYERS, WIDTH, "f" * 64)

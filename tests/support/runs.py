@@ -9,11 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from semspec import metrics, world
-from semspec.files import LineFile, write_json
+from semspec import world
+from semspec.models.text import Text
 from semspec.protocols import Grade
-from semspec.solve import Solve, problem_line
-from semspec.text import Text
+from semspec.results import metrics
+from semspec.results.figures import Solve, problem_line
+from semspec.storage.files import LineFile, write_json
 from semspec.types import Outcome, Round
 from tests.support.pair import TARGET
 

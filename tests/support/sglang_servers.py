@@ -1,4 +1,4 @@
-"""Real SGLang servers on this machine's CPU, as ``semspec.launch`` starts them."""
+"""Real SGLang servers on this machine's CPU, as ``semspec.cli.launch`` starts them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from semspec import launch
+from semspec.cli import launch
 from semspec.sglang_plugin import settings
 from tests.support import sglang_env
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def launch_options(target_port: int, draft_port: int) -> list[str]:
-    """Options of ``semspec.launch`` for small servers on the CPU."""
+    """Options of ``semspec.cli.launch`` for small servers on the CPU."""
     arguments = sglang_env.server_arguments(max_running_requests=32, max_total_tokens=16384)
     return [
         f"target_port={target_port}",

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semspec.rules._arc import (
+from semspec.decoding.arc_bound import (
     CLAMP,
     LARGEST_JS,
     Constants,

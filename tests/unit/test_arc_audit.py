@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from semspec import audit
-from semspec.calibration.audit import Accepted, Kept, audit_text, kept_places, summary
-from semspec.calibration.next_step import Measure
+from semspec.cli import audit
+from semspec.decoding.arc_bound import Constants, normalised_entropy
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
-from semspec.models import ModelFacts
-from semspec.rules._arc import Constants, normalised_entropy
+from semspec.models.location import ModelFacts
 from semspec.rules.arc import Arc
+from semspec.training.calibration.audit import Accepted, Kept, audit_text, kept_places, summary
+from semspec.training.calibration.next_step import Measure
 from semspec.types import Context, Outcome, Round, Sampling
 from tests.support.arc import slow_js, slow_u, some_calibration
 from tests.support.law import PROMPT, toy_kit

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from semspec import calibrate
-from semspec.artifacts.arc import ArcCalibration
+from semspec.artifacts.arc_calibration import ArcCalibration
 from semspec.calibration.arc import (
     COLUMNS,
     Constants,
@@ -27,16 +26,17 @@ from semspec.calibration.arc import (
     upper_quantile,
     vacuous,
 )
-from semspec.calibration.next_step import Measure
-from semspec.calibration.pairs import Place, Spots, measure_text, places
+from semspec.cli import calibrate
+from semspec.cli.train_probe import build
+from semspec.decoding.sampling import probabilities
+from semspec.decoding.whitening import Whitened, deviation
 from semspec.driver import Driver
 from semspec.engines.hf import Hf
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
-from semspec.probes.sources import questions
-from semspec.rules._whitened import Whitened, deviation
-from semspec.sampling import probabilities
-from semspec.train_probe import build
+from semspec.training.calibration.next_step import Measure
+from semspec.training.calibration.pairs import Place, Spots, measure_text, places
+from semspec.training.probes.sources import questions
 from semspec.types import Context, Query, Read, Sampling, What
 from tests.support.arc import FACTS, slow_js, some_calibration
 from tests.support.law import toy_kit

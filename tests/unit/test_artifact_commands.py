@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from semspec import publish, pull, registry
-from semspec.artifacts import __main__ as command
-from semspec.artifacts import _folders, _index, _manifest, base
+from semspec import registry
+from semspec.artifacts import base, inspection
+from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.evaluation import Evaluation
 from semspec.artifacts.probe import Probe
+from semspec.cli import artifacts as command
+from semspec.cli import publish, pull
 from semspec.errors import UserError
+from semspec.probes import index
 from semspec.runner import execute
 from tests.contract import test_artifacts as contract
 from tests.support.pair import configuration
@@ -165,20 +168,20 @@ def test_a_run_becomes_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_index(tmp_path: Path) -> None:
-    for entry in _index.entries():
+    for entry in index.entries():
         found = Probe.load(entry["path"], entry.get("revision"))
-        line = _index.line(found, entry["path"], "0" * 40)
+        line = index.line(found, entry["path"], "0" * 40)
         for name in ("model", "role", "features"):
             assert f"{name}: {entry[name]}" in line
     file = tmp_path / "probes.yaml"
-    line = _index.line(Probe.example(), "me/it", "c0ffee00" * 5)
+    line = index.line(Probe.example(), "me/it", "c0ffee00" * 5)
     file.write_text(line + "\n")
-    assert _index.find("owner/model", "target", "paper", "paragraph", file) == (
+    assert index.find("owner/model", "target", "paper", "paragraph", file) == (
         "me/it",
         "c0ffee00" * 5,
     )
-    assert _index.find("owner/model", "draft", "paper", "paragraph", file) is None
-    assert _index.find("owner/model", "target", "paper", "sentence", file) is None
+    assert index.find("owner/model", "draft", "paper", "paragraph", file) is None
+    assert index.find("owner/model", "target", "paper", "sentence", file) is None
     for bad, says in (
         (line.replace(", revision: " + "c0ffee00" * 5, ""), "name the commit"),
         (line.replace("c0ffee00" * 5, "main"), "name the commit"),
@@ -187,7 +190,7 @@ def test_the_index(tmp_path: Path) -> None:
     ):
         file.write_text(bad + "\n")
         with pytest.raises(UserError, match=says):
-            _index.entries(file)
+            index.entries(file)
 
 
 def test_a_kind_is_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -215,4 +218,4 @@ def test_a_kind_is_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     made.tensors["temperatures"][0] = 0
     made.save(tmp_path / "bad")
     with pytest.raises(UserError, match="temperatures are above 0"):
-        _folders.check(tmp_path / "bad")
+        inspection.check(tmp_path / "bad")

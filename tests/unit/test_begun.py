@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from semspec.errors import UserError
-from semspec.probes.begun import begin
+from semspec.training.resume import begin
 from tests.support.probes import FACTS, configuration
 
 Config = dict[str, Any]

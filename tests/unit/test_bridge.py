@@ -13,17 +13,17 @@ import pytest
 import torch
 from scipy.stats import chisquare  # type: ignore[import-untyped,unused-ignore]
 
-from semspec.bridge import NONE, Bridge, BridgedEngine, build_bridge
+from semspec.decoding.pace import Steady
+from semspec.decoding.sampling import probabilities
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
+from semspec.engines.bridge import NONE, Bridge, BridgedEngine, build_bridge
 from semspec.engines.toy import ToyEngine
 from semspec.errors import UserError
 from semspec.loop import speculate
-from semspec.pace import Steady
+from semspec.models.text import Text
 from semspec.protocols import Drafter, Plan, Rule
 from semspec.rules.lossless import Lossless
-from semspec.sampling import probabilities
-from semspec.text import Text
 from semspec.types import (
     Answer,
     Context,

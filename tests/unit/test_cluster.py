@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from semspec import world
 from semspec.errors import UserError
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.probes.cluster import (
     Entailment,
     Exact,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semspec.compare import main, sentences
-from semspec.comparison import compare, speed_ratio
+from semspec.cli.compare import main, sentences
 from semspec.errors import UserError
-from semspec.metrics import mcnemar
-from semspec.significance import difference, holm, paired_difference, permutation
+from semspec.report.comparison import compare, speed_ratio
+from semspec.results.metrics import mcnemar
+from semspec.results.significance import difference, holm, paired_difference, permutation
 from tests.support.runs import CONFIG, PROVENANCE, make_run
 
 Make = Callable[..., Path]

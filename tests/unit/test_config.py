@@ -8,11 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semspec import audit, config, launch, run
+from semspec import config, run
+from semspec.cli import audit, launch
 from semspec.drafters.adapld import AdaPld
 from semspec.errors import UserError
-from semspec.probes.progress import Steps
-from semspec.terminal import open_console
+from semspec.report.progress import Steps
+from semspec.report.terminal import open_console
 from semspec.types import What
 from tests.support.pair import configuration
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from semspec import registry
+from semspec.decoding.pace import Steady
 from semspec.drafters._base import DrafterBase
 from semspec.drafters.adapld import AdaPld
 from semspec.drafters.hybrid import Hybrid
@@ -21,7 +22,6 @@ from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.loop import speculate
-from semspec.pace import Steady
 from semspec.rules.lossless import Lossless
 from semspec.types import Context, Draft, Room, Sampling, What
 from tests.support.datastores import with_toy_datastore

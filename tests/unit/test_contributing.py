@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from semspec import registry
+from semspec.decoding.pace import Steady
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.loop import decode_plainly, speculate
-from semspec.pace import Steady
 from semspec.protocols import Kit, Plan
 from semspec.rules.greedy import Greedy
 from semspec.types import Context, Draft, Room, Sampling

@@ -15,7 +15,7 @@ from semspec.drafters.rest import Rest
 from semspec.drafters.suffix import Suffix
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.models import ModelFacts
+from semspec.models.location import ModelFacts
 from semspec.types import Context, Draft, Query, Room, Seen
 from tests.support.datastores import TOY_FACTS, dense_folder, sparse_folder, toy_documents
 from tests.support.drafting import answerless, kit_for

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.preprocessing import StandardScaler, normalize
 
-from semspec.artifacts import _folders
+from semspec.artifacts import inspection
 from semspec.artifacts.base import CONFIG
 from semspec.artifacts.dense_datastore import INDEX, DenseDatastore
 from semspec.datastores import dense, indices
@@ -292,7 +292,7 @@ def test_stores_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     shard.write_bytes(whole[:-10] + bytes([whole[-10] ^ 1]) + whole[-9:])
     DenseDatastore.load(folder)
     with pytest.raises(UserError, match="sha256 is another one"):
-        _folders.check(folder)
+        inspection.check(folder)
     shard.unlink()
     with pytest.raises(UserError, match="is missing"):
         DenseDatastore.load(folder)

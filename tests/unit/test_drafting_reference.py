@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec import registry
+from semspec.decoding.trim import along
 from semspec.drafters.adapld import AdaPld
 from semspec.drafters.hybrid import KEEP, PRIOR, Hybrid
 from semspec.protocols import DraftSession
-from semspec.trim import along
 from semspec.types import Context, Draft, Room, Seen
 from tests.support.drafting import Script, kit_for
 

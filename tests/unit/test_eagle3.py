@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from semspec.decoding.sampling import probabilities
 from semspec.drafters.eagle3 import Eagle3Drafter, Eagle3Session
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.heads.eagle3 import Eagle3, read_shape
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.rules.lossless import Lossless
-from semspec.sampling import probabilities
 from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
 from tests.support.heads import eagle3_config, eagle3_tensors, target_folder, write
 from tests.support.law import toy_kit

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from semspec import experiments, reproduce, train_probe
-from semspec.datastores import settings
+from semspec.cli import reproduce, train_probe
 from semspec.errors import UserError
-from semspec.experiments import Experiment, Job, jobs, load
+from semspec.jobs import experiments
+from semspec.jobs.experiments import Experiment, Job, jobs, load
+from semspec.training.datastores import settings
 
 NAMES = sorted(experiments.available())
 

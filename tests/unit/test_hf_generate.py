@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
+from semspec.decoding.sampling import draw, probabilities
 from semspec.errors import UserError
-from semspec.sampling import draw, probabilities
 from semspec.types import Generate, Read, Sampling, What
 from tests.support.tiny_models import (
     FAMILIES,

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from semspec.decoding.sampling import probabilities
 from semspec.engines._lean import jobs
 from semspec.errors import UserError
-from semspec.sampling import probabilities
 from semspec.types import Read, Sampling, What
 from tests.support.tiny_models import (
     FAMILIES,

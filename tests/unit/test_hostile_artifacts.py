@@ -19,7 +19,8 @@ import torch
 import yaml  # type: ignore[import-untyped]
 
 from semspec import registry
-from semspec.artifacts import _card, _folders, _manifest
+from semspec.artifacts import _card, inspection
+from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.base import CARD, CONFIG, MANIFEST, TENSORS, Artifact
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.model import Model
@@ -285,7 +286,7 @@ def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "it"
     cls.example().save(folder)
     intact = (folder / CARD).read_bytes()
-    _folders.check(folder)
+    inspection.check(folder)
     rng, refused, slowest, long = random.Random(11), 0, 0.0, set[int]()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     watch = Watch(tmp_path)
@@ -295,7 +296,7 @@ def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
         began = time.process_time()
         watch.on = True
         try:
-            _folders.check(folder)
+            inspection.check(folder)
         except UserError as error:
             refused += 1
             long |= {case} if "\n" in str(error) or len(str(error)) > 1000 else set()

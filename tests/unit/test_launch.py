@@ -1,4 +1,4 @@
-"""``semspec.launch`` as far as it needs no SGLang: what it plans, what it refuses, what it watches."""
+"""``semspec.cli.launch`` as far as it needs no SGLang: what it plans, what it refuses, what it watches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from semspec import launch
+from semspec.cli import launch
 from semspec.errors import UserError
 from tests.support.sglang_servers import free_port
 

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from semspec.decoding.sampling import probabilities
 from semspec.drafters.medusa import LAST, MedusaDrafter, MedusaSession
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.heads.medusa import FILE, Medusa
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.rules.lossless import Lossless
-from semspec.sampling import probabilities
 from semspec.types import Answer, Context, Draft, Query, Room, Sampling, Seen
 from tests.support.heads import medusa_config, medusa_tensors, target_folder, write
 from tests.support.law import toy_kit

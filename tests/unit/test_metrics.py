@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
-from semspec.metrics import mean, quantile, ratio, ratio_interval, summarise, wilson
-from semspec.records import Solve, problem_line
+from semspec.results.metrics import mean, quantile, ratio, ratio_interval, summarise, wilson
+from semspec.results.records import Solve, problem_line
 
 
 def solve(**changed: Any) -> Solve:

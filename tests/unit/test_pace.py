@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from semspec.decoding.pace import Adaptive, Steady
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import Extras, speculate
-from semspec.pace import Adaptive, Steady
 from semspec.protocols import Plan
 from semspec.rules.logprob import LogProb
 from semspec.rules.lossless import Lossless

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from semspec import train_probe
+from semspec.cli import train_probe
 from semspec.errors import UserError
-from semspec.files import read_json, write_json
-from semspec.lock import FolderInUseError, is_locked
-from semspec.part_jobs import divided
-from semspec.parts import Part, begun, check, check_all, split
-from semspec.sweep import Job, state_of
+from semspec.jobs.part_jobs import divided
+from semspec.jobs.parts import Part, begun, check, check_all, split
+from semspec.jobs.sweep import Job, state_of
+from semspec.storage.files import read_json, write_json
+from semspec.storage.lock import FolderInUseError, is_locked
 
 
 def begin(root: Path, *parts: Part) -> None:

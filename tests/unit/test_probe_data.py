@@ -14,17 +14,17 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from semspec import world
+from semspec.cli.train_probe import build
 from semspec.errors import UserError
-from semspec.probes import shards
-from semspec.probes.contexts import Chain, Pair, choose_cuts, make_chains
-from semspec.probes.dataset import Rows, check_split, split_chains
 from semspec.probes.features import FLOOR, LOGPROB_NAMES, Features, of_logprobs, resolve
-from semspec.probes.sample import plan, sample
-from semspec.probes.semantic import probabilities
-from semspec.probes.settings import FeatureOptions, ProbeConfig
-from semspec.probes.shards import Sample, read_samples, read_states
-from semspec.probes.sources import questions
-from semspec.train_probe import build
+from semspec.training.probes import shards
+from semspec.training.probes.contexts import Chain, Pair, choose_cuts, make_chains
+from semspec.training.probes.dataset import Rows, check_split, split_chains
+from semspec.training.probes.sample import plan, sample
+from semspec.training.probes.semantic import probabilities
+from semspec.training.probes.settings import FeatureOptions, ProbeConfig
+from semspec.training.probes.shards import Sample, read_samples, read_states
+from semspec.training.probes.sources import questions
 from tests.support.pair import DRAFT
 from tests.support.probes import configuration
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from semspec.probes.dataset import Batch
-from semspec.probes.train import train, validation_loss
+from semspec.training.probes.dataset import Batch
+from semspec.training.probes.train import train, validation_loss
 from tests.support.probes import configuration
 
 

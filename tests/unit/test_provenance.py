@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from semspec import provenance
+from semspec.storage import provenance
 
 
 def test_what_is_told() -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semspec.rules._prune import (
+from semspec.decoding.tree_pruning import (
     confidence,
     covering,
     entropy_guided,
@@ -18,7 +18,7 @@ from semspec.rules._prune import (
     ranked,
     rival_score,
 )
-from semspec.trim import depths
+from semspec.decoding.trim import depths
 
 
 @st.composite

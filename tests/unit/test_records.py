@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from semspec import files
-from semspec.digest import difference, digest
 from semspec.errors import UserError
 from semspec.protocols import Grade
-from semspec.records import OpenRun, RunFolder, Solve, problem_line
+from semspec.results.records import OpenRun, RunFolder, Solve, problem_line
+from semspec.storage import files
+from semspec.storage.digest import difference, digest
 from semspec.types import Outcome, Round
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -316,7 +316,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
             RunFolder.open(tmp_path, CONFIG)
 
         def intrude_as_another() -> None:
-            from semspec import lock
+            from semspec.storage import lock
 
             lock._OURS.clear()  # a fork remembers what it does not hold
             intrude()

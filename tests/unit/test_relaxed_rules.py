@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from semspec import config
 from semspec.artifacts.judge_head import JudgeHead
+from semspec.decoding.acceptance import shape_of
+from semspec.decoding.pace import Steady
 from semspec.drafters._base import DrafterBase
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.loop import speculate
-from semspec.models import ModelFacts
-from semspec.pace import Steady
-from semspec.rules._acceptance import shape_of
+from semspec.models.location import ModelFacts
 from semspec.rules._tokens import Scored
 from semspec.rules.fuzzy import DIVERGENCES, Fuzzy
 from semspec.rules.judge_head import LAST, Judged

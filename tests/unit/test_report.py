@@ -9,22 +9,22 @@ from urllib.parse import unquote
 
 import pytest
 
-from semspec.artifacts._schema import check
+from semspec.cli.report import main
 from semspec.errors import UserError
-from semspec.files import write_json
-from semspec.models import beside_package
-from semspec.provenance import without_folders
+from semspec.models.location import beside_package
 from semspec.report import words
-from semspec.report.__main__ import main
 from semspec.report.html import clipped, esc
+from semspec.report.html_transcript import choose
 from semspec.report.jobs import comparable, pareto, shared_options
 from semspec.report.page import run_page
 from semspec.report.rounds import read_rounds
 from semspec.report.runs import read_run, read_sweep
 from semspec.report.sweep import sweep_page
-from semspec.report.transcripts import choose
 from semspec.report.write import write_run
-from semspec.result_schema import SCHEMA
+from semspec.results.schema import SCHEMA
+from semspec.storage.files import write_json
+from semspec.storage.json_schema import check
+from semspec.storage.provenance import without_folders
 from tests.support.runs import CONFIG, make_run, text
 
 

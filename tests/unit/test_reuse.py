@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from semspec import reuse
 from semspec.drafters.adapld import AdaPld
+from semspec.results import reuse
 from semspec.types import Round
 from tests.unit.test_context_drafters import solved
 

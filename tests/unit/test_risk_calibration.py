@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from semspec import calibrate_risk
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import certify
+from semspec.cli import calibrate_risk
+from semspec.cli.train_probe import build
 from semspec.config import drawn_by
 from semspec.errors import UserError
-from semspec.lock import is_locked
-from semspec.models import KnownModels, ModelConfig
-from semspec.probes.begun import at_work
+from semspec.models.location import KnownModels, ModelConfig
 from semspec.rules.semantic_risk import SemanticRisk
 from semspec.solver import Solver
-from semspec.train_probe import build
+from semspec.storage.lock import is_locked
+from semspec.training.resume import at_work
 from tests.support.pair import configuration
 
 PLUS = "embedded/probe-tiny-target-plus"

@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from semspec.config import expand_shorthands
+from semspec.decoding.arc_bound import Constants, normalised_entropy
+from semspec.decoding.pace import Steady
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.loop import speculate
-from semspec.models import ModelFacts
-from semspec.pace import Steady
+from semspec.models.location import ModelFacts
 from semspec.protocols import Plan
-from semspec.rules._arc import Constants, normalised_entropy
 from semspec.rules.arc import Arc
 from semspec.rules.arc_certified import ArcCertified
 from semspec.rules.lossless import Lossless

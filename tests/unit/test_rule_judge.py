@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from semspec.errors import UserError
+from semspec.models.text import Text
 from semspec.rules.judge import BEST, PREFILL, QUESTION, Judge, ask_for_a_digit, read_score
-from semspec.text import Text
 from semspec.types import Answer, Query
 from tests.support import tokenizers as small
 from tests.support.pair import TARGET

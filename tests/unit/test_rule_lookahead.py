@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from semspec import world
 from semspec.errors import UserError
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.rules._same import Encoder
 from semspec.rules.lookahead import Lookahead
 from semspec.types import Answer, Draft, Query

@@ -19,7 +19,7 @@ from transformers import (
 from semspec.driver import Driver
 from semspec.engines.hf import Hf
 from semspec.errors import UserError
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.rules.rsd import Rsd
 from semspec.types import Context, Draft, Query, Read, Sampling, What
 from tests.support.words import Words

@@ -10,7 +10,7 @@ import pytest
 
 from semspec import runner
 from semspec.protocols import BenchmarkProblem
-from semspec.records import Mode, RunFolder
+from semspec.results.records import Mode, RunFolder
 from semspec.runner import execute
 from semspec.solver import Solution, Solver
 from tests.support.pair import configuration

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semspec.sampling import draw, probabilities
+from semspec.decoding.sampling import draw, probabilities
 from semspec.types import Sampling
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0, -1.0, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0]])

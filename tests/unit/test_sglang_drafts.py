@@ -12,12 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from semspec.decoding.trim import depths
 from semspec.drafters.adapld import AdaPld
 from semspec.drafters.prompt_lookup import PromptLookup
 from semspec.errors import UserError
+from semspec.sglang_plugin.answers import Rows, able
 from semspec.sglang_plugin.drafting import Drafts, Options, fitted, lay_out
-from semspec.sglang_plugin.rows import Rows, able
-from semspec.trim import depths
 from semspec.types import Draft
 from tests.support.drafting import kit_for
 

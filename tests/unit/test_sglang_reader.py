@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec.probes.features import of_logprobs
-from semspec.probes.inside import seated
+from semspec.rules._engine_probe import seated
 from semspec.sglang_plugin.compat import Loaded, Piece
 from semspec.sglang_plugin.probe import Options, Probes
 from semspec.sglang_plugin.protocol import Ask, unpack

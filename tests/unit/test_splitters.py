@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from semspec.decoding.units import unit_ends
 from semspec.protocols import Splitter
 from semspec.registry import plugin, plugins
-from semspec.splitters._units import unit_ends
 
 CAP = 10_000
 NAMES = ("paragraph", "sentence", "token")

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from semspec.decoding.pace import Steady
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import ToyEngine
 from semspec.loop import speculate
-from semspec.pace import Steady
 from semspec.rules.logprob import LogProb
 from semspec.types import Outcome, Role
 from tests.support.words import Words

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from semspec.svg import Plot, ticks
+from semspec.report.svg import Plot, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 

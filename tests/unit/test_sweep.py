@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from semspec import sweep
 from semspec.errors import UserError
-from semspec.launchers import options_of, queued
-from semspec.lock import FolderLock
-from semspec.records import RunFolder
-from semspec.sweep import LONGEST, Job, carry_out, name_of, plan, state_of
+from semspec.jobs import sweep
+from semspec.jobs.launchers import options_of, queued
+from semspec.jobs.sweep import LONGEST, Job, carry_out, name_of, plan, state_of
+from semspec.results.records import RunFolder
+from semspec.storage.lock import FolderLock
 
 TINY = ("problems=1", "max_new_tokens=8", "quiet=true")
 
@@ -177,7 +177,7 @@ def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
     before = {"state": "running", "error": None, "pid": 1}
     (folder / "status.json").write_text(json.dumps(before))
     hold = (
-        "import sys\nfrom pathlib import Path\nfrom semspec.lock import FolderLock\n"
+        "import sys\nfrom pathlib import Path\nfrom semspec.storage.lock import FolderLock\n"
         f"FolderLock(Path({str(folder)!r}))\nprint('held', flush=True)\nsys.stdin.read()"
     )
     with subprocess.Popen(

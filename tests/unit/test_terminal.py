@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from semspec.metrics import summarise
-from semspec.records import Solve, problem_line
-from semspec.report.transcripts import Limits, steps_of
-from semspec.terminal import Progress, duration, notes, result_table, transcript
-from semspec.transcript import Piece, pieces
+from semspec.report.html_transcript import Limits, steps_of
+from semspec.report.terminal import Progress, duration, notes, result_table, transcript
+from semspec.report.transcript import Piece, pieces
+from semspec.results.metrics import summarise
+from semspec.results.records import Solve, problem_line
 from semspec.types import Round
 
 Line = dict[str, Any]
@@ -391,8 +391,8 @@ def test_nothing_is_lost_or_said_twice(data: st.DataObject) -> None:
 
 def test_a_poor_encoding_is_no_error() -> None:
     code = (
-        "from semspec.terminal import open_console, transcript\n"
-        "from semspec.transcript import Piece\n"
+        "from semspec.report.terminal import open_console, transcript\n"
+        "from semspec.report.transcript import Piece\n"
         "open_console().print(transcript([Piece('draft', 'caf\\u00e9')]))\n"
     )
     done = subprocess.run(

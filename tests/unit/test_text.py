@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from semspec.errors import UserError
-from semspec.text import Text
+from semspec.models.text import Text
 from tests.support import tokenizers as small
 
 SAMPLE = "We add 3.14.\n\nÄöü 好😀  <think>\nDone!</think>\n\n\n"
@@ -160,7 +160,7 @@ def test_a_hub_name_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_fingerprint_is_the_same_in_another_process(text: Text, folder: str) -> None:
-    code = f"from semspec.text import Text; print(Text({folder!r}).fingerprint)"
+    code = f"from semspec.models.text import Text; print(Text({folder!r}).fingerprint)"
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(root)}
     done = subprocess.run(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from semspec.errors import UserError
-from semspec.text import Text
+from semspec.models.text import Text
 from tests.support import tokenizers as small
 from tests.support.pair import TARGET
 

@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
+from semspec.decoding.thinking import Thinking
 from semspec.solver import Solver
-from semspec.thinking import Thinking
 from tests.support.pair import configuration
 
 PIECES = ["so", "</", "think", ">", "</think>", " x</think>\n\n", "<think>", "</thin", "k>"]

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from semspec.errors import UserError
-from semspec.rules._acceptance import (
+from semspec.decoding.acceptance import (
     lossless_nodes,
     matching_nodes,
     remaining,
@@ -21,7 +20,8 @@ from semspec.rules._acceptance import (
     shape_of,
     walk,
 )
-from semspec.sampling import draw
+from semspec.decoding.sampling import draw
+from semspec.errors import UserError
 
 CPU = torch.device("cpu")
 P = torch.tensor([0.35, 0.25, 0.20, 0.15, 0.05])  # methods.md 2.1

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec import config
+from semspec.decoding.trim import depths
 from semspec.drafters._trees import BestFirst, Fixed, Growth, Size, fixed_shape
 from semspec.drafters.lm import LanguageModel
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.protocols import Plan
-from semspec.trim import depths
 from semspec.types import Answer, Draft, Read, Room, Sampling, What
 from tests.support.law import toy_kit
 from tests.support.pair import configuration

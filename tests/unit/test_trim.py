@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from semspec.decoding.thinking import Thinking
+from semspec.decoding.trim import depths, trim
 from semspec.errors import UserError
-from semspec.thinking import Thinking
-from semspec.trim import depths, trim
 from semspec.types import Draft, Read, What
 
 ROWS = Read(What.PROBS)

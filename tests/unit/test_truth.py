@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from semspec.benchmarks.synthetic import Synthetic
-from semspec.metrics import summarise, wilson
 from semspec.protocols import BenchmarkProblem, Grade
-from semspec.solve import problem_line
-from semspec.terminal import notes, result_rows
-from semspec.truth import ASKED, LEAST, accepted_steps
+from semspec.report.terminal import notes, result_rows
+from semspec.results.figures import problem_line
+from semspec.results.metrics import summarise, wilson
+from semspec.results.step_truth import ASKED, LEAST, accepted_steps
 from semspec.types import Outcome, Round
 from tests.support.runs import FALSE, solution, solve, text
 

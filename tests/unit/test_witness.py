@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from semspec.decoding.pace import Steady
 from semspec.drafters.lm import LanguageModel, LanguageModelSession
 from semspec.drafters.none import NoDrafter
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.loop import Extras, Pen, speculate
-from semspec.pace import Steady
 from semspec.protocols import Kit, Plan
 from semspec.rules.logprob import LogProb
 from semspec.rules.lossless import Lossless

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from semspec.engines._lean.spec import Spec
+from semspec.models.spec import Spec
 
 FIRST_POSITIONS = 256
 

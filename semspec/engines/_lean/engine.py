@@ -14,10 +14,10 @@ from semspec.engines._lean.jobs import Job, feed
 from semspec.engines._lean.model import Model
 from semspec.engines._lean.rows import FROM_LOGITS
 from semspec.engines._lean.session import Session
-from semspec.engines._lean.spec import read_spec
 from semspec.engines._lean.step import Step
-from semspec.engines._lean.weights import read_weights
 from semspec.errors import UserError
+from semspec.models.spec import read_spec
+from semspec.models.weights import read_weights
 from semspec.types import Answer, Context, Query, What
 
 

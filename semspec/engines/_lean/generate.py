@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from semspec.decoding.sampling import draw, probabilities
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.jobs import Job, place
 from semspec.engines._lean.model import Model
 from semspec.engines._lean.step import Step
-from semspec.sampling import draw, probabilities
 from semspec.types import What
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from semspec.decoding.trim import depths
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.model import Model, Place
 from semspec.engines._lean.reader import Reader
 from semspec.engines._lean.session import Session
 from semspec.errors import UserError
-from semspec.trim import depths
 from semspec.types import Answer, Query
 
 TOGETHER = 1 << 22  # numbers: states of a pass that are held at a time for reading

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
-from semspec.engines._lean.spec import Spec
-from semspec.engines._lean.weights import Weights
+from semspec.models.spec import Spec
+from semspec.models.weights import Weights
 
 Tap = Callable[[int, Tensor], None]
 """Is handed (layer, states [tokens, width]); layers as in transformers' hidden_states."""

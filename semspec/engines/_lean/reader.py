@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semspec.engines._lean.pool import Pool, Span
+from semspec.decoding.pooling import Pool, Span
 from semspec.engines._lean.rows import FROM_LOGITS, OVER_VOCABULARY, LogitRows
-from semspec.engines._lean.spec import Spec
 from semspec.errors import UserError
+from semspec.models.spec import Spec
 from semspec.types import Answer, Query, Read, What
 
 OF_ROWS = OVER_VOCABULARY | {What.HIDDEN, What.ATTENTION}

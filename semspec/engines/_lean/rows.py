@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semspec.sampling import probabilities
+from semspec.decoding.sampling import probabilities
 from semspec.types import Query, Read, What
 
 OVER_VOCABULARY = frozenset({What.PROBS, What.LOGITS, What.TOP_K})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from semspec.decoding.trim import along
 from semspec.engines._lean.cache import Cache
-from semspec.trim import along
 from semspec.types import Context
 
 

@@ -31,7 +31,7 @@ class Expected:
 
     @classmethod
     def of(cls, folder: Path) -> Expected:
-        from semspec.text import Text
+        from semspec.models.text import Text
 
         try:
             shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))

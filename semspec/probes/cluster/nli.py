@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from semspec.errors import UserError
-from semspec.models import ModelConfig
+from semspec.models.location import ModelConfig
 from semspec.probes.cluster.entailment import Entailment
 from semspec.probes.cluster.greedy import Item, lockstep
 

@@ -1,0 +1,159 @@
+"""What ARC-Decode knows of a model: whitening, the constants of the bound, and the evidence for them.
+
+told = ArcCalibration.load("embedded/arc-tiny")
+told.check(facts(model))
+setting = told.settings[told.at(0.6)]      # constants and buckets of that temperature
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from semspec.artifacts import base, binding
+from semspec.calibration.arc import COLUMNS, Setting
+from semspec.decoding.arc_bound import Constants
+from semspec.errors import UserError
+from semspec.models.location import ModelFacts
+from semspec.registry import register
+from semspec.storage.json_schema import Schema
+
+_FACTOR = {"type": "number", "minimum": 0, "maximum": 1e12}
+_CONSTANTS = {
+    "type": "object",
+    "required": ["c_s", "alpha_kappa", "tau"],
+    "additionalProperties": False,
+    "properties": dict.fromkeys(("c_s", "alpha_kappa", "tau"), _FACTOR),
+}
+SCHEMA = base.of_schema(
+    {
+        "model": binding.model_with("layers", "width"),
+        "temperature": binding.TEMPERATURE,
+        "settings": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 64,
+            "items": {
+                "type": "object",
+                "required": ["temperature", "constants"],
+                "additionalProperties": False,
+                "properties": {
+                    "temperature": {"type": "number", "minimum": 0, "maximum": 1e6},
+                    "constants": _CONSTANTS,
+                    "buckets": {
+                        "type": ["object", "null"],
+                        "required": ["depths", "entropies", "constants"],
+                        "additionalProperties": False,
+                        "properties": {
+                            "depths": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+                            "entropies": {"type": "array", "items": {"type": "number"}},
+                            "constants": {
+                                "type": "array",
+                                "items": {"type": "array", "items": _CONSTANTS},
+                            },
+                        },
+                    },
+                    "figures": {"type": "object"},
+                },
+            },
+        },
+        "prompts": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 16, "maxLength": 16},
+        },
+    },
+    ("model", "temperature", "settings", "prompts", "data", "training"),
+)
+
+
+@register("artifact", "arc")
+@dataclass
+class ArcCalibration(base.Artifact):
+    """The constants of ARC-Decode's bound by temperature, and the pairs of tokens they come from.
+
+    ``tensors`` holds ``sigma`` [width], the deviation of every dimension of the input embeddings, and
+    ``evidence`` [pairs, columns], the columns being ``semspec.calibration.arc.COLUMNS``.
+    """
+
+    name: str = "arc"
+
+    kind: ClassVar[str] = "arc"
+    schema: ClassVar[Schema] = SCHEMA
+    made_by: ClassVar[str] = "python -m semspec.calibrate"
+    tags: ClassVar[tuple[str, ...]] = ("arc-decode", "calibration")
+
+    def __post_init__(self) -> None:
+        self.settings = [Setting.from_json(told) for told in self.config["settings"]]
+
+    @classmethod
+    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+        for setting in config["settings"]:
+            buckets = setting.get("buckets") or {"depths": [], "entropies": [], "constants": [[0]]}
+            rows, columns = len(buckets["depths"]) + 1, len(buckets["entropies"]) + 1
+            table = buckets["constants"]
+            if len(table) != rows or any(len(row) != columns for row in table):
+                raise ValueError(f"buckets: {rows} x {columns} constants are wanted")
+        return {
+            "sigma": ((int(config["model"]["width"]),), (torch.float32,)),
+            "evidence": ((-1, len(COLUMNS)), (torch.float32,)),
+        }
+
+    def check_content(self) -> None:
+        if bool((self.tensors["sigma"] < 0).any()):
+            raise ValueError("sigma is a deviation, and some of it is below 0")
+        places = self.tensors["evidence"][:, COLUMNS.index("setting")]
+        if not bool(((places >= 0) & (places < len(self.settings))).all()):
+            raise ValueError("some evidence belongs to no setting")
+
+    @classmethod
+    def example(cls) -> Self:
+        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
+        evidence = torch.linspace(0, 1, 6 * len(COLUMNS)).reshape(6, len(COLUMNS))
+        evidence[:, COLUMNS.index("setting")] = 0
+        config = {
+            "kind": cls.kind,
+            "version": cls.version,
+            "model": binding.of(model),
+            "temperature": {"sampled": 1.0, "lowest": 1.0, "highest": 1.0},
+            "settings": [Setting(1.0, Constants(0.05, 0.2, 0.5)).to_json()],
+            "prompts": ["0123456789abcdef"],
+            "data": {"source": "embedded"},
+            "training": {},
+        }
+        return cls(config, {"sigma": torch.ones(4), "evidence": evidence})
+
+    def figures(self) -> Mapping[str, float]:
+        told: dict[str, float] = {}
+        for setting in self.settings:
+            by = setting.constants
+            for name, value in (("c_s", by.c_s), ("alpha_kappa", by.alpha_kappa), ("tau", by.tau)):
+                told[f"{name} at T = {setting.temperature:g}"] = float(value)
+        return told
+
+    def at(self, temperature: float, allow_mismatch: bool = False) -> int:
+        """Which of ``settings`` is for this temperature; the nearest one with ``allow_mismatch``."""
+        gaps = [abs(setting.temperature - temperature) for setting in self.settings]
+        nearest = gaps.index(min(gaps))
+        if gaps[nearest] > 1e-6 and not allow_mismatch:
+            if not temperature:  # ``calibrate`` refuses it, too
+                raise UserError(
+                    f"{self.name} cannot be asked at temperature 0: one token is possible, and no other"
+                    " may be tolerated in its place: use accept=greedy or accept=lossless, or a higher"
+                    " temperature"
+                )
+            known = ", ".join(f"{setting.temperature:g}" for setting in self.settings)
+            raise UserError(
+                f"{self.name} was calibrated at temperature {known}, not at {temperature:g}:"
+                " calibrate it there (temperatures=...), or accept.allow_mismatch=true takes the"
+                " nearest"
+            )
+        return nearest
+
+    def evidence(self, setting: int) -> Tensor:
+        """The pairs that were measured at this setting."""
+        pairs = self.tensors["evidence"]
+        return pairs[pairs[:, COLUMNS.index("setting")] == setting]

@@ -1,0 +1,72 @@
+"""What datastores share: files of any size beside config and tensors, which are mapped and not read.
+
+Opening one looks at their headers and sizes alone, so that it takes no longer for a store that is larger
+than memory. Their hashes stand in the manifest all the same: ``python -m semspec.artifacts verify`` reads them,
+publishing does, and what comes from the Hub is hashed once, after the download.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from semspec.artifacts import base, manifests
+from semspec.errors import UserError
+
+COUNT = {"type": "integer", "minimum": 0, "maximum": 1 << 48}
+SHARDS = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
+    "minItems": 1,
+    "maxItems": 1 << 16,
+}
+"""How many entries each shard has."""
+
+
+class Datastore(base.Artifact):
+    """An artifact with ``parts``."""
+
+    @classmethod
+    @abstractmethod
+    def part_names(cls, config: Mapping[str, Any]) -> list[str]:
+        """The files that a config implies."""
+
+    @abstractmethod
+    def open(self) -> Any:
+        """Maps the parts; UserError where they are not what the config says."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        made = super().read(folder)
+        manifest = manifests.read(folder)
+        for name in cls.part_names(made.config):
+            path = made.parts[name] = folder / name
+            if not path.is_file():
+                raise UserError(f"{path} is missing: take an intact copy of the {cls.kind}")
+            size, listed = path.stat().st_size, (manifest or {"files": {}})["files"].get(name)
+            if manifest is not None and (listed is None or listed["size"] != size):
+                told = "not listed" if listed is None else f"{listed['size']:,} bytes"
+                raise UserError(
+                    f"{path} has {size:,} bytes, in the manifest it is {told}: take an intact copy of"
+                    f" the {cls.kind}"
+                )
+        made.open()
+        return made
+
+
+def shard_names(count: int) -> list[str]:
+    return [f"shard-{number:05d}.safetensors" for number in range(count)]
+
+
+@cache
+def example_folder(kind: str) -> Path:
+    """Where an example's parts are, until the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=f"semspec-{kind}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -1,0 +1,127 @@
+"""Folders of artifacts on disk: which kind they are, sealed, and exactly as published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from semspec import registry
+from semspec.artifacts import _card, base, manifests
+from semspec.artifacts.model import Model
+from semspec.errors import UserError
+from semspec.models.location import EMBEDDED
+from semspec.storage.files import read_json, told_in_one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A folder below the path that was asked about, and what is wrong with it."""
+
+    folder: Path
+    kind: str | None
+    wrong: tuple[str, ...]
+
+
+def local(place: str) -> Path:
+    """A folder that is there: a path, or embedded/NAME."""
+    if place.startswith(EMBEDDED):
+        return base.find(place)
+    folder = Path(place).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}: give the folder of an artifact, path=FOLDER")
+    return folder
+
+
+def kind_of(folder: Path) -> type[base.Artifact]:
+    """The kind of an artifact's folder: by its config, or as a model in transformers' format."""
+    config = read_json(folder / base.CONFIG)
+    known = registry.plugins("artifact")
+    told = config.get("kind") if isinstance(config, dict) else None
+    if told is None and isinstance(config, dict) and "model_type" in config:
+        heads = (n for n, p in known.items() if _is_of(p.cls, config.get("architectures")))
+        told = next(heads, "model")
+    if not isinstance(told, str) or told not in known:
+        raise UserError(f"{folder} is no artifact's folder: its config.json names no kind of"
+                        f" {', '.join(known)}")  # fmt: skip
+    cls: type[base.Artifact] = known[told].cls
+    return cls
+
+
+def _is_of(cls: type[base.Artifact], architectures: object) -> bool:
+    return (
+        issubclass(cls, Model)
+        and cls.architecture is not None
+        and [cls.architecture] == architectures
+    )
+
+
+def seal(folder: Path) -> type[base.Artifact]:
+    """Writes the manifest of a folder whose content is in order, and a card where there is none."""
+    with told_in_one_line(folder):
+        return _seal(folder)
+
+
+def _seal(folder: Path) -> type[base.Artifact]:
+    cls = kind_of(folder)
+    if not (folder / base.CARD).exists():
+        (folder / base.MANIFEST).unlink(missing_ok=True)
+        text = _card.default(cls.read(folder), folder.name)
+        (folder / base.CARD).write_text(text, encoding="utf-8")
+    old = folder / base.MANIFEST
+    was = old.read_bytes() if old.exists() else None
+    manifests.seal(folder, cls.kind, cls.version)
+    try:
+        check(folder)
+    except UserError:
+        if was is None:
+            old.unlink()
+        else:
+            old.write_bytes(was)
+        raise
+    return cls
+
+
+def check(folder: Path) -> base.Artifact:
+    """Refuses a folder that is not exactly what would be published; returns what it holds."""
+    manifest = manifests.read(folder)
+    if manifest is None:
+        raise UserError(f"{folder} has no {base.MANIFEST}: run python -m semspec.artifacts seal path={folder}")  # fmt: skip
+    unlike = manifests.differences(folder, manifest)
+    if unlike:
+        raise UserError(f"{folder} is not as its manifest says: {'; '.join(unlike[:3])}")
+    cls = kind_of(folder)
+    if (manifest["kind"], manifest["version"]) != (cls.kind, cls.version):
+        raise UserError(
+            f"{folder}: the manifest is of a {manifest['kind']}, version {manifest['version']}, the"
+            f" folder of a {cls.kind}, version {cls.version}"
+        )
+    artifact = cls.read(folder)
+    card = folder / base.CARD
+    if not card.is_file():
+        raise UserError(f"{folder} has no {base.CARD}: an artifact has a card")
+    _card.check(artifact.texts[base.CARD], artifact.library())
+    return artifact
+
+
+def below(path: Path) -> Iterator[Found]:
+    """Every artifact's folder at or below a path, and every file that belongs to none."""
+    if (path / base.CONFIG).is_file() or (path / base.MANIFEST).is_file():
+        yield _found(path)
+        return
+    for inner in sorted(path.iterdir()):
+        if inner.is_dir() and inner.name not in manifests.THEIRS:
+            yield from below(inner)
+        elif not inner.is_dir() and inner.name not in manifests.THEIRS:
+            yield Found(inner, None, (f"{inner} belongs to no artifact",))
+
+
+def _found(folder: Path) -> Found:
+    wrong: list[str] = []
+    kind = None
+    try:
+        kind = kind_of(folder).kind
+        check(folder)
+    except UserError as error:
+        wrong.append(str(error))
+    return Found(folder, kind, tuple(wrong))

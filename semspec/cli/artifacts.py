@@ -1,0 +1,193 @@
+"""``python -m semspec.artifacts``: what is there, what it says, and whether it is as published."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from semspec import registry
+from semspec.artifacts import base, inspection
+from semspec.artifacts import manifests as _manifest
+from semspec.cli.command import ends_in_one_line, options
+from semspec.config import nearest
+from semspec.errors import UserError
+from semspec.models.hub import content_hash, hub_errors, list_files, split_revision
+from semspec.models.location import beside_package
+from semspec.report.terminal import open_console
+from semspec.storage.files import read_json
+
+HELP = """\
+usage: python -m semspec.artifacts COMMAND [name=value ...]
+
+  list [path=FOLDER]          the artifacts below a folder (default: those shipped with the package)
+  inspect path=...            one artifact: what it is bound to, its files, tensors and figures
+  verify path=FOLDER          exit code 1 when anything below the folder is not exactly as published
+         [repo=owner/name@revision]   ... or is not what that repository holds
+  seal path=FOLDER            write the manifests of all artifacts below a folder anew
+  evaluation run=FOLDER out=FOLDER    make an artifact of a finished run's result
+  kinds                       the kinds of artifacts; schema kind=NAME prints a config's JSON schema
+
+A path is a folder or embedded/NAME, for inspect also a Hub repository (owner/name@revision).
+Checked are: the manifest (size and sha256 of every file, no file more or less), the config by its
+schema, names, shapes, types and finiteness of all tensors, and the card's front matter.
+To publish or fetch one: python -m semspec.publish --help, python -m semspec.pull --help.
+"""
+
+
+def show_list(given: Mapping[str, str]) -> int:
+    path = inspection.local(given.get("path") or str(beside_package("hub_artifacts")))
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("name", "kind", "for", "KiB", ""):
+        table.add_column(name, justify="right" if name == "KiB" else "left", no_wrap=name == "name")
+    for found in inspection.below(path):
+        if found.folder.is_dir():
+            config = read_json(found.folder / base.CONFIG)
+            model = config.get("model") if isinstance(config, dict) else None
+            bound = model.get("id", "") if isinstance(model, dict) else ""
+            size = sum(f.stat().st_size for f in found.folder.iterdir() if f.is_file())
+            state = "not as published" if found.wrong else ""
+            table.add_row(found.folder.name, found.kind or "?", str(bound), f"{size / 1024:,.0f}", state)  # fmt: skip
+    open_console().print(table)
+    return 0
+
+
+def inspect(given: Mapping[str, str]) -> int:
+    folder = base.find(required(given, "path"), wanted=replace(base.WHOLE, option="path"))
+    artifact = inspection.kind_of(folder).read(folder)
+    manifest = _manifest.read(folder)
+    out = open_console()
+    out.print(f"[bold]{artifact.kind}[/] {folder}", highlight=False, soft_wrap=True)
+    for name in ("model", "draft", "role", "split", "temperature", "provenance"):
+        if name in artifact.config:
+            shown = json.dumps(artifact.config[name])
+            out.print(f"  {name}: {shown}", markup=False, highlight=False, soft_wrap=True)
+    figures = artifact.figures()
+    if figures:
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        out.print(f"  figures: {shown}", markup=False, highlight=False)
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("file", "bytes", "sha256"):
+        table.add_column(name, justify="right" if name == "bytes" else "left")
+    for file, entry in (manifest or {"files": {}})["files"].items():
+        table.add_row(file, f"{entry['size']:,}", entry["sha256"][:16])
+    out.print(table)
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("tensor", "shape", "type"):
+        table.add_column(name)
+    for name, tensor in artifact.tensors.items():
+        table.add_row(name, str(list(tensor.shape)), str(tensor.dtype).removeprefix("torch."))
+    if artifact.tensors:
+        out.print(table)
+    if manifest is None:
+        out.print("no manifest: python -m semspec.artifacts seal path=... writes one")
+    return 0
+
+
+def verify(given: Mapping[str, str]) -> int:
+    path = inspection.local(required(given, "path"))
+    found = list(inspection.below(path))
+    wrong = [line for one in found for line in one.wrong]
+    if given.get("repo"):
+        wrong += _unlike_repository(path, given["repo"])
+    if not found:
+        wrong.append(f"{path} holds no artifact")
+    for line in wrong:
+        print(line)
+    good = sum(not one.wrong for one in found)
+    print(f"{good} of {len(found)} as published" if not wrong else f"{len(wrong)} not as published")
+    return 1 if wrong else 0
+
+
+def _unlike_repository(folder: Path, name: str) -> list[str]:
+    """How a folder differs from what the Hub lists."""
+    repo, revision = split_revision(name)
+    with hub_errors(repo, name, base.WHOLE):
+        _, listing = list_files(repo, revision, base.WHOLE)
+    wrong = []
+    for file in sorted({*base.WHOLE.of(listing), *_manifest.names(folder), base.MANIFEST}):
+        path = folder / file
+        if file not in listing or not path.is_file():
+            wrong.append(f"{file} is {'not in ' + name if path.exists() else 'missing'}")
+        elif content_hash(path, listing[file][1]) != listing[file][1]:
+            wrong.append(f"{file} is not what {name} holds")
+    return wrong
+
+
+def seal(given: Mapping[str, str]) -> int:
+    path = inspection.local(required(given, "path"))
+    folders = [found.folder for found in inspection.below(path) if found.folder.is_dir()]
+    if not folders:
+        raise UserError(f"{path} holds no artifact: give the folder of one, or of several")
+    for folder in folders:
+        cls = inspection.seal(folder)
+        print(f"sealed {folder} ({cls.kind})")
+    return 0
+
+
+def evaluation(given: Mapping[str, str]) -> int:
+    from semspec.artifacts.evaluation import Evaluation
+
+    out = Path(required(given, "out"))
+    Evaluation.of_run(Path(required(given, "run"))).save(out)
+    print(f"evaluation: {out}")
+    return 0
+
+
+def kinds(given: Mapping[str, str]) -> int:
+    for name, plugin in registry.plugins("artifact").items():
+        print(f"{name:12} {plugin.summary}")
+    return 0
+
+
+def schema(given: Mapping[str, str]) -> int:
+    cls = registry.plugin("artifact", required(given, "kind")).cls
+    print(json.dumps(cls.schema, indent=2))
+    return 0
+
+
+COMMANDS: dict[str, tuple[Callable[[Mapping[str, str]], int], tuple[str, ...]]] = {
+    "list": (show_list, ("path",)),
+    "inspect": (inspect, ("path",)),
+    "verify": (verify, ("path", "repo")),
+    "seal": (seal, ("path",)),
+    "evaluation": (evaluation, ("run", "out")),
+    "kinds": (kinds, ()),
+    "schema": (schema, ("kind",)),
+}
+
+
+def required(given: Mapping[str, str], name: str) -> str:
+    if not given.get(name):
+        raise UserError(f"{name}= is missing: see python -m semspec.artifacts --help")
+    return given[name]
+
+
+def run(arguments: Sequence[str]) -> int:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(HELP, end="")
+        return 0
+    name = arguments[0]
+    if name not in COMMANDS:
+        near = nearest(name, list(COMMANDS))
+        raise UserError(f"unknown command '{name}'{near} known: {', '.join(COMMANDS)}")
+    command, known = COMMANDS[name]
+    return command(options(arguments[1:], known, f"python -m semspec.artifacts {name}"))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    codes: list[Any] = []
+    ends_in_one_line(lambda: codes.append(run(given)))
+    if any(codes):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""``python -m semspec.audit``: how far accepted tokens really moved the target's next step.
+
+Solves problems as ``semspec.run`` does, then measures every drafted token that was kept: the divergence
+of the next step, and how often the rule's bound covered it (ARC-Decode, table A.3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from semspec import config as shared
+from semspec.calibration.arc import vacuous
+from semspec.cli.command import run_command
+from semspec.errors import UserError
+from semspec.report.progress import Steps
+from semspec.report.terminal import open_console
+from semspec.run import build, check_arguments, compose
+from semspec.solver import Solver
+from semspec.storage.files import write_json
+from semspec.training.calibration.audit import Accepted, audited, summary
+from semspec.training.calibration.next_step import Measure
+
+HELP = """\
+usage: python -m semspec.audit accept=arc theta=0.3 split=token draft_length=5 [problems=32] [...]
+
+Takes the options of semspec.run, and of its own:
+  top=20, smoothing=1e-4   how a divergence is measured: on the union of two top-K sets, smoothed by mu
+  out=FILE.json            also writes the figures there
+
+Every rule that keeps tokens can be audited; coverage is told of accept=arc and accept=arc_certified.
+"""
+
+
+def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
+    """Solves, measures, and tells the figures."""
+    own: dict[str, Any] = {"top": 20, "smoothing": 1e-4, "out": ""}
+    passed = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key in own:
+            try:
+                own[key] = type(own[key])(value)
+            except ValueError:
+                raise UserError(f"{argument}: give a number") from None
+        else:
+            passed.append(argument)
+    if own["top"] < 2 or not own["smoothing"] > 0:
+        raise UserError("top is at least 2, smoothing above 0")
+    passed = shared.expand_shorthands(passed)
+    check_arguments(passed, sweep=False, command="semspec.audit", own=own)
+    config = build(compose(passed))
+    if config.accept.cuts != "tokens" or config.draft.plain:
+        raise UserError(
+            "an audit is of drafted tokens: use a draft, and a rule that keeps tokens, such as"
+            " accept=arc or accept=lossless with split=token"
+        )
+    measure = Measure(own["top"], own["smoothing"], config.temperature)
+    with Solver(config) as solver:
+        problems = list(islice(config.benchmark.problems(), config.problems))
+        with steps.stage("solving", len(problems)) as tell:
+            solved = []
+            for done in solver.solve(problems, "speculative"):
+                solved.append(done)
+                tell.by(1)
+        kept: list[Accepted] = []
+        with steps.stage("measuring", len(solved)) as tell:
+            for found in audited(solver, solved, measure):
+                kept += found
+                tell.by(1)
+        known = getattr(solver.rule, "known", None)
+        # arc_certified keeps what its own threshold allows: a score of at least 0
+        theta = getattr(config.accept, "theta", 0.0) if known is not None else None
+        told: dict[str, Any] = {"problems": len(solved), "kept": summary(kept, theta)}
+        if known is not None:
+            told["tau"] = float(known.setting.constants.tau)
+            told["warning"] = vacuous(told["tau"])
+    if own["out"]:
+        write_json(Path(own["out"]), told | {"arguments": list(arguments)})
+    return told
+
+
+def show(told: dict[str, Any], console: Console) -> None:
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("drafted tokens")
+    for heading in ("tokens", "mean JS", "99th", "JS <= U [95 %, Wilson]"):
+        table.add_column(heading, justify="right")
+    for name, f in told["kept"].items():
+        share = "-"
+        if f["coverage"] is not None:
+            low, high = f["coverage_interval"]
+            share = f"{f['coverage']:.3f} [{low:.3f}, {high:.3f}]"
+        js = ("-" if f[k] is None else f"{f[k]:.4f}" for k in ("js_mean", "js_p99"))
+        table.add_row(name, f"{f['tokens']:,}", *js, share)
+    console.print(table)
+    if told.get("warning"):
+        console.print(told["warning"], soft_wrap=True, highlight=False)
+
+
+def run(arguments: Sequence[str]) -> None:
+    console = open_console()
+    show(audit(arguments, Steps(console)), console)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, HELP, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""``python -m semspec.calibrate_risk``: what a rule takes the guarantee of an asked risk from.
+
+Fresh problems, one context and one drafted step of each, so that the steps are independent; the
+target continues every context many times, and a drafted step's cluster share is its semantic
+probability. Its score is a probe's (``accept=semantic_risk``), or with ``score=logprob`` its lowest
+log-probability (``accept=logprob``). Scores and probabilities go into the probe's folder (``out=`` writes
+another one) or beside it, or with ``measure=true`` are held against the thresholds that are certified now.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from semspec.artifacts import base
+from semspec.artifacts.probe import Probe
+from semspec.artifacts.risk import RiskCalibration
+from semspec.calibration.risk import certify
+from semspec.cli.command import flag, run_command
+from semspec.cli.train_probe import build
+from semspec.errors import UserError
+from semspec.models.location import EMBEDDED, ModelFacts, known_as
+from semspec.report.progress import Steps
+from semspec.report.terminal import open_console
+from semspec.results.metrics import wilson
+from semspec.training.probes.contexts import provenance_of
+from semspec.training.probes.dataset import Rows
+from semspec.training.probes.pipeline import labelled_rows, sampled
+from semspec.training.probes.settings import ProbeConfig
+from semspec.training.resume import at_work
+
+RISKS = (0.02, 0.05, 0.1)
+SCORES = ("probe", "logprob")
+Columns = tuple[Sequence[float], Sequence[float], Sequence[int]]
+"""Scores, semantic probabilities, problem numbers."""
+HELP = """\
+usage: python -m semspec.calibrate_risk probe=FOLDER_OR_REPO [out=FOLDER] [measure=true] [...]
+       python -m semspec.calibrate_risk score=logprob apart=FOLDER [model=...] [measure=true] [...]
+
+  probe=    the probe of the target; its model is the one to sample
+  out=      the probe with its new calibration (default: the probe's folder, where it is one)
+  apart=    a folder for the calibration alone, for accept.calibration=; the probe stays as it is
+  score=    logprob: the steps' lowest log-probability, for accept=logprob; no probe is asked
+  measure=  true: calibrate nothing; hold fresh steps against what the probe (or apart=) certifies
+  least=    a step below this semantic probability counts as wrong (default 0.05)
+  problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.cli.train_probe
+
+One step of each problem is used. A run that was killed goes on in the same folder=.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Drafted steps with their score and their semantic probability."""
+
+    scores: list[float]
+    semantic: list[float]
+    groups: list[int]
+    how: dict[str, Any]  # they were drawn
+    source: dict[str, Any]  # of their problems and meanings
+    model: ModelFacts  # the target
+    split: str
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {
+            "scores": torch.tensor(self.scores),
+            "semantic": torch.tensor(self.semantic),
+            "groups": torch.tensor(self.groups),
+        }
+
+
+def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -> Judged:
+    """Samples, clusters and scores, alone in its folder; every stage goes on where a kill left off.
+
+    Without a probe a step's score is its lowest log-probability, and no state is kept.
+    """
+    given = {a.partition("=")[0] for a in arguments}
+    defaults = {
+        "draft": "tiny",
+        "chains": "mixed",
+        "problems": "600",
+        "per_problem": "1",
+        "samples": "20",
+        "keep": "1",
+        "drafted": "1",
+        "batch": "112",
+        "seed": "1",
+    }
+    if probe:
+        defaults |= {
+            "features": "plus",
+            "pooling": f"[{','.join(probe.features.pooling) or 'mean'}]",
+            "temperature": str(probe.config["temperature"]["sampled"]),
+            "split": probe.config["split"],
+        }
+    else:
+        defaults |= {"features": "logprobs", "pooling": "[]"}
+    added = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+    model = probe.config["model"]["id"] if probe else known_as(build([*added, *arguments]).model)
+    if "cluster" not in given:
+        added.append(f"cluster={'oracle' if model.startswith(EMBEDDED) else 'nli'}")
+    config = build([*added, *arguments])
+    features = dataclasses.replace(config.features, pooling=[], layers="all", logprobs=True)
+    if probe:
+        features = dataclasses.replace(
+            config.features,
+            pooling=list(probe.features.pooling),
+            layers=list(probe.features.layers) or "all",
+            logprobs=probe.features.logprobs,
+        )
+    config = dataclasses.replace(config, features=features)
+    own = probe.name if probe else f"logprob-{model.rpartition('/')[2]}"
+    folder = Path(config.folder or f"runs/risk-{own}-{config.seed}")
+    with at_work(folder):
+        chains, facts = sampled(config, folder, steps)
+        if probe:
+            probe.check(facts, split=config.split, temperature=config.temperature, role="target")
+        return _judged(probe, labelled_rows(config, folder, chains, facts, steps), config, facts)
+
+
+def drawn(config: ProbeConfig) -> dict[str, Any]:
+    """How the steps are drawn: a guarantee is one for steps that are drawn alike."""
+    return {
+        "temperature": config.temperature,
+        "top_k": config.top_k,
+        "top_p": config.top_p,
+        "draft": None if config.draft.plain else known_as(config.draft.model),
+    }
+
+
+def _judged(probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFacts) -> Judged:
+    """Of all rows the drafted steps, scored; their states are read from the folder."""
+    chosen = [i for i in range(len(rows)) if not rows.own[i]]
+    if not chosen:
+        raise UserError("no step was drafted: a draft= with a model is needed")
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(rows.chains))}
+    scores = torch.from_numpy(rows.lowest)
+    if probe:
+        scores = torch.zeros(len(rows))
+        for batch in rows.batches(chosen, 512):
+            scores[batch.index] = probe.of_rows(batch.x)
+    meanings = {"samples": config.samples, "cluster": config.cluster.name, "seed": config.seed}
+    return Judged(
+        scores[chosen].tolist(),
+        rows.target[chosen].tolist(),
+        [numbers[rows.chains[i]] for i in chosen],
+        drawn(config),
+        provenance_of(config) | meanings,
+        model,
+        config.split,
+    )
+
+
+def measured(columns: Columns, fresh: Judged, least: float) -> list[dict[str, Any]]:
+    """Asked and measured risk on steps that the calibration has not seen."""
+    told = []
+    for risk in RISKS:
+        found = certify(*columns, risk=risk, least=least)
+        kept = [
+            true
+            for score, true in zip(fresh.scores, fresh.semantic, strict=True)
+            if score >= found.threshold
+        ]
+        wrong = sum(true < least for true in kept)
+        told.append(
+            {
+                "risk": risk,
+                "least": least,
+                "threshold": found.threshold,
+                "calibration_steps": found.steps,
+                "calibration_wrong": found.wrong,
+                "bound": found.bound,
+                "steps": len(fresh.scores),
+                "accepted": len(kept),
+                "wrong": wrong,
+                "measured": wrong / len(kept) if kept else None,
+                "interval": wilson(wrong, len(kept)),
+            }
+        )
+    return told
+
+
+def _thresholds(fresh: Judged, least: float) -> dict[str, float | None]:
+    """What the card lists: the threshold that each risk asks for, None where none is certified."""
+    found: dict[str, float | None] = {}
+    for risk in RISKS:
+        try:
+            told = certify(fresh.scores, fresh.semantic, fresh.groups, risk=risk, least=least)
+        except UserError:  # too few steps for so small a risk
+            found[f"threshold_{risk:g}"] = None
+        else:
+            found[f"threshold_{risk:g}"] = told.threshold
+    return found
+
+
+def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
+    table = Table(box=SIMPLE_HEAD)
+    for heading in ("asked risk", "threshold", "accepted", "measured [95 %]"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        low, high = row["interval"] or (0.0, 1.0)
+        found = "-" if row["measured"] is None else f"{row['measured']:.3f} [{low:.3f}, {high:.3f}]"
+        table.add_row(
+            f"{row['risk']:g}",
+            f"{row['threshold']:.3f}",
+            f"{row['accepted']} of {row['steps']}",
+            found,
+        )
+    console.print(table)
+
+
+def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
+    own = {"probe": "", "out": "", "apart": "", "measure": "false", "least": "0.05"}
+    own["score"] = SCORES[0]
+    passed = []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key in own:
+            own[key] = value
+        else:
+            passed.append(argument)
+    _check(own)
+    try:
+        least = float(own["least"])
+    except ValueError:
+        raise UserError(f"least={own['least']} is no number") from None
+    measure = flag(own, "measure")
+    is_folder = own["probe"].startswith(EMBEDDED) or Path(own["probe"]).is_dir()
+    if own["probe"] and not (own["out"] or own["apart"] or measure or is_folder):
+        raise UserError(f"{own['probe']} is no folder: say where to write the probe, out=FOLDER")
+    probe = Probe.load(own["probe"]) if own["probe"] else None
+    if measure:
+        columns = _certifying(probe, own["apart"])
+        rows = measured(columns, drafted_steps(probe, passed, Steps(open_console())), least)
+        show(rows, open_console())
+        return rows
+    fresh = drafted_steps(probe, passed, Steps(open_console()))
+    if own["apart"]:
+        _apart(probe, fresh, least).save(Path(own["apart"]))
+        open_console().print(f"{len(fresh.scores)} steps: {own['apart']}")
+        return None
+    assert probe is not None
+    probe.tensors |= {f"calibration.{name}": column for name, column in fresh.tensors.items()}
+    probe.config["calibration"] = {
+        "steps": len(fresh.scores),
+        "problems": len(set(fresh.groups)),
+        **fresh.how,
+        "below": {str(least): sum(x < least for x in fresh.semantic)},
+    }
+    out = Path(own["out"] or base.find(own["probe"]))
+    probe.save(out)
+    open_console().print(f"{len(fresh.scores)} steps calibrate {out}")
+    return None
+
+
+def _check(own: Mapping[str, str]) -> None:
+    """Options that do not go together."""
+    if own["score"] not in SCORES:
+        raise UserError(f"score={own['score']}: give {' or '.join(SCORES)}")
+    if own["score"] == "logprob":
+        if own["probe"] or own["out"]:
+            raise UserError("score=logprob asks no probe: leave probe= and out= out")
+        if not own["apart"]:
+            raise UserError(
+                "say where the calibration is to go, or with measure=true is: apart=FOLDER"
+            )
+    elif not own["probe"]:
+        raise UserError("give the probe to calibrate: probe=FOLDER, or score=logprob (see --help)")
+    if own["out"] and own["apart"]:
+        raise UserError("out= writes into a probe, apart= beside it: give one of them")
+
+
+def _certifying(probe: Probe | None, apart: str) -> Columns:
+    """The steps that thresholds are certified on now."""
+    if apart:
+        given = RiskCalibration.load(apart)
+        given.check_score(probe, allow_mismatch=False)
+        return given.columns
+    assert probe is not None
+    scores, semantic, groups = (column.tolist() for column in probe.calibration)
+    return scores, semantic, groups
+
+
+def _apart(probe: Probe | None, fresh: Judged, least: float) -> RiskCalibration:
+    """The calibration by itself, and what made it."""
+    metrics, how = _thresholds(fresh, least), fresh.source | fresh.how
+    if probe:
+        made = RiskCalibration.of(probe, fresh.tensors, metrics, how)
+    else:
+        made = RiskCalibration.of_logprobs(fresh.model, fresh.split, fresh.tensors, metrics, how)
+    made.config["provenance"] = base.made_with()
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, HELP, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""``python -m semspec.compare A B``: is B faster, is its quality another, or do the data not tell?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from semspec.cli.command import flag, options, run_command
+from semspec.errors import UserError
+from semspec.report.comparison import Comparison, Finding, compare
+from semspec.report.terminal import number, open_console
+from semspec.report.words import p_value
+from semspec.storage.files import dumps
+
+HELP = """\
+usage: python -m semspec.compare A B [margin=2] [json=true]
+
+A and B are folders of runs with the same target, engine and benchmark. Says in plain sentences whether B is
+faster than A and whether its pass@1 differs, or that the data do not tell.
+
+Speed: each run's speed-up against the target alone in the same run, and the ratio of both with a 95 %
+bootstrap interval over problems. A run without the target alone (plain=false) is not compared: seconds of
+different runs say as much of the machine's load as of the method.
+Quality: problem by problem where both solved the same ones (McNemar's exact test, Newcombe's interval), else
+as two samples (exact permutation test).
+
+  margin   percentage points of pass@1: where the whole interval is within them, quality counts as the same
+  json     print all of it as JSON instead
+"""
+OPTIONS = ("margin", "json")
+
+
+def sentences(found: Comparison) -> list[str]:
+    """What was found, to be read."""
+    of = "the same" if found.paired else "different"
+    told = [f"A: {found.a}", f"B: {found.b}", f"{found.problems} problems, {of} in both", ""]
+    told += [f"Speed: {_speed(found.speed, found)}", f"Quality: {_quality(found.quality, found)}"]
+    return [*told, *(f"note: {note}" for note in found.notes)]
+
+
+def _speed(finding: Finding, found: Comparison) -> str:
+    if finding.verdict == "not compared":
+        return f"not compared, because {finding.why}."
+    value, spread = finding.value, finding.interval
+    if value is None or spread is None:
+        return f"the data do not tell ({finding.why})."
+    a, b = (number(up, 2, "x") for up in found.speedups)
+    measured = (
+        f"{value:.2f} times as fast as A (95 %: {spread[0]:.2f} to {spread[1]:.2f}; against the target"
+        f" alone A is {a}, B {b})."
+    )
+    verdict = {"higher": "B is faster", "lower": "B is slower"}
+    return f"{verdict.get(finding.verdict, 'the data do not tell')}: {measured}"
+
+
+def _quality(finding: Finding, found: Comparison) -> str:
+    if finding.verdict == "not compared":
+        return f"not compared, because {finding.why}."
+    assert finding.value is not None and finding.interval is not None and finding.p is not None
+    low, high = (100 * x for x in finding.interval)
+    verdict = {
+        "higher": "B is better.",
+        "lower": "B is worse.",
+        "same": "the same, within the margin.",
+        "unknown": "the data do not tell.",
+    }[finding.verdict]
+    a, b = (number(share, 3) for share in found.pass_at_1)
+    return (
+        f"{verdict} pass@1 of A {a}, of B {b}: {100 * finding.value:+.1f} points"
+        f" (95 %: {low:+.1f} to {high:+.1f}; {finding.why}, {p_value(finding.p)})."
+    )
+
+
+def run(arguments: Sequence[str]) -> None:
+    named = [a for a in arguments if a.partition("=")[0] in OPTIONS and "=" in a]
+    folders = [a for a in arguments if a not in named]  # a job's folder may well hold a "="
+    given = options(named, OPTIONS, "python -m semspec.compare")
+    if len(folders) != 2:
+        raise UserError(f"give two folders of runs, A and B, not {len(folders)}; see --help")
+    try:
+        margin = float(given.get("margin", "2")) / 100
+    except ValueError:
+        margin = -1.0
+    if not 0 <= margin < 1:
+        raise UserError(f"margin={given['margin']}: give percentage points, such as margin=2")
+    found = compare(*(Path(folder).expanduser() for folder in folders), margin=margin)
+    console = open_console()
+    if flag(given, "json"):
+        print(dumps(found.as_json(), indent=2))
+        return
+    for line in sentences(found):
+        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, HELP, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""``python -m semspec.launch``: the SGLang servers that a run with ``engine=sglang`` wants.
+
+Prints their exact commands for the same configuration that the run is given, or starts them, waits
+until they answer, and ends them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semspec import config as configuration
+from semspec import run as running
+from semspec.cli.command import flag, options, run_command
+from semspec.config import RunConfig
+from semspec.errors import UserError
+from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
+from semspec.rules._probed import Probed
+from semspec.sglang_plugin.settings import VARIABLE
+from semspec.types import Role
+
+HELP = """\
+usage: python -m semspec.launch [name=value ...]
+
+Prints the two SGLang commands for a configuration, in the words of python -m semspec.run
+(model=... draft=... accept=...). The target comes first: each server takes a share of the GPU memory
+that is free when it starts. Options of its own:
+
+  start=true       start them, wait until they answer, print what to give to semspec.run, stay until Ctrl-C
+  host=            where they listen (127.0.0.1)
+  target_port=     of the target's server (30000)
+  draft_port=      of the draft's (30001)
+  target_args=     more of SGLang's arguments for the target's server, quoted: target_args="--tp-size 4"
+  draft_args=      likewise for the draft's
+  both_args=       for both
+  target_gpu=      CUDA devices of the target's server, such as 0,1; draft_gpu= of the draft's. Where both
+                   are given and have none in common, each server takes the memory it wants
+  python=          the Python of an environment that has SGLang (this one)
+  wait=            seconds that a server may take to start (900)
+
+A rule with probes gets them inside the servers (SEMSPEC_SGLANG, docs/sglang_plugin.md).
+"""
+OWN = (
+    *("start", "host", "target_port", "draft_port", "target_args", "draft_args", "both_args"),
+    *("target_gpu", "draft_gpu", "python", "wait"),
+)
+LAST_LINES = 15  # of a log that are shown where a server does not come up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One server: what is run, and with which variables beside those that are there."""
+
+    role: Role
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str]
+    url: str
+    host: str
+    port: int
+
+    @property
+    def command(self) -> str:
+        """As one types it."""
+        names = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join([*names, shlex.join(self.arguments)])
+
+
+Running = Sequence[tuple[Planned, "subprocess.Popen[bytes]"]]
+
+
+def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
+    """The servers of a configuration, target first."""
+    models: dict[Role, ModelConfig] = {"target": config.model}
+    drafting = next((d for d in (config.draft, config.nested) if "draft" in d.uses), None)
+    if drafting is not None:
+        models["draft"] = drafting.model
+    variables = _plugin(config, models)
+    shared = len(models) > 1 and not _apart(given)
+    planned: list[Planned] = []
+    for role, default in (("target", "30000"), ("draft", "30001")):
+        if role not in models:
+            continue
+        host, port = given.get("host", "127.0.0.1"), given.get(f"{role}_port", default)
+        if not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise UserError(f"{role}_port={port} is no port: give 1 to 65535")
+        if any(other.port == int(port) for other in planned):
+            raise UserError(
+                f"target_port and draft_port are both {port}: each server needs a port of its own"
+            )
+        share = config.engine.target_memory if role == "target" else config.engine.draft_memory
+        arguments = [given.get("python", sys.executable), "-m", "sglang.launch_server"]
+        arguments += ["--model-path", _place(models[role])]
+        if models[role].revision:
+            arguments += ["--revision", str(models[role].revision)]
+        arguments += ["--host", host, "--port", port]
+        if shared:  # alone on its devices, a server knows best
+            arguments += ["--mem-fraction-static", str(share)]
+        for name in ("both_args", f"{role}_args"):
+            try:
+                arguments += shlex.split(given.get(name, ""))
+            except ValueError as error:
+                raise UserError(
+                    f"{name}={given[name]}: {str(error).lower()}; quote it as in a shell"
+                ) from error
+        own = dict(variables.get(role, {}))
+        if gpus := given.get(f"{role}_gpu"):
+            own["CUDA_VISIBLE_DEVICES"] = gpus
+        shown = "127.0.0.1" if host == "0.0.0.0" else host
+        planned.append(
+            Planned(
+                role=role,
+                arguments=tuple(arguments),
+                variables=own,
+                url=f"http://{shown}:{port}",
+                host=host,
+                port=int(port),
+            )
+        )
+    return planned
+
+
+def _apart(given: Mapping[str, str]) -> bool:
+    """Whether each server has devices that the other has not."""
+    target, draft = (
+        {name.strip() for name in given.get(f"{role}_gpu", "").split(",") if name.strip()}
+        for role in ("target", "draft")
+    )
+    return bool(target and draft) and not target & draft
+
+
+def _place(model: ModelConfig) -> str:
+    """A folder, or the repository's own name: its server downloads it."""
+    location = model.location
+    local = model.path.startswith(EMBEDDED) or Path(location).expanduser().is_dir()
+    return str(Path(location).expanduser().resolve()) if local else location
+
+
+def _plugin(
+    config: RunConfig, models: Mapping[Role, ModelConfig]
+) -> Mapping[Role, Mapping[str, str]]:
+    """What switches the rule's probes on, by role."""
+    rule = config.accept
+    if not isinstance(rule, Probed):
+        return {}
+    from semspec.models.text import Text
+
+    known = {
+        role: (model, Text(str(model.fetch(weights=False))).fingerprint)
+        for role, model in models.items()
+    }
+    told: dict[Role, Mapping[str, str]] = {}
+    for role, (place, revision) in rule.places(KnownModels(known), config.split).items():
+        if Path(place).expanduser().is_dir():
+            place = str(Path(place).expanduser().resolve())
+        probe: dict[str, Any] = {"artifacts": [f"{place}@{revision}" if revision else place]}
+        if rule.allow_mismatch:
+            probe["allow_mismatch"] = True
+        told[role] = {VARIABLE: json.dumps({"probe": probe})}
+    return told
+
+
+@contextlib.contextmanager
+def started(planned: Sequence[Planned], wait: float, logs: Path) -> Iterator[Running]:
+    """Servers that answer, one started after the other; ended when the block is left."""
+    for one in planned:
+        _check_free(one)
+    logs.mkdir(parents=True, exist_ok=True)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for one in planned:
+            log = _log(logs, one)
+            with log.open("wb") as file:
+                processes.append(
+                    subprocess.Popen(
+                        one.arguments,
+                        env={**os.environ, **one.variables},
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,  # Ctrl-C is for us: we end them in order
+                    )
+                )
+            _await(one, processes[-1], wait, log)
+        yield list(zip(planned, processes, strict=True))
+    finally:
+        for process in reversed(processes):
+            _end(process)
+
+
+def _check_free(one: Planned) -> None:
+    """A port that is taken would cost the minutes in which a server loads its model."""
+    family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
+    try:
+        with socket.socket(family) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind((one.host, one.port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:  # of all else SGLang tells
+            raise UserError(f"{one.url} is taken: give another {one.role}_port=") from error
+
+
+def _await(one: Planned, process: subprocess.Popen[bytes], wait: float, log: Path) -> None:
+    until = time.monotonic() + wait
+    while True:
+        there = answers(one.url)
+        _check_running(one, process, log)  # another's answer at this address is not ours
+        if there:
+            return
+        if time.monotonic() > until:
+            raise UserError(f"the {one.role}'s server does not answer within {wait:g} s: see {log}")
+        time.sleep(0.3)
+
+
+def _check_running(one: Planned, process: subprocess.Popen[bytes], log: Path) -> None:
+    if (code := process.poll()) is not None:
+        raise UserError(f"the {one.role}'s server ended with {code} ({_why(log)}): see {log}")
+
+
+def watch(running: Running, logs: Path) -> None:
+    """Returns never; UserError when a server has ended. One that is slow to answer is at work."""
+    while True:
+        for one, process in running:
+            _check_running(one, process, _log(logs, one))
+        time.sleep(0.5)
+
+
+def _log(logs: Path, one: Planned) -> Path:
+    return logs / f"{one.role}.log"
+
+
+def answers(url: str) -> bool:
+    """Whether a server is up and has loaded its model."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _why(log: Path) -> str:
+    """The last line of a log that says something of an error."""
+    lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
+    telling = [x for x in lines if "Error" in x or "semspec's SGLang plugin" in x]
+    return (telling or lines or ["nothing told"])[-1][:300]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The server and the processes that it has started: they share a group of their own."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=15)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def read(arguments: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
+    """The run's configuration, and the options of this command."""
+    own = [a for a in arguments if a.partition("=")[0] in OWN]
+    given = options(own, OWN, "python -m semspec.launch")
+    configuration.register_configs()
+    rest = [a for a in arguments if a not in own and a.partition("=")[0] != "engine"]
+    overrides = configuration.expand_shorthands(["engine=sglang", *rest])
+    running.check_arguments(overrides, sweep=False, command="semspec.launch", own=OWN)
+    return running.build(running.compose(overrides)), given
+
+
+def run(arguments: Sequence[str]) -> None:
+    config, given = read(arguments)
+    planned = plan(config, given)
+    line = " ".join(f"engine.{one.role}_url={one.url}" for one in planned)
+    if not flag(given, "start"):
+        for one in planned:
+            print(f"# the {one.role}\n{one.command}\n")
+        print(f"# then: python -m semspec.run engine=sglang {line} ...")
+        return
+    try:
+        wait = float(given.get("wait", "900"))
+    except ValueError as error:
+        raise UserError(f"wait={given['wait']}: give seconds") from error
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends them as Ctrl-C does
+    logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    with started(planned, wait, logs) as processes:
+        print(line, flush=True)
+        print(f"# logs: {logs}; Ctrl-C ends both", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            watch(processes, logs)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, HELP, arguments)
+
+
+if __name__ == "__main__":
+    main()

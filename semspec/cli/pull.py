@@ -1,0 +1,68 @@
+"""``python -m semspec.pull``: an artifact from the Hugging Face Hub, checked, every byte of it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from semspec.artifacts import base, inspection
+from semspec.artifacts import manifests as _manifest
+from semspec.cli.command import ends_in_one_line, options
+from semspec.errors import UserError
+from semspec.report.terminal import open_console
+from semspec.storage.files import told_in_one_line
+
+HELP = """\
+usage: python -m semspec.pull repo=OWNER/NAME[@REVISION] [out=FOLDER]
+
+  repo=   a repository of the Hub; a revision is a branch, a tag or a commit
+  out=    a folder to copy it to (it must not be there); without it, it stays in the Hub's cache
+
+Every file is hashed against what the Hub lists and against the artifact's manifest, then the artifact is
+read as it is for use. HF_HUB_OFFLINE=1 takes what was downloaded before.
+"""
+
+
+def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
+    """The folder and what it holds; with ``out`` a copy that needs no cache."""
+    if repo.count("/") != 1 or repo.startswith((".", "/", "~", "embedded/")):
+        raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
+    if out is not None and out.exists():
+        raise UserError(f"{out} is there already: give another out=")
+    folder = base.find(repo, wanted=base.WHOLE)
+    artifact = inspection.check(folder)
+    if out is None:
+        return folder, artifact
+    beside = out.with_name(f".{out.name}.tmp")
+    with told_in_one_line(out):
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        for name in [*_manifest.names(folder), base.MANIFEST]:
+            shutil.copyfile(folder / name, beside / name)
+        beside.replace(out)
+    return out, inspection.check(out)
+
+
+def run(arguments: Sequence[str]) -> None:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(HELP, end="")
+        return
+    given = options(arguments, ("repo", "out"), "python -m semspec.pull")
+    if not given.get("repo"):
+        raise UserError("repo= is missing: see python -m semspec.pull --help")
+    out = Path(given["out"]).expanduser() if given.get("out") else None
+    folder, artifact = pull(given["repo"], out)
+    open_console().print(
+        f"{artifact.kind}: {folder}", highlight=False, soft_wrap=True, markup=False
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    ends_in_one_line(lambda: run(given))
+
+
+if __name__ == "__main__":
+    main()

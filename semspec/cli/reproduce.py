@@ -1,0 +1,309 @@
+"""``python -m semspec.run experiment=PAPER/TABLE``: runs an experiment, shows it beside the paper's.
+
+experiment=semanticspec/table4 plan=true     what would be run, and what it costs
+experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded pair
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from semspec import config
+from semspec.errors import UserError
+from semspec.jobs import sweep
+from semspec.jobs.experiments import (
+    METRICS,
+    SCALES,
+    SHARES,
+    Cell,
+    Experiment,
+    Job,
+    cell_of,
+    jobs,
+    load,
+    slug,
+    target_alone,
+)
+from semspec.jobs.launchers import options_of
+from semspec.report.progress import Steps
+from semspec.report.terminal import DASH, number, open_console, percent, seconds
+from semspec.results.records import RunFolder
+from semspec.storage.files import write_json
+
+OWN = ("experiment", "scale", "plan", "hydra.run.dir")
+AUDIT = "audit.json"
+Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
+"""Finished runs' results by block, row and column."""
+
+
+def asked(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks for an experiment."""
+    return any(argument.partition("=")[0] == "experiment" for argument in arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs an experiment; the exit code."""
+    given = dict(a.partition("=")[::2] for a in arguments if a.partition("=")[0] in OWN)
+    rest = [a for a in arguments if a.partition("=")[0] not in OWN]
+    launching = [a for a in rest if a.startswith(("hydra.", "hydra/"))]
+    launcher, options = options_of(launching)
+    extra = [a for a in rest if a not in launching]
+    if {"-m", "--multirun"} & set(extra):
+        raise UserError("an experiment is a sweep already: leave -m out, one command each")
+    for option in extra:
+        if "=" not in option or option.startswith(("-", "+", "~")):
+            raise UserError(
+                f"'{option}': beside experiment= only options (name=value) can be given"
+            )
+    scale, plan = given.get("scale", "real"), given.get("plan", "false").lower()
+    if scale not in SCALES:
+        raise UserError(f"scale={scale}: give {' or '.join(SCALES)}")
+    if plan not in ("true", "false"):
+        raise UserError(f"plan={plan}: give true (show what would be run) or false")
+    experiment = load(given["experiment"])
+    if experiment.audits and launching:
+        raise UserError(
+            f"experiment={experiment.name} audits here, one job after the other: leave"
+            f" {' '.join(launching)} out"
+        )
+    todo = list(jobs(experiment, scale, extra))
+    made = [build(job)[0] for job in todo]  # every mistake before any work
+    console = Console(quiet=True) if made and made[0].quiet else open_console()
+    for line in plan_of(experiment, scale, todo):
+        console.print(line, soft_wrap=True)  # commands can be copied
+    if plan == "true":
+        return 0
+    name = experiment.runs_of or experiment.name
+    folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
+    if scale == "tiny":  # minutes; what the real models need takes a plan, and has its command told
+        _make_first(experiment.tiny.first, console)
+    if experiment.audits:
+        code = _audit(todo, folder, console)
+    else:
+        runs = [sweep.Job(job.folder.as_posix(), job.options) for job in todo]
+        sweep.carry_out(runs, folder, console, launcher, options)
+        code = sweep.ended(runs, folder)
+    found = collect(experiment, todo, folder)
+    file = folder / f"{slug(experiment.name)}.json"
+    write_json(file, record(experiment, scale, found))
+    console.print(beside(experiment, scale, found))
+    console.print(f"[dim]results: {file}[/]", soft_wrap=True)
+    return code
+
+
+def _audit(todo: Sequence[Job], folder: Path, console: Console) -> int:
+    """``semspec.cli.audit`` of each job whose file is not there yet; 1 where one failed."""
+    from semspec.cli.audit import audit  # which is made of ``semspec.run``, as this is a part of it
+
+    failed = 0
+    for job in todo:
+        file = folder / job.folder / AUDIT
+        arguments = [*job.options, f"out={file}"]
+        if (held := _audited(file)) and held["arguments"] == arguments:
+            continue
+        console.print(f"{job}", markup=False, highlight=False)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            audit(arguments, Steps(console))
+        except UserError as error:
+            failed = 1
+            console.print(f"{job}: failed: {error}", markup=False, highlight=False, soft_wrap=True)
+    return failed
+
+
+def _audited(file: Path) -> dict[str, Any] | None:
+    """The figures of an audit; None where there are none."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"{file} is no audit: {error}: remove it") from error
+    if not isinstance(found, dict) or not {"arguments", "kept", "problems"} <= set(found):
+        raise UserError(f"{file} is no audit: remove it")
+    return found
+
+
+def _make_first(commands: Sequence[str], console: Console) -> None:
+    """Runs the commands that make what is not there yet."""
+    for command in commands:
+        words = shlex.split(command)
+        made = dict(word.partition("=")[::2] for word in words[1:]).get("out", "")
+        if made and Path(made).exists():
+            continue
+        console.print(f"making {made}", soft_wrap=True, markup=False, highlight=False)
+        shown = subprocess.DEVNULL if console.quiet else None
+        if subprocess.run([sys.executable, *words[1:]], stdout=shown, check=False).returncode:
+            raise UserError(f"{made} could not be made; by hand: {command}")
+
+
+def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
+    """A job's configuration, typed and as it is recorded."""
+    try:
+        return sweep.resolve(sweep.Job(job.folder.as_posix(), job.options))
+    except UserError as error:
+        raise UserError(f"{job}: {error}") from error
+
+
+def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Results:
+    """What is finished; the target's row holds the first run that it was part of."""
+    found: Results = {}
+    for job in todo:
+        place = folder / job.folder
+        result = _audited(place / AUDIT) if experiment.audits else RunFolder(place).result
+        if not result:
+            continue
+        rows = found.setdefault(job.block, {})
+        rows.setdefault(job.row, {})[job.column] = result
+        if experiment.target and result.get("plain"):
+            rows.setdefault(experiment.target, {}).setdefault(job.column, result)
+    return found
+
+
+def _cell(experiment: Experiment, row: str, result: Mapping[str, Any] | None) -> Cell:
+    if result is None:
+        return {}
+    if row == experiment.target:
+        return target_alone(result, experiment.metrics) or {}
+    return cell_of(result, experiment.metrics)
+
+
+def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]:
+    """The paper's figures and ours, for a file."""
+
+    def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        if experiment.audits:
+            return {"figures": _cell(experiment, row, result), "problems": result["problems"]}
+        mode = result["plain"] if row == experiment.target else result
+        return {
+            "figures": _cell(experiment, row, result),
+            "problems": mode["problems"],
+            "pass_at_1_interval": mode["pass_at_1_interval"],
+            "speedup_interval": None if mode is not result else result["speedup_interval"],
+        }
+
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "scale": scale,
+        "metrics": experiment.metrics,
+        "columns": list(experiment.real.columns),
+        "paper": {
+            block: {row: experiment.published(block, row) for row in rows}
+            for block, rows in experiment.figures.items()
+        },
+        "here": {
+            block: {
+                row: {column: of(row, result) for column, result in columns.items()}
+                for row, columns in rows.items()
+            }
+            for block, rows in found.items()
+        },
+    }
+
+
+# ---- what is shown --------------------------------------------------------------------------------
+
+
+def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Text]:
+    """What will be run and what it costs."""
+    setting = experiment.scale(scale)
+    lines = [Text(experiment.title, "bold")]
+    lines += [Text(f"first: {command}", "dim") for command in setting.first]
+    if scale == "real":
+        for block in setting.blocks:
+            known = [job.hours for job in todo if job.block == block]
+            lines.append(Text(f"{block}: {len(known)} runs, {_hours(known)}"))
+        lines.append(
+            Text(
+                "GPU hours by the paper's own seconds a problem, on its hardware and engine: the"
+                " target's interleaved runs are included, probes are not; engine=hf takes longer.",
+                "dim",
+            )
+        )
+        total = _hours([job.hours for job in todo])
+        lines.append(Text(f"in all: {len(todo)} runs, {total}", "bold"))
+    else:
+        lines.append(Text(f"{len(todo)} runs on the embedded pair"))
+    lines += [Text(f"note: {note}", "dim") for note in setting.notes]
+    return lines
+
+
+def _hours(known: Sequence[float | None]) -> str:
+    if None in known:
+        return "GPU hours unknown (the paper gives no times)"
+    return f"about {sum(h for h in known if h is not None):,.0f} GPU hours"
+
+
+def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
+    """The paper's table beside ours, for each block; another pair stands beside the first."""
+    setting = experiment.scale(scale)
+    names = [*setting.rows, *(row for rows in experiment.figures.values() for row in rows)]
+    rows = list(dict.fromkeys(names))
+
+    def measured(block: str) -> Table:
+        cells = {
+            row: [_cell(experiment, row, found[block][row].get(c)) for c in setting.columns]
+            for row in rows
+            if row in found[block]
+        }
+        return _table(f"here: {block}", experiment, list(setting.columns), cells)
+
+    others = [block for block in found if block not in experiment.figures]
+    parts: list[RenderableType] = []
+    for block, published in experiment.figures.items():
+        cells = {row: experiment.published(block, row) for row in rows if row in published}
+        tables = [_table(f"paper: {block}", experiment, list(experiment.real.columns), cells)]
+        if block in found:
+            tables.append(measured(block))
+        while others:
+            tables.append(measured(others.pop(0)))
+        parts.append(Columns(tables, padding=(0, 3)))
+    parts += [measured(block) for block in others]
+    parts += [Text(f"paper: {claim}", "dim") for claim in experiment.claims]
+    sizes = {r["problems"] for b in found.values() for row in b.values() for r in row.values()}
+    if sizes and min(sizes) < 100:
+        note = "problems a cell: small differences are chance, the file below has the intervals"
+        parts.append(Text(f"note: {min(sizes)} {note}", "dim"))
+    return Group(*parts)
+
+
+def _table(
+    title: str, experiment: Experiment, columns: Sequence[str], cells: Mapping[str, Sequence[Cell]]
+) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("")
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    metrics = experiment.table
+    for row, listed in cells.items():
+        shown = ("\n".join(_figure(m, cell.get(m)) for m in metrics) for cell in listed)
+        table.add_row(row, Text("\n".join(METRICS[m] for m in metrics), "dim"), *shown)
+    return table
+
+
+def _figure(metric: str, value: float | None) -> str:
+    if metric == "latency" and value is not None:
+        return seconds(value) if value < 10 else f"{value:.1f}"
+    if metric.startswith("speedup"):
+        return number(value, 2, "x")
+    if metric == "draft_to_verify" or metric.startswith("kept.all kept.coverage"):
+        return DASH if value is None else f"{100 * value:.1f} %"
+    if metric.startswith(SHARES) and metric != "reuse.length":
+        return percent(value)
+    if metric.startswith("kept."):
+        return number(value, 4)
+    return number(value, 3 if metric == "pass_at_1" else 1 if "second" in metric else 2)

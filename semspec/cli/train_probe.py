@@ -1,0 +1,230 @@
+"""``python -m semspec.train_probe``: a semantic-probability probe, from data to file.
+
+Contexts, samples, clusters, training: see ``semspec.probes``. Every stage goes on where a kill left
+off, and a folder's samples serve any number of trainings.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text as Line
+
+from semspec import config as shared
+from semspec.cli.command import ends_in_one_line
+from semspec.errors import UserError
+from semspec.jobs.parts import Part, split
+from semspec.jobs.sweep import Job
+from semspec.report.terminal import open_console
+from semspec.run import one_line
+from semspec.training.probes.checks import HELP, check
+from semspec.training.probes.settings import CLUSTERS, FEATURES, ProbeConfig
+
+GROUPS = ("model", "draft", "engine", "cluster", "features")
+EXAMPLES = (
+    ("python -m semspec.train_probe draft=tiny chains=mixed", "the embedded target's probe"),
+    ("python -m semspec.train_probe draft=tiny role=draft", "the embedded draft's"),
+    ("python -m semspec.train_probe features=plus", "same samples, other features"),
+    ("python -m semspec.train_probe model=r1-32b source=hub data=simplescaling/s1K", "the paper's"),
+    (
+        "python -m semspec.train_probe model=r1-32b engine=sglang engine.target_url=http://HOST:PORT ...",
+        "sampled by a server (docs/sglang.md)",
+    ),
+    (
+        "python -m semspec.train_probe -m part=all/8 hydra/launcher=submitit_slurm ...",
+        "sampled by eight jobs of Slurm; then the same without -m and part= (docs/scale-out.md)",
+    ),
+)
+
+
+def register_configs() -> None:
+    shared.register_configs()
+    store = ConfigStore.instance()
+    store.store(name="train_probe_schema", node=shared.composable(ProbeConfig))
+    for group, known in (("cluster", CLUSTERS), ("features", FEATURES)):
+        for name, cls in known.items():
+            store.store(group=group, name=name, node=shared.composable(cls))
+
+
+def options(group: str) -> dict[str, str]:
+    """Everything that ``group=`` takes, with a line about it."""
+    known: dict[str, type[Any]] = {"cluster": CLUSTERS, "features": FEATURES}.get(group, {})  # type: ignore[assignment]
+    if known:
+        return {name: (cls.__doc__ or "").splitlines()[0] for name, cls in known.items()}
+    return shared.options(group)
+
+
+def build(
+    arguments: Sequence[str], command: str = "semspec.train_probe", own: Collection[str] = ()
+) -> ProbeConfig:
+    """The typed configuration; every mistake is one line.
+
+    ``command`` is whose help is named where an option is unknown, ``own`` what it knows besides.
+    """
+    register_configs()
+    for argument in arguments:
+        _check_argument(argument, command, own)
+    try:
+        with hydra.initialize_config_dir(str(shared.CONF.resolve()), version_base="1.3"):
+            composed = hydra.compose("train_probe", overrides=list(arguments))
+        made = OmegaConf.to_object(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_explain(error, arguments)) from error
+    assert isinstance(made, ProbeConfig), type(made)
+    check(made)
+    return made
+
+
+def _check_argument(argument: str, command: str, own: Collection[str]) -> None:
+    key, equals, value = argument.partition("=")
+    names = [f.name for f in fields(ProbeConfig)]
+    if not equals:
+        raise UserError(f"'{argument}' is not an option: options are written name=value")
+    top = key.partition(".")[0]
+    if top not in names:
+        hint = shared.nearest(top, [*names, *own])
+        raise UserError(f"unknown option '{key}'{hint} see python -m {command} --help")
+    if key in GROUPS and value not in options(key):
+        known = options(key)
+        near = shared.nearest(value, list(known))
+        raise UserError(f"unknown {key} '{value}'{near} known: {', '.join(known)}")
+
+
+def _explain(error: Exception, arguments: Sequence[str]) -> str:
+    told = one_line(error)
+    culprit = next((a for a in arguments if f"'{a.partition('=')[2]}'" in told), None)
+    return f"{culprit}: {told}" if culprit else told
+
+
+def show_help(console: Console | None = None) -> None:
+    console = console or open_console()
+    console.print("[bold]semspec.cli.train_probe[/]: how probable is what a step means?\n")
+    for command, what in EXAMPLES:
+        console.print(Line(f"  {command}"), soft_wrap=True)
+        console.print(Line(f"      {what}", "dim"))
+    chosen = {"model": "tiny", "draft": "none", "engine": "hf"}
+    chosen |= {"cluster": "nli", "features": "paper"}
+    defaults = {f.name: f.default for f in fields(ProbeConfig)}
+    lists = {
+        f.name: f.default_factory()
+        for f in fields(ProbeConfig)
+        if callable(f.default_factory) and f.name not in GROUPS
+    }
+    for title, section in HELP.items():
+        console.print(f"\n[bold]{title}[/]")
+        table = Table.grid(padding=(0, 2))
+        for name, what in section.items():
+            value = chosen.get(name, lists.get(name, defaults.get(name)))
+            shown = str(value).replace("'", "").replace(" ", "") if value is not None else ""
+            table.add_row(f"  {name}", Line(what), Line(shown, "dim"))
+        console.print(table)
+    for group in ("cluster", "features"):
+        console.print(f"\n[bold]{group}=[/]")
+        table = Table.grid(padding=(0, 2))
+        for name, summary in options(group).items():
+            table.add_row(f"  {name}", Line(summary))
+        console.print(table)
+    console.print(
+        "\ncluster.model=, cluster.device=, features.pooling=, features.layers=, features.logprobs= and"
+        " engine.device= set one option of what was chosen.",
+        highlight=False,
+    )
+
+
+def result_table(figures: dict[str, Any]) -> Table:
+    """The test's figures, baselines beside."""
+    from rich.box import SIMPLE_HEAD
+
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("held-out problems", "rows", "R2", "Spearman", "AUROC", "ECE"):
+        table.add_column(name, justify="left" if name.startswith("held") else "right")
+
+    def row(label: str, f: dict[str, Any], style: str = "") -> None:
+        cells = ["-" if f[k] is None else f"{f[k]:.3f}" for k in ("r2", "spearman", "auroc", "ece")]
+        table.add_row(label, f"{f['rows']:,}", *cells, style=style)
+
+    for part, f in figures["test"].items():
+        row(f"probe, {part}", f, "bold" if part == "all" else "")
+    for label, f in figures["baselines"].items():
+        row(label, f)
+    return table
+
+
+def do_part(job: Job, console: Console) -> None:
+    """One of several parts, as a launcher's job."""
+    (part,), _, rest = split(job.overrides)
+    _sample_part(build(rest), part, job.stage, job.about, console)
+
+
+def _sample_part(
+    config: ProbeConfig, part: Part, until: str, about: Mapping[str, Any], console: Console
+) -> None:
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    from semspec.report.progress import Steps
+    from semspec.training.probes.pipeline import folder_of, probe_facts
+    from semspec.training.probes.stages import sample_part
+
+    steps = Steps(console, config.quiet)
+    sample_part(config, probe_facts(config), part, folder_of(config), until, about, steps)
+
+
+def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
+    """``-m part=...``: all of them, by a launcher."""
+    from semspec.jobs.part_jobs import carry_out_parts, divided
+
+    own, hydra_ones = divided(arguments)
+    config = build(own)
+    from semspec.training.probes.pipeline import folder_of
+    from semspec.training.probes.stages import stages
+
+    folder, console = folder_of(config), open_console()
+    told = Console(quiet=True) if config.quiet else console
+    code = carry_out_parts(
+        "semspec.train_probe", own, hydra_ones, parts, stages(config), folder, told
+    )
+    if not code:
+        what = f"samples: {folder}; the same command without -m and part= trains the probe"
+        console.print(what, soft_wrap=True, highlight=False, markup=False)
+    return code
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    ends_in_one_line(lambda: _main(given))
+
+
+def _main(given: Sequence[str]) -> None:
+    if {"-h", "--help"} & set(given):
+        show_help()
+        return
+    parts, several, rest = split(given)
+    if several:
+        sys.exit(_in_parts(parts, rest))
+    config = build(rest)
+    if parts:
+        about = {"job": parts[0].name, "overrides": rest}
+        _sample_part(config, parts[0], "samples", about, open_console())
+        return
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    from semspec.report.progress import Steps
+    from semspec.training.probes.pipeline import make  # torch takes seconds: not for the help
+
+    console = open_console()
+    probe, out = make(config, Steps(console, config.quiet))
+    console.print(result_table(probe.config["metrics"]))
+    console.print(f"probe: {out}", soft_wrap=True, highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    main()

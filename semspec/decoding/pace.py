@@ -1,0 +1,126 @@
+"""How much to draft at a time: as told, or what the measured goodput says (methods.md 1.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from semspec.decoding.trim import depths
+from semspec.types import Round
+
+
+class Pace(Protocol):
+    """Chooses the number of units and the longest unit of the next draft."""
+
+    def units(self) -> int:
+        """0: the target writes the next unit without a draft."""
+        ...
+
+    def unit_cap(self) -> int: ...
+
+    def observe(self, done: Round) -> None: ...
+
+
+@dataclass(slots=True)
+class Steady:
+    """Always the same."""
+
+    length: int
+    cap: int
+
+    def units(self) -> int:
+        return self.length
+
+    def unit_cap(self) -> int:
+        return self.cap
+
+    def observe(self, done: Round) -> None:
+        """Nothing to learn."""
+
+
+@dataclass(slots=True)
+class Average:
+    """An exponential average that begins with its first value."""
+
+    keep: float = 0.8
+    value: float | None = None
+
+    def add(self, x: float) -> None:
+        self.value = x if self.value is None else self.keep * self.value + (1 - self.keep) * x
+
+
+@dataclass(slots=True)
+class Adaptive:
+    """The length with the best expected goodput, from what the rounds so far have cost.
+
+    With acceptance a of a unit, drafting cost d a unit, verification v0 + v1 * n, and cost w of a
+    unit that the target writes, a draft of n units advances by
+        E(n) = a + a^2 + ... + a^n + (1 - a^n)
+    units (a rejection hands over for one) in time
+        T(n) = n * d + v0 + v1 * n + (1 - a^n) * w,
+    and n = 0 advances by 1 in w. A rule for tokens writes one itself after whatever it keeps, so that
+    there E(n) = a + ... + a^n + 1, T(n) = n * d + v0 + v1 * n, and n = 0 advances by 1 in v0. The best E/T is taken, and every ``explore``-th round after n = 0
+    drafts all the same, so that what was learned stays true. Costs are wall time: two runs need not
+    choose alike.
+    """
+
+    longest: int
+    cap: int
+    explore: int = 8
+    accepted: float = 4.0  # pseudo-counts: at first, acceptance is believed to be .8
+    judged: float = 5.0
+    draft: Average = field(default_factory=Average)  # seconds a drafted unit
+    verify: Average = field(default_factory=Average)  # seconds a verification
+    write: Average = field(default_factory=Average)  # seconds a unit that the target wrote
+    lengths: list[int] = field(default_factory=list)  # tokens of accepted units
+    idle: int = 0  # rounds without a draft, in a row
+    writes: bool = False  # the rule writes by itself what follows, as those for tokens do
+
+    def units(self) -> int:
+        best = self._best()
+        if best == 0 and self.idle >= self.explore:
+            return 1
+        return best
+
+    def _best(self) -> int:
+        d, v, w = self.draft.value, self.verify.value, self.write.value
+        if d is None or v is None or (w is None and not self.writes):
+            return 1
+        a = self.accepted / self.judged
+        alone, afterwards = (v, 0.0) if self.writes or w is None else (w, w)
+        best, best_rate = 0, 1 / alone
+        for n in range(1, self.longest + 1):
+            kept = sum(a**i for i in range(1, n + 1))
+            missed = 1 - a**n
+            # reading more units in the same pass costs about a tenth of the pass each
+            gained = kept + (1 if self.writes else missed)
+            rate = gained / (n * d + v * (1 + 0.1 * (n - 1)) + missed * afterwards)
+            if rate > best_rate:
+                best, best_rate = n, rate
+        return best
+
+    def unit_cap(self) -> int:
+        """Twice the 95 % quantile of accepted units: a draft that runs on is not paid for."""
+        if len(self.lengths) < 20:
+            return self.cap
+        ordered = sorted(self.lengths)
+        return min(self.cap, max(8, 2 * ordered[int(0.95 * (len(ordered) - 1))]))
+
+    def observe(self, done: Round) -> None:
+        # a tree is as long as it is deep: what it costs to be wide is part of what a level costs
+        units = len(done.ends) if done.parents is None else max(depths(done.parents), default=0)
+        self.idle = 0 if units else self.idle + 1
+        self.writes |= bool(done.written) and not done.handed_over
+        if units:
+            judged = min(units, done.units_kept + 1)
+            self.accepted = 0.95 * self.accepted + done.units_kept
+            self.judged = 0.95 * self.judged + judged
+            self.draft.add(done.draft_seconds / units)
+            self.verify.add(done.seconds.get("verify", 0.0) / (1 + 0.1 * (units - 1)))
+            start = 0
+            for end in done.ends[: done.units_kept]:
+                self.lengths.append(end - start)
+                start = end
+            del self.lengths[:-200]
+        if done.handed_ends:
+            self.write.add(done.seconds.get("write", 0.0) / len(done.handed_ends))

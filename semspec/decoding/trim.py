@@ -1,0 +1,107 @@
+"""Shortens drafts to what could be committed at all, before a model reads them. Chains and trees."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from torch import Tensor
+
+from semspec.decoding.thinking import Thinking
+from semspec.errors import UserError
+from semspec.types import Draft
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """The depth of every node of a tree, 1 for a child of the context."""
+    found: list[int] = []
+    for node, parent in enumerate(parents):
+        if not -1 <= parent < node:
+            raise UserError(f"node {node} of a tree has parent {parent}: parents come first")
+        found.append(1 if parent == -1 else found[parent] + 1)
+    return found
+
+
+def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> list[int]:
+    """The nodes of a tree that stand along ``way``, from the root on; of duplicates the first."""
+    path: list[int] = []
+    ahead = iter(way)
+    at, wanted = -1, next(ahead, None)
+    # children stand behind their parents: one look at each node is enough
+    for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
+        if parent == at and token == wanted:
+            path.append(node)
+            at, wanted = node, next(ahead, None)
+            if wanted is None:
+                break
+    return path
+
+
+def trim(
+    draft: Draft, left: int, stop_ids: Collection[int], thinking: Thinking | None = None
+) -> None:
+    """Drops what follows an end of text, or (``thinking`` given) the unit that ends the thinking.
+
+    Of a tree also the nodes deeper than the ``left`` tokens that may still be written; a chain's
+    drafter was told how long it may be. Whole families go or stay, and what goes depends on their
+    ancestors alone, so that siblings remain what they were drawn as.
+    """
+    if draft.parents is not None:
+        _trim_tree(draft, draft.parents, left, stop_ids, thinking)
+        return
+    assert len(draft.tokens) <= left, "a drafter proposed more tokens than there was room for"
+    stop = next((i + 1 for i, token in enumerate(draft.tokens) if token in stop_ids), None)
+    if stop is not None:
+        _cut(draft, stop)
+    at = thinking.closes_at(draft.tokens) if thinking is not None else None
+    if at is not None:
+        _cut(draft, next((end for end in draft.ends if end >= at), len(draft.tokens)))
+
+
+def _cut(draft: Draft, length: int) -> None:
+    """Shortens a chain to its first ``length`` tokens."""
+    if length == len(draft.tokens):
+        return
+    del draft.tokens[length:]
+    draft.ends = [end for end in draft.ends if end < length] + [length]
+    if draft.probs is not None:
+        draft.probs = draft.probs[:length]
+
+
+def _trim_tree(
+    draft: Draft,
+    parents: Sequence[int],
+    left: int,
+    stop_ids: Collection[int],
+    thinking: Thinking | None,
+) -> None:
+    tokens, depth = draft.tokens, depths(parents)
+    closed = thinking.closed_before(tokens, parents) if thinking is not None else None
+    stays = {-1: None}  # nodes, as an ordered set
+    for node, parent in enumerate(parents):
+        over = parent >= 0 and tokens[parent] in stop_ids
+        over |= depth[node] > left or (closed is not None and closed[node])
+        if parent in stays and not over:
+            stays[node] = None
+    del stays[-1]
+    if len(stays) == len(tokens):
+        return
+    keep_nodes(draft, list(stays))
+
+
+def keep_nodes(draft: Draft, nodes: Sequence[int]) -> None:
+    """Leaves these nodes of a tree, given in ascending order and with all their ancestors."""
+    parents = draft.parents
+    assert parents is not None
+    count = len(draft.tokens)
+    number = {-1: -1} | {node: i for i, node in enumerate(nodes)}
+    draft.tokens = [draft.tokens[node] for node in nodes]
+    draft.parents = [number[parents[node]] for node in nodes]
+    draft.ends = list(range(1, len(nodes) + 1))
+    if draft.origins:
+        draft.origins = [draft.origins[node] for node in nodes]
+    if draft.probs is not None:
+        draft.probs = draft.probs[nodes]
+    draft.evidence = {
+        read: value[nodes] if isinstance(value, Tensor) and len(value) == count else value
+        for read, value in draft.evidence.items()
+    }

@@ -1,0 +1,77 @@
+"""Rows of the target's input embeddings, whitened: asked for once, kept for all problems of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from semspec.decoding.arc_bound import Moments, inverse_deviation
+from semspec.protocols import Kit, Plan
+from semspec.types import Answer, Context, Query, Read, What
+
+EMBEDDINGS = Read(What.EMBEDDINGS)
+PART = 8192  # rows of a whole table that are asked for at a time
+LIMIT = 16384  # rows that are kept at most: a large model's have 16 KiB each
+
+
+class Whitened:
+    """W e_t for the tokens that were met, where W = diag(1 / sigma); sigma is measured if not given."""
+
+    def __init__(self, sigma: Tensor | None) -> None:
+        self.scale = None if sigma is None else inverse_deviation(sigma)
+        self.rows = torch.empty(0, 0)  # with room for more than were met
+        self._places: dict[int, int] = {}
+
+    def places(
+        self, tokens: Sequence[int], context: Context, kit: Kit, vocabulary: int
+    ) -> Plan[list[int]]:
+        """Where the tokens stand in ``rows``; those not met before are asked for, without a pass."""
+        if self.scale is None:
+            self.scale = inverse_deviation((yield from deviation(context, kit, vocabulary)))
+        # again, where another problem's tokens took the room while these were asked for
+        while missing := [t for t in dict.fromkeys(tokens) if t not in self._places]:
+            self._keep(missing, (yield from embeddings(missing, context, kit)))
+        return [self._places[token] for token in tokens]
+
+    def _keep(self, tokens: Sequence[int], rows: Tensor) -> None:
+        assert self.scale is not None
+        if len(self._places) + len(tokens) > LIMIT:
+            self._places.clear()
+        fresh = [i for i, token in enumerate(tokens) if token not in self._places]
+        first = len(self._places)
+        last = first + len(fresh)
+        if last > len(self.rows):
+            room = torch.empty(2 * last, rows.shape[-1], device=rows.device)
+            if first:
+                room[:first] = self.rows[:first]
+            self.rows, self.scale = room, self.scale.to(rows.device)
+        self.rows[first:last] = rows[fresh] * self.scale
+        self._places |= {tokens[i]: first + n for n, i in enumerate(fresh)}
+
+
+def embeddings(tokens: Sequence[int], context: Context, kit: Kit) -> Plan[Tensor]:
+    """Rows [tokens, width] of the target's input embeddings, float32."""
+    # side by side, so that any number of them fits behind a long context
+    query = Query(
+        "target",
+        context,
+        kit.sampling,
+        kit.rng,
+        tokens=tokens,
+        parents=[-1] * len(tokens),
+        reads=(EMBEDDINGS,),
+    )
+    answer: Answer = yield query
+    rows: Tensor = answer[EMBEDDINGS]
+    return rows
+
+
+def deviation(context: Context, kit: Kit, vocabulary: int) -> Plan[Tensor]:
+    """sigma of every dimension over the whole table (algorithm 1, line 1)."""
+    moments = Moments()
+    for start in range(0, vocabulary, PART):
+        part = range(start, min(start + PART, vocabulary))
+        moments.add((yield from embeddings(part, context, kit)))
+    return moments.deviation()

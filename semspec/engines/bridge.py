@@ -1,0 +1,437 @@
+"""A draft whose special tokens are not the target's: ids translated on the way in and out.
+
+QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but not their special tokens
+(``<|im_start|>`` here, a mark for the user there, ``<think>`` in both at different ids) nor the
+padding of their vocabularies. Rules compare draft and target by id, column by column and position
+by position, so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the
+draft's ids behind a one-to-one map:
+
+* tokens of the same content are the same token; end of text is end of text, whatever its name, and
+  likewise for the beginning of text;
+* a target token that the draft does not have is *read* as a filler, so that positions line up (a
+  further end-of-text token of the target is read as the draft's end of text). To say such a token
+  the draft has no way: its columns are 0 (probabilities) or -inf (logits, log-probabilities);
+* a draft token that the target does not have (padding included) is never proposed: the draft ends
+  before it (finish "limit"), and its mass is taken out of the rows, which are renormalised.
+
+Why the last is lossless. Given what came before, the draft model draws from q; with probability
+q(forbidden) the draft ends there, otherwise the token is distributed as q restricted to what is
+allowed and renormalised, which is exactly the row that is reported for it. Whether a draft goes on
+may depend on what was drawn before but never on the token at hand or on what the target will say of
+it, and a draft of any such length is what token-by-token verification is proven for: the position
+after the last token is the target's own. The other way, masking logits before top-k, top-p and the
+draw, would have to happen inside every engine (and a mask after the draw would report other rows
+than were drawn from); the cut needs nothing of them and costs a draft only where it would have been
+rejected anyway, as the target gives such a token no probability at all.
+
+The prompt. By default the draft reads the target's prompt through the bridge: same question, the
+target's chat template, with fillers for marks that the draft does not know. ``draft_prompt`` gives
+it a prompt of its own instead (its own chat template; SpecReason and SemanticSpec run both models
+that way). The models then count positions differently, which nothing notices, as the draft reads
+its own mirror of each context; only reads that reach into the prompt make no sense any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.models.text import Text
+from semspec.protocols import Concurrent, Engine
+from semspec.types import (
+    Answer,
+    Boundary,
+    Context,
+    Finish,
+    Generate,
+    Query,
+    Read,
+    Stops,
+    What,
+    stops_of,
+)
+
+NONE = -1  # in ``Bridge.to_target``: no counterpart
+_SPARE = (
+    8  # TOP_K entries asked for beyond k: at most so many of a row are ever forbidden in practice
+)
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """The two maps; ids of padding beyond the tokenizers included."""
+
+    to_draft: list[int]  # by target id: every id has an image, the filler at worst
+    to_target: list[int]  # by draft id: NONE where the target has no such token
+    stop: int  # the target's end of text
+    filler: int  # draft id
+
+    @property
+    def forbidden(self) -> list[int]:
+        """Draft ids that are never proposed."""
+        return [i for i, t in enumerate(self.to_target) if t == NONE]
+
+    @property
+    def filled(self) -> frozenset[int]:
+        """Target ids that the draft cannot say."""
+        return frozenset(range(len(self.to_draft))).difference(self.to_target)
+
+    def __str__(self) -> str:
+        shared = sum(t != NONE for t in self.to_target)
+        moved = sum(t not in (NONE, d) for d, t in enumerate(self.to_target))
+        return (
+            f"{shared} tokens shared, {moved} of them at other ids; without counterpart "
+            f"{len(self.filled)} of the target's and {len(self.forbidden)} of the draft's"
+        )
+
+
+def build_bridge(
+    target: Text,
+    draft: Text,
+    *,
+    target_vocabulary: int | None = None,
+    draft_vocabulary: int | None = None,
+    filler: int | None = None,
+) -> Bridge | None:
+    """The bridge between two tokenizers, None where there is nothing to translate.
+
+    The vocabularies are the models' (engines') own sizes, where padded beyond the tokenizer: two
+    models with one tokenizer and different padding need a bridge too, or their rows do not compare.
+    ``filler`` is the draft id for what the draft does not have; a newline if not given.
+    """
+    target_size = max(target.size, target_vocabulary or 0)
+    draft_size = max(draft.size, draft_vocabulary or 0)
+    ours, theirs = target.vocabulary | target.added, draft.vocabulary | draft.added
+    if ours == theirs and target_size == draft_size:
+        return None
+    if target.eos is None:
+        raise UserError(f"the tokenizer of '{target.name}' has no end-of-text token: set eos_token")
+    _check_ordinary(target, draft, ours, theirs)
+
+    to_target = [NONE] * draft_size
+    paired = [NONE] * target_size
+
+    def pair(t: int | None, d: int | None) -> None:
+        if t is not None and d is not None and paired[t] == NONE and to_target[d] == NONE:
+            paired[t], to_target[d] = d, t
+
+    for content, t in ours.items():
+        pair(t, theirs.get(content))
+    pair(target.eos, draft.eos)
+    pair(target.bos, draft.bos)
+
+    if filler is None:
+        filler = _filler(draft) if ours.keys() - theirs else 0  # padding never occurs in a text
+    elif not 0 <= filler < draft_size:
+        raise UserError(
+            f"filler {filler} is no token of '{draft.name}': choose 0..{draft_size - 1}"
+        )
+    to_draft = [filler if d == NONE else d for d in paired]
+    if draft.eos is not None:
+        for t in target.stop_ids:
+            if t < target_size and paired[t] == NONE:
+                to_draft[t] = draft.eos
+    return Bridge(to_draft, to_target, target.eos, filler)
+
+
+def _check_ordinary(
+    target: Text, draft: Text, ours: Mapping[str, int], theirs: Mapping[str, int]
+) -> None:
+    """Ordinary tokens may have other ids, but must be the same tokens.
+
+    How a text is cut into them (merges, pre-tokenizer) may differ: ids pass over the bridge, not
+    text.
+    """
+    only_target = [c for c in target.vocabulary if c not in theirs and c not in target.added]
+    only_draft = [c for c in draft.vocabulary if c not in ours and c not in draft.added]
+    if not only_target and not only_draft:
+        return
+    found = []
+    for name, only in ((target.name, only_target), (draft.name, only_draft)):
+        if only:
+            some = ", ".join(repr(c) for c in only[:_EXAMPLES])
+            dots = ", ..." if len(only) > _EXAMPLES else ""
+            found.append(f"only '{name}' has {len(only)} ({some}{dots})")
+    raise UserError(
+        f"the ordinary tokens of '{target.name}' and '{draft.name}' do not agree: "
+        f"{'; '.join(found)}: choose a draft model of the target's family"
+    )
+
+
+def _filler(draft: Text) -> int:
+    """A token that says nothing."""
+    for text in ("\n", " "):
+        ids = draft.encode(text)
+        if len(ids) == 1:
+            return ids[0]
+    raise UserError(
+        f"'{draft.name}' has no token for a newline or a space: give the bridge a filler token"
+    )
+
+
+class _TranslatedBoundary:
+    """The target-side boundary, fed by the draft's engine."""
+
+    __slots__ = ("_blocked", "_boundary", "_to_target")
+
+    def __init__(self, to_target: Sequence[int], boundary: Boundary | None) -> None:
+        self._to_target = to_target
+        self._boundary = boundary
+        self._blocked = False
+
+    @property
+    def stops(self) -> Stops:
+        return stops_of(self._boundary)
+
+    def feed(self, token: int) -> int | None:
+        translated = self._to_target[token] if token < len(self._to_target) else NONE
+        if translated == NONE or self._blocked:
+            # what follows is thrown away: end as many units as are waited for, as fast as possible
+            self._blocked = True
+            return 0
+        return None if self._boundary is None else self._boundary.feed(translated)
+
+
+class BridgedEngine:
+    """An engine of the draft's ids, seen as one of the target's. See the module's text."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        bridge: Bridge,
+        draft_prompt: Callable[[Context], Sequence[int]] | None = None,
+    ) -> None:
+        """``draft_prompt``: the draft's own prompt (draft ids), in place of the context's.
+
+        Where it is the longer one, the caller leaves room for that in the context limit.
+        """
+        self.engine = engine
+        self.bridge = bridge
+        self.draft_prompt = draft_prompt
+        self.vocabulary = len(bridge.to_draft)
+        self.context_limit = engine.context_limit
+        self.layers, self.width = engine.layers, engine.width
+        ends = (bridge.to_target[d] for d in engine.stop_ids if d < len(bridge.to_target))
+        self.stop_ids = frozenset(t for t in ends if t != NONE)
+        # attention weights have a column a position, and positions are not shared then
+        self.offers = engine.offers - ({What.ATTENTION} if draft_prompt else set())
+        known = bridge.to_target[: engine.vocabulary]
+        if any(t != NONE for t in bridge.to_target[engine.vocabulary :]):
+            raise ValueError(
+                f"the engine has {engine.vocabulary} tokens, fewer than the draft's tokenizer"
+            )
+        self._to_target = known + [NONE] * (engine.vocabulary - len(known))
+        self._columns = [NONE] * self.vocabulary  # by target id: the draft's column, or NONE
+        for d, t in enumerate(self._to_target):
+            if t != NONE:
+                self._columns[t] = d
+        self._forbidden = [d for d, t in enumerate(self._to_target) if t == NONE]
+        self._mirrors: dict[int, tuple[Context, int]] = {}  # and how much of the context is in it
+        self._tables: dict[torch.device, _Tables] = {}
+
+    # ---- in -----------------------------------------------------------------------------------
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        answers = self.engine.answer([self._inward(q) for q in queries])
+        return [self._outward(q, a) for q, a in zip(queries, answers, strict=True)]
+
+    def forget(self, context: Context) -> None:
+        kept = self._mirrors.pop(context.key, None)
+        if kept is not None:
+            self.engine.forget(kept[0])
+
+    def close(self) -> None:
+        self._mirrors.clear()
+        self.engine.close()
+
+    def _mirror(self, context: Context) -> Context:
+        """The draft's view of a context, brought up to date: O(what was appended)."""
+        kept = self._mirrors.get(context.key)
+        if kept is None:
+            seen = context.prompt_length
+            if self.draft_prompt is None:
+                prompt = self._draft_ids(context.tokens[:seen])
+            else:
+                prompt = list(self.draft_prompt(context))
+            mirror = Context(context.key, prompt)
+        else:
+            mirror, seen = kept
+        if len(context) > seen:
+            mirror.extend(self._draft_ids(context.tokens[seen:]))
+        self._mirrors[context.key] = mirror, len(context)
+        return mirror
+
+    def _draft_ids(self, tokens: Sequence[int]) -> list[int]:
+        to_draft = self.bridge.to_draft
+        return [to_draft[t] for t in tokens]
+
+    def _inward(self, query: Query) -> Query:
+        mirror = self._mirror(query.context)
+        rows_from = query.rows_from
+        if rows_from is not None:
+            if self.draft_prompt is not None and rows_from < query.context.prompt_length - 1:
+                raise ValueError("rows of the prompt: the draft reads a prompt of its own")
+            rows_from += len(mirror) - len(query.context)
+        return replace(
+            query,
+            context=mirror,
+            tokens=self._draft_ids(query.tokens),
+            reads=tuple(dict.fromkeys(self._read(r) for r in query.reads)),
+            generate=self._generate(query.generate),
+            rows_from=rows_from,
+        )
+
+    def _read(self, read: Read) -> Read:
+        """The read as the inner engine is asked it; the answer is looked up under the same."""
+        if read.what is not What.TOP_K:
+            return read
+        spare = min(_SPARE, len(self._forbidden))
+        return replace(read, k=min(read.k + spare, self.engine.vocabulary))
+
+    def _generate(self, generate: Generate | None) -> Generate | None:
+        if generate is None or (generate.boundary is None and not self._forbidden):
+            return generate
+        boundary = _TranslatedBoundary(self._to_target, generate.boundary)
+        units = generate.units if generate.boundary is not None else 1
+        return Generate(generate.limit, boundary, units)
+
+    # ---- out ----------------------------------------------------------------------------------
+
+    def _outward(self, query: Query, answer: Answer) -> Answer:
+        tokens: list[int] = []
+        for d in answer.tokens:
+            t = self._to_target[d]
+            if t == NONE:
+                break
+            tokens.append(t)
+        cut = len(answer.tokens) - len(tokens)
+        ends = [end for end in answer.ends if end <= len(tokens)]
+        finish: Finish = answer.finish
+        if cut:
+            wanted = query.generate.units if query.generate and query.generate.boundary else None
+            finish = "units" if wanted is not None and len(ends) >= wanted else "limit"
+        outward = replace(answer, tokens=tokens, ends=ends, finish=finish)
+        # a unit that was cut keeps its pool, over what was drafted of it before the cut and after
+        units = len(outward.unit_ends())
+        outward.values = {
+            read: self._value(query, read, answer.values[self._read(read)], cut, units)
+            for read in query.reads
+        }
+        return outward
+
+    def _value(self, query: Query, read: Read, value: Any, cut: int, units: int) -> Any:
+        """One value: without what belongs to tokens cut away, in the target's columns."""
+        if read.what in (What.POOLED, What.SCORE):
+            return value if read.spans or not cut else value[:units]
+        if read.what is What.ATTENTION:
+            return value[:, : value.shape[1] - cut]
+        if read.what is What.TOP_K:
+            ids, logprobs = value
+            rows = len(ids) - cut
+            return self._top_k(ids[:rows], logprobs[:rows], read.k)
+        value = value[: len(value) - cut]
+        if read.what is What.PROBS:
+            return self._probs(value)
+        if read.what is What.LOGITS:
+            return self._logits(value)
+        if read.what is What.LOGPROBS:
+            return self._logprobs(query, value)
+        return value
+
+    def _on(self, device: torch.device) -> _Tables:
+        if device not in self._tables:
+            self._tables[device] = _Tables.of(self._columns, self._to_target, device)
+        return self._tables[device]
+
+    def _probs(self, rows: Tensor) -> Tensor:
+        tables = self._on(rows.device)
+        out = rows.index_select(-1, tables.gather)
+        out[..., tables.missing] = 0.0
+        lost = rows.index_select(-1, tables.forbidden).sum(-1, keepdim=True) > 0
+        total = out.sum(-1, keepdim=True)
+        # untouched rows stay as they are, to the bit
+        out = torch.where(lost & (total > 0), out / total, out)
+        # nothing allowed is left (greedy): there is nothing more to say, which is end of text
+        out[..., self.bridge.stop] = torch.where(total[..., 0] > 0, out[..., self.bridge.stop], 1.0)
+        return out
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        tables = self._on(rows.device)
+        out = rows.index_select(-1, tables.gather)
+        out[..., tables.missing] = -torch.inf
+        return out
+
+    def _logprobs(self, query: Query, value: Tensor) -> Tensor:
+        """Raw as the draft gave them; -inf for scored tokens that it read as something else."""
+        unsayable = [i for i, t in enumerate(query.tokens) if self._columns[t] == NONE]
+        if query.generate is not None or not unsayable:
+            return value  # what was generated can be said
+        value = value.clone()
+        value[unsayable] = -torch.inf
+        return value
+
+    def _top_k(self, ids: Tensor, logprobs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Entries without counterpart go; where fewer than k are left, -inf marks no entry."""
+        translated = self._on(ids.device).to_target[ids]
+        none = translated == NONE
+        order = none.long().argsort(dim=-1, stable=True)[..., :k]
+        translated, none = translated.gather(-1, order), none.gather(-1, order)
+        logprobs = logprobs.gather(-1, order)
+        return (
+            translated.masked_fill(none, self.bridge.stop),
+            logprobs.masked_fill(none, -torch.inf),
+        )
+
+
+class BridgedServer(BridgedEngine):
+    """The same for an engine whose queries are answered one by one."""
+
+    engine: Concurrent
+
+    def submit(self, query: Query) -> Future[Answer]:
+        outer: Future[Answer] = Future()
+
+        def hand_over(inner: Future[Answer]) -> None:
+            try:
+                outer.set_result(self._outward(query, inner.result()))
+            except BaseException as error:
+                outer.set_exception(error)
+
+        self.engine.submit(self._inward(query)).add_done_callback(hand_over)
+        return outer
+
+
+def bridged(
+    engine: Engine, bridge: Bridge, draft_prompt: Callable[[Context], Sequence[int]] | None = None
+) -> BridgedEngine:
+    """An engine behind a bridge, as concurrent as it is."""
+    kind = BridgedServer if isinstance(engine, Concurrent) else BridgedEngine
+    return kind(engine, bridge, draft_prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """The maps as index tensors of one device."""
+
+    gather: Tensor  # by target id: the draft's column, 0 where there is none
+    missing: Tensor  # target ids that the draft does not have
+    forbidden: Tensor  # draft ids that the target does not have
+    to_target: Tensor  # by draft id
+
+    @classmethod
+    def of(cls, columns: list[int], to_target: list[int], device: torch.device) -> _Tables:
+        gather = torch.tensor(columns, device=device)
+        back = torch.tensor(to_target, device=device)
+        return cls(
+            gather.clamp(min=0),
+            (gather == NONE).nonzero().flatten(),
+            (back == NONE).nonzero().flatten(),
+            back,
+        )

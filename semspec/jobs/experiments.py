@@ -1,0 +1,293 @@
+"""What ``python -m semspec.run experiment=PAPER/TABLE`` measures: a paper's table or figure.
+
+An experiment is a file in ``conf/experiment/``: named lists of options for pairs of models
+(``blocks``), benchmarks (``columns``) and methods (``rows``), whose product are the jobs, and the
+figures that the paper gives. ``scale=real`` (the default) is the paper's setting; ``scale=tiny``
+the same comparison on the embedded pair. Every job is a run as any other, in a folder of its own:
+interleaved with the target alone, resumed where it was killed, left alone where it is finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from semspec import config
+from semspec.errors import UserError
+from semspec.models.location import beside_package
+from semspec.results.metrics import ratio
+from semspec.results.reuse import LONGEST
+
+FOLDER = beside_package("conf") / "experiment"
+SCALES = ("real", "tiny")
+METRICS = {  # of result.json, and how a table names it
+    "pass_at_1": "pass@1",
+    "tokens_per_second": "tok/s",
+    "latency": "s",
+    "target_share": "by target",
+    "speedup": "speed-up",
+    "speedup_per_token": "speed-up",
+    "accept_length": "tau",
+    "acceptance_rate": "accepted",
+    "acceptance_rate_tokens": "accepted",
+    "calls": "target passes",
+    "draft_to_verify": "drafting",
+    "details.rating": "judge",
+    "kept.all kept.coverage": "JS <= U",
+    "kept.all kept.coverage_interval.0": "from",
+    "kept.all kept.coverage_interval.1": "to",
+    "kept.all kept.js_mean": "mean JS",
+    "kept.all kept.js_p99": "99th of JS",
+    "reuse.found.lexical": "lexical",
+    "reuse.found.semantic": "semantic",
+    "reuse.found.none": "no hit",
+    "reuse.recovered": "recovered",
+    "reuse.rate": "reused",
+    "reuse.branched": "by branches",
+    "reuse.length": "tokens",
+    **{
+        f"reuse.lengths.{n}": f"{n}" if n < LONGEST else f"{n} or more"
+        for n in range(1, LONGEST + 1)
+    },
+}
+INSTEAD = {  # tables that are no comparison of runs
+    "adapld/table5": "it lists the benchmarks and their sizes, which adapld/table1 to table3 use",
+    "adapld/table6": "it lists the layers, which the recipes of adapld use",
+}
+COMMANDS = ("run", "audit")
+SHARES = ("acceptance", "target_share", "draft_to_verify", "reuse.")
+Cell = dict[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """One setting of an experiment: what is run."""
+
+    common: list[str] = field(default_factory=list)
+    blocks: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, Any] = field(default_factory=dict)
+    first: list[str] = field(default_factory=list)  # commands that make what it needs
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A paper's table or figure."""
+
+    name: str
+    title: str
+    metrics: list[str]
+    real: Scale
+    tiny: Scale
+    shown: list[str] = field(default_factory=list)  # of the metrics; none: all
+    target: str | None = None  # the row that is the target alone: taken from the other rows' runs
+    figures: dict[str, dict[str, list[list[float | None] | None]]] = field(default_factory=dict)
+    claims: list[str] = field(default_factory=list)  # the paper's words where it gives no numbers
+    command: str = "run"  # what a job is: solving, or solving and measuring what was kept
+    runs_of: str = ""  # another experiment whose runs these are: nothing is run twice
+
+    @property
+    def audits(self) -> bool:
+        """Whether a job is an audit, and no run of its own."""
+        return self.command == "audit"
+
+    @property
+    def table(self) -> list[str]:
+        """The metrics that are shown."""
+        return self.shown or self.metrics
+
+    def scale(self, name: str) -> Scale:
+        return {"real": self.real, "tiny": self.tiny}[name]
+
+    def published(self, block: str, row: str) -> list[Cell]:
+        """The paper's figures, a cell for each of its columns."""
+        columns = len(self.real.columns)
+        given = self.figures.get(block, {}).get(row) or [None] * columns
+        cells = [
+            dict(zip(self.metrics, values or [], strict=False)) if values else {}
+            for values in given
+        ]
+        target = self.figures.get(block, {}).get(self.target or "")
+        if "speedup" in self.metrics and "latency" in self.metrics and target:
+            at = self.metrics.index("latency")
+            for cell, alone in zip(cells, target, strict=True):
+                took, whole = cell.get("latency"), alone[at] if alone else None
+                if cell.get("speedup") is None and took and whole:
+                    cell["speedup"] = whole / took
+        return cells
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of an experiment."""
+
+    block: str
+    row: str
+    column: str
+    options: tuple[str, ...]
+    hours: float | None  # of GPUs, from the paper's own times; None: nothing is known
+
+    @property
+    def folder(self) -> Path:
+        return Path(*(slug(part) for part in (self.block, self.row, self.column)))
+
+    def __str__(self) -> str:
+        return " / ".join((self.block, self.row, self.column))
+
+
+def available() -> dict[str, str]:
+    """All experiments, with their first comment line."""
+    found = {}
+    for path in sorted(FOLDER.glob("*/*.yaml")):
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        found[f"{path.parent.name}/{path.stem}"] = first.removeprefix("#").strip()
+    return found
+
+
+def load(name: str) -> Experiment:
+    """The experiment of that name, or an error that names the nearest one."""
+    known = available()
+    if name in INSTEAD:
+        raise UserError(f"experiment={name} is nothing to run as one: {INSTEAD[name]}")
+    if name not in known:
+        near = config.nearest(name, list(known))
+        raise UserError(f"unknown experiment '{name}'{near} known: {', '.join(known)}")
+    return read(FOLDER / f"{name}.yaml", name)
+
+
+def read(file: Path, name: str) -> Experiment:
+    """An experiment from its file; where it is ``like`` another one, it says what differs."""
+    told = _raw(file)
+    for scale in SCALES:
+        told[scale] = _made(Scale, told.get(scale) or {}, f"{file}: {scale}")
+    told.pop("like", None)
+    made: Experiment = _made(Experiment, told | {"name": name}, str(file))
+    wrong = [metric for metric in [*made.metrics, *made.shown] if metric not in METRICS]
+    if wrong:
+        raise UserError(
+            f"{file}: unknown metrics {', '.join(wrong)}: known are {', '.join(METRICS)}"
+        )
+    if made.command not in COMMANDS:
+        raise UserError(f"{file}: command {made.command}: known are {', '.join(COMMANDS)}")
+    return made
+
+
+def _raw(file: Path) -> dict[str, Any]:
+    given = OmegaConf.to_container(OmegaConf.load(file))
+    if not isinstance(given, dict):
+        raise UserError(f"{file} is no experiment: see docs/benchmarks.md")
+    told = {str(key): value for key, value in given.items()}
+    if not told.get("like"):
+        return told
+    other = _raw(FOLDER / f"{told['like']}.yaml")
+    scales = {scale: {**other[scale], **(told.get(scale) or {})} for scale in SCALES}
+    return other | told | scales
+
+
+def _made(kind: Any, given: Mapping[str, Any], where: str) -> Any:
+    known = {f.name for f in fields(kind)}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise UserError(
+            f"{where} has unknown parts {', '.join(unknown)}: known are {sorted(known)}"
+        )
+    return kind(**given)
+
+
+def jobs(experiment: Experiment, scale: str, extra: Sequence[str] = ()) -> Iterator[Job]:
+    """What is to be run; ``extra`` options come last and win."""
+    setting = experiment.scale(scale)
+    for block, pair in setting.blocks.items():
+        for row, method in setting.rows.items():
+            if row == experiment.target:
+                continue
+            for number, (column, data) in enumerate(setting.columns.items()):
+                names = {**_names(pair), **_names(data)}
+                listed = [*setting.common, *_options(pair), *_options(data), *_options(method)]
+                filled = [option.format(**names) for option in listed]
+                options = _last_wins([*filled, "transcript=false", *extra])
+                hours = _hours(experiment, scale, block, row, number, options, pair)
+                yield Job(block, row, column, options, hours)
+
+
+def _options(part: Any) -> list[str]:
+    """A list of options, or the ``with`` of a part that has names for placeholders, too."""
+    return list(part.get("with", ())) if isinstance(part, Mapping) else list(part or ())
+
+
+def _names(part: Any) -> dict[str, Any]:
+    return {k: v for k, v in part.items() if k != "with"} if isinstance(part, Mapping) else {}
+
+
+def _last_wins(options: Sequence[str]) -> tuple[str, ...]:
+    by_key: dict[str, str] = {}
+    for option in config.expand_shorthands(options):
+        key = option.partition("=")[0]
+        by_key.pop(key, None)
+        by_key[key] = option
+    return tuple(by_key.values())
+
+
+def _hours(
+    experiment: Experiment,
+    scale: str,
+    block: str,
+    row: str,
+    column: int,
+    options: Sequence[str],
+    pair: Any,
+) -> float | None:
+    """GPU hours by the paper's seconds a problem, the target's own run included."""
+    if scale == "tiny":
+        return 0.0
+    alone = experiment.published(block, experiment.target or "")[column].get("latency")
+    seconds = _names(pair).get("seconds")  # of the target, for each column
+    alone = alone or (seconds[column] if seconds else None)
+    took = experiment.published(block, row)[column].get("latency") or alone
+    if took is None:
+        return None
+    given = dict(option.partition("=")[::2] for option in options)
+    both = took + (alone or took) * (given.get("plain", "true") == "true")
+    return int(given.get("problems", 32)) * both * float(_names(pair).get("gpus", 1)) / 3600
+
+
+def slug(text: str, also: str = "") -> str:
+    """A name for a folder or file; ``also``: further characters that may stay."""
+    text = text.replace("+", "-plus")
+    kept = "".join(c if (c.isascii() and c.isalnum()) or c in "-._" + also else "-" for c in text)
+    return kept.strip("-.") or "x"
+
+
+def cell_of(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell:
+    """The figures of one mode of a finished run."""
+    return {metric: figure(result, metric) for metric in metrics}
+
+
+def figure(result: Mapping[str, Any], metric: str) -> float | None:
+    """One figure of a result; ``a.b`` is b within a, ``a.0`` the first of a."""
+    if metric == "calls":
+        return ratio(result["target_passes"], result["problems"])
+    if metric == "draft_to_verify":
+        time = result["time"] or {}
+        return ratio(time.get("draft", 0.0), time.get("verify", 0.0))
+    found: Any = result
+    for part in metric.split("."):
+        if isinstance(found, list) and part.isdigit():  # an end of an interval
+            found = found[int(part)]
+        else:
+            found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) else None
+
+
+def target_alone(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell | None:
+    """The plain target's figures in the same run."""
+    plain = result.get("plain")
+    if not plain:
+        return None
+    alone = {"speedup": 1.0, "speedup_per_token": 1.0, "target_share": 1.0}
+    return {metric: alone.get(metric, figure(plain, metric)) for metric in metrics}

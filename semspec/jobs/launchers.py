@@ -1,0 +1,317 @@
+"""Who runs the jobs of a sweep: this process, submitit's (here or on Slurm), or Ray's.
+
+All of them are handed strings: a job's name, its options, the sweep's folder. How a job ended is read
+from its folder, so that one whose process was killed is a job like any other, and the rest go on.
+Hydra's own launchers of these names give a sweep up at the first process that was killed; of
+hydra-submitit-launcher only the options are used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from semspec.config import CONF, nearest, register_configs
+from semspec.errors import UserError, told
+from semspec.jobs.sweep import Job, say, state_of, work
+from semspec.storage.lock import is_locked
+
+Ended = Callable[[Job], None]
+_SUBMITIT = ("submitit", "hydra_plugins", "hydra_plugins.hydra_submitit_launcher")
+PACKAGES: dict[str, tuple[str, ...]] = {  # what each launcher needs, a parent before its child
+    "basic": (),
+    "submitit_local": _SUBMITIT,
+    "submitit_slurm": _SUBMITIT,
+    "ray": ("ray",),
+}
+A_YEAR = 365 * 24 * 60  # minutes
+LOOK = 0.2  # seconds between looks at processes
+POLL = 10  # seconds between questions to Slurm, at most
+
+
+@dataclass
+class RayOptions:
+    """``hydra.launcher.*`` with ``hydra/launcher=ray``."""
+
+    address: str | None = None  # of a cluster; none: one on this machine, for this sweep
+    num_cpus: float = 1  # of one job: this many jobs run at a time as fit
+    num_gpus: float = 0
+    _target_: str = "ray"  # for Hydra's eyes; nothing is made of it
+
+
+def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The launcher that ``hydra/launcher=`` names (basic unless given) and its ``hydra.launcher.*``."""
+    known = ("hydra/launcher=", "hydra.launcher.", "hydra.sweeper.max_batch_size=")
+    for option in given:
+        if not option.startswith(known):
+            raise UserError(
+                f"'{option}' means nothing in a sweep: its folder is sweep=DIR, and hydra/launcher=,"
+                " hydra.launcher.* and hydra.sweeper.max_batch_size= say who runs it"
+            )
+    named = [o.partition("=")[2] for o in given if o.startswith("hydra/launcher=")]
+    name = named[-1] if named else "basic"
+    if name not in PACKAGES:
+        raise UserError(
+            f"hydra/launcher={name}{nearest(name, list(PACKAGES))} known: {', '.join(PACKAGES)}"
+        )
+    for package in PACKAGES[name]:
+        if importlib.util.find_spec(package) is None:
+            extra = name.partition("_")[0]
+            raise UserError(f'hydra/launcher={name} needs: pip install "semspec[{extra}]"')
+    register_configs()
+    ConfigStore.instance().store(group="hydra/launcher", name="ray", node=RayOptions)
+    try:
+        with hydra.initialize_config_dir(str(CONF.resolve()), "semspec", version_base="1.3"):
+            composed = hydra.compose("config", overrides=list(given), return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        from semspec.run import one_line
+
+        raise UserError(one_line(error)) from error
+    options = OmegaConf.to_container(composed.hydra.launcher)
+    assert isinstance(options, dict)
+    for ours in ("_target_", "submitit_folder", "name"):
+        options.pop(ours, None)
+    if name == "submitit_local" and not any("timeout_min=" in option for option in given):
+        options["timeout_min"] = A_YEAR  # its hour is for clusters; here nobody waits for the place
+    at_a_time = composed.hydra.sweeper.max_batch_size
+    return name, {str(k): v for k, v in options.items()} | {"at_a_time": at_a_time}
+
+
+def launch(
+    name: str,
+    options: dict[str, Any],
+    jobs: Sequence[Job],
+    root: Path,
+    console: Console,
+    ended: Ended,
+) -> None:
+    """Runs the jobs; ``ended`` is called for each as soon as it is over, however it ended."""
+    at_a_time = options.pop("at_a_time", None)
+    if name == "basic":
+        for job in jobs:
+            work(job, root, console)
+            ended(job)
+    elif name == "ray":
+        _ray(options, jobs, root, ended, at_a_time)
+    else:
+        _submitit(name.partition("_")[2], options, jobs, root, ended, at_a_time)
+
+
+def remote(
+    name: str,
+    overrides: Sequence[str],
+    root: str,
+    where: str,
+    command: str,
+    stage: str,
+    leaving: Callable[[], bool] = lambda: False,
+) -> None:
+    """A job in a process of its own, perhaps on another machine: it knows nothing but this."""
+    os.chdir(where)  # paths in options may be relative
+    job = Job(name, tuple(overrides), command, stage)
+    work(job, Path(root), Console(quiet=True), leaving)
+
+
+class Remote:
+    """``remote`` for submitit, which sends it once more where Slurm takes the node away."""
+
+    leaving = False
+
+    def __call__(
+        self,
+        name: str,
+        overrides: Sequence[str],
+        root: str,
+        where: str,
+        command: str,
+        stage: str,
+    ) -> None:
+        self.leaving = False  # of the start before
+        remote(name, overrides, root, where, command, stage, lambda: self.leaving)
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        import submitit
+
+        self.leaving = True  # submitit's handler of the signal calls sys.exit next
+        return submitit.helpers.DelayedSubmission(self, *arguments)  # goes on in its folder
+
+
+def _arguments(job: Job, root: Path) -> tuple[str, tuple[str, ...], str, str, str, str]:
+    return job.name, job.overrides, str(root.resolve()), str(Path.cwd()), job.command, job.stage
+
+
+def _over(job: Job, root: Path, why: str, ended: Ended) -> None:
+    """The process of a job is gone: says so where the job could not."""
+    if not is_locked(root / job.name) and state_of(job, root)[0] in ("waiting", "killed"):
+        say(job, root, "killed", why)
+    ended(job)
+
+
+def _submitit(
+    cluster: str,
+    options: Mapping[str, Any],
+    jobs: Sequence[Job],
+    root: Path,
+    ended: Ended,
+    at_a_time: int | None,
+) -> None:
+    import submitit
+    from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
+
+    shared = set(OmegaConf.structured(BaseQueueConf).keys())
+    first = {f"{cluster}_{k}": options[k] for k in ("max_num_timeout",) if k in options}
+    rest = {
+        name if name in shared else f"{cluster}_{name}": value
+        for name, value in options.items()
+        if name != "max_num_timeout" and value is not None
+    }
+    if cluster == "slurm" and at_a_time:
+        rest["slurm_array_parallelism"] = at_a_time
+    try:
+        executor = submitit.AutoExecutor(str(root.resolve() / ".submitit" / "%j"), cluster, **first)
+        executor.update_parameters(name="semspec", **rest)
+    except (RuntimeError, ValueError, TypeError) as error:  # no Slurm here, or a wrong option
+        raise UserError(f"hydra/launcher=submitit_{cluster}: {told(error)}") from error
+    running: dict[Any, Job]
+    if cluster == "slurm":
+        submitit.SlurmJob.watcher = _queue()
+    if cluster == "local":  # Slurm has a queue of its own
+        at_a_time = at_a_time or max(1, (os.cpu_count() or 1) // (options["cpus_per_task"] or 1))
+        waiting, running = list(jobs), {}
+    else:
+        arguments = zip(*(_arguments(job, root) for job in jobs), strict=True)
+        waiting = []
+        running = dict(zip(executor.map_array(Remote(), *arguments), jobs, strict=True))
+    try:
+        while waiting or running:
+            while waiting and at_a_time and len(running) < at_a_time:
+                job = waiting.pop(0)
+                with _stderr_to(root / ".submitit" / "processes.log"):
+                    running[executor.submit(Remote(), *_arguments(job, root))] = job
+            time.sleep(LOOK)
+            for sent in [sent for sent in running if sent.done()]:
+                _over(running.pop(sent), root, _why(sent), ended)
+    except KeyboardInterrupt:
+        if cluster == "local":
+            for sent in running:
+                sent.cancel(check=False)
+            _settle(running, lambda sent: bool(sent.done()))
+        else:
+            print(f"semspec: {len(running)} jobs stay in Slurm's queue", file=sys.stderr)
+        raise
+
+
+ENDED = frozenset(  # of Slurm's states; every other one may go on, submitit's own list is shorter
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()
+)
+
+
+def queued(listed: str, asked: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What squeue's lines (``job|state``) say of jobs: one that it has forgotten is over."""
+    states = dict(line.strip().split("|") for line in listed.splitlines() if "|" in line)
+    found = {job: states.get(job, "GONE") for job in asked}
+    known = {job: s if s in ENDED or s == "GONE" else "RUNNING" for job, s in found.items()}
+    return {job: {"JobID": job, "State": state} for job, state in known.items()}
+
+
+def _queue() -> Any:
+    """Slurm's queue as submitit's watcher: unlike sacct it needs no accounting, which not every cluster
+    has, and without which a killed job would be waited for for ever."""
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+    class Queue(SlurmInfoWatcher):
+        def _make_command(self) -> list[str] | None:
+            if not self._registered - self._finished:
+                return None
+            told = ["--noheader", "--array", "--states=all", "--format=%i|%T"]
+            return ["squeue", f"--user={os.getuid()}", *told]
+
+        def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+            listed = string if isinstance(string, str) else string.decode()
+            return queued(listed, self._registered - self._finished)
+
+    return Queue(delay_s=POLL)
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """For processes that are started here: submitit's own would print a traceback each at Ctrl-C."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _why(sent: Any) -> str:
+    return f"its process ended ({str(sent.state).lower()}); its log is {sent.paths.stderr}"
+
+
+def _settle(running: Mapping[Any, Job], over: Callable[[Any], bool], patience: float = 30) -> None:
+    """Waits until jobs that were told to stop have stopped."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until and not all(over(sent) for sent in running):
+        time.sleep(LOOK)
+
+
+def _ray(
+    options: Mapping[str, Any],
+    jobs: Sequence[Job],
+    root: Path,
+    ended: Ended,
+    at_a_time: int | None,
+) -> None:
+    with _cluster(options["address"]) as ray:
+        share = {name: options[name] for name in ("num_cpus", "num_gpus")}
+        # a job that was killed is not tried again unasked: the same command does that
+        task = ray.remote(max_retries=0, **share)(remote)
+        waiting = list(jobs)
+        running: dict[Any, Job] = {}
+        while waiting or running:
+            while waiting and (not at_a_time or len(running) < at_a_time):
+                job = waiting.pop(0)
+                running[task.remote(*_arguments(job, root))] = job
+            for done in ray.wait(list(running), num_returns=1, timeout=1.0)[0]:
+                try:
+                    ray.get(done)
+                    why = ""
+                except ray.exceptions.RayError as error:
+                    why = told(error)
+                _over(running.pop(done), root, why, ended)
+
+
+@contextmanager
+def _cluster(address: str | None) -> Iterator[Any]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would call home
+    # jobs are the work itself, not something in its background
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    # without it Ray hides all GPUs from jobs that ask for none, and warns that it will not for long
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    told_options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **told_options)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()  # also ends what still runs, after Ctrl-C

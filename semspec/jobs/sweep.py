@@ -1,0 +1,329 @@
+"""``python -m semspec.run -m option=a,b ...``: every combination a run of its own, in a folder with a stable name.
+
+    runs/sweep_split=paragraph,sentence/     from the options, or sweep=DIR
+        sweep.json                           the jobs, in their order
+        split=paragraph/                     a run's folder (see ``semspec.results.records``)
+            status.json                      running, finished, failed or killed, and why
+            error.txt                        the traceback, where the fault is ours
+
+The same command finds the same folders: it leaves finished jobs alone, goes on with half-done ones and
+begins failed ones again. What a job is named after is the options that vary, never their number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import itertools
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from semspec.config import SHOWN_ONLY, RunConfig, free, recorded
+from semspec.errors import UserError, told
+from semspec.jobs.experiments import slug
+from semspec.report.terminal import interval, number, open_console, seconds
+from semspec.results.records import RunFolder, State, now, status
+from semspec.storage.digest import difference
+from semspec.storage.files import write_json
+from semspec.storage.lock import FolderInUseError, is_locked
+
+LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
+ERROR = "error.txt"
+SAID = ("state", "error", "updated", "ended")  # of status.json: what changes when a process is gone
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of several."""
+
+    name: str  # its folder, within that of all jobs
+    overrides: tuple[str, ...]
+    command: str = (
+        ""  # the module whose part this is (``semspec.jobs.part_jobs``); else it is a run
+    )
+    stage: str = ""  # as far as which that part goes
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What its status.json says of it."""
+        return {"job": self.name, "overrides": list(self.overrides)}
+
+
+def name_of(overrides: Sequence[str]) -> str:
+    """A name for a folder; where one had to be changed or cut, a digest keeps it from others."""
+    text = ",".join(overrides)
+    kept = slug(text, also="=,")
+    if kept == text and len(kept) <= LONGEST:
+        return kept
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{kept[: LONGEST - 9].rstrip('-.,=')}-{digest}"
+
+
+def plan(overrides: Sequence[str]) -> list[Job]:
+    """All combinations, the last option varying fastest; the same one twice is one job."""
+    choices: dict[str, list[str]] = {}
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key = override.get_key_element()
+        values = (
+            list(override.sweep_string_iterator())
+            if override.is_sweep_override()
+            else [override.get_value_element_as_str()]
+        )
+        choices.pop(key, None)  # the last one wins, as everywhere
+        choices[key] = list(dict.fromkeys(f"{key}={value}" for value in values))
+    varying = {key for key, values in choices.items() if len(values) > 1}
+    jobs = []
+    for options in itertools.product(*choices.values()):
+        named = [o for o in options if o.partition("=")[0] in varying]
+        jobs.append(Job(name_of(named) if named else _called(options), options))
+    return jobs
+
+
+def _called(options: Sequence[str]) -> str:
+    return name_of([o for o in options if _named(o)] or ["default"])
+
+
+def _named(override: str) -> bool:
+    return override.partition("=")[0] not in SHOWN_ONLY
+
+
+def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
+    """A job's configuration, typed and as it is recorded."""
+    from semspec.run import build, compose, one_line
+
+    try:
+        composed = compose(job.overrides)
+        plain = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(one_line(error)) from error
+    assert isinstance(plain, dict), job
+    return build(composed), {str(k): v for k, v in plain.items()}
+
+
+def work(
+    job: Job, root: Path, console: Console, leaving: Callable[[], bool] = lambda: False
+) -> None:
+    """Runs one job to its end; whatever happens, its folder tells of it and nothing else ends.
+
+    ``leaving``: whether this process is told to go, and the job will go on in another one.
+    """
+    folder, started, failed = root / job.name, now(), ""
+    try:
+        _do(job, folder, console)
+    except FolderInUseError:
+        return  # somebody else is at it
+    except UserError as error:
+        failed = told(error)
+    except KeyboardInterrupt:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and leaving():
+            raise
+        failed = told(error)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+    if not failed:
+        (folder / ERROR).unlink(missing_ok=True)
+    elif not is_locked(folder):
+        say(job, root, "failed", failed, started)
+
+
+def _do(job: Job, folder: Path, console: Console) -> None:
+    if job.command:
+        importlib.import_module(job.command).do_part(job, console)
+        return
+    from semspec.runner import execute
+
+    made, resolved = resolve(job)
+    execute(made, resolved, folder, console, job.about)
+
+
+def say(job: Job, root: Path, state: State, error: str, started: str | None = None) -> None:
+    """Writes a status for a job that cannot, or could not, do so itself."""
+    folder = root / job.name
+    said = status(job.about, state, started or now(), error)
+    if started is None:  # whose process is gone: what it said of itself stands
+        said |= {k: v for k, v in RunFolder(folder).status.items() if k not in SAID}
+    with contextlib.suppress(OSError):  # a full disk: the table says it all the same
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "status.json", said)
+
+
+def state_of(job: Job, root: Path) -> tuple[str, str]:
+    """How it stands with a job, and the error if there is one."""
+    folder = RunFolder(root / job.name)
+    result = folder.result
+    if job.stage:
+        finished = job.stage in (result or {}).get("done", {})
+    else:
+        finished = (
+            result is not None and folder.config is not None
+        )  # else nothing tells what made it
+    if finished:
+        return "finished", ""
+    found = folder.status
+    state = found.get("state", "waiting")
+    if job.stage and state == "finished":  # with a stage before this one
+        state = "waiting"
+    return state, found.get("error") or ""
+
+
+def carry_out(
+    jobs: Sequence[Job],
+    root: Path,
+    console: Console,
+    launcher: str = "basic",
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Runs what is not finished; one line for each job that ends. Raises for Ctrl-C only."""
+    from semspec.jobs.launchers import launch
+
+    for job in jobs:
+        _check(job, root)
+    root.mkdir(parents=True, exist_ok=True)
+    listed = [job.about for job in jobs]
+    write_json(root / "sweep.json", {"jobs": listed, "launcher": launcher, "started": now()})
+    count = itertools.count(1)
+
+    def tell(job: Job) -> None:
+        console.print(
+            f"{next(count)}/{len(jobs)}  {job.name}: {headline(job, root)}",
+            soft_wrap=True, markup=False, highlight=False,
+        )  # fmt: skip
+
+    todo = []
+    for job in jobs:
+        if state_of(job, root)[0] == "finished" or is_locked(root / job.name):
+            tell(job)
+            continue
+        todo.append(job)
+        with contextlib.suppress(FileNotFoundError):  # of an earlier start
+            (root / job.name / "status.json").unlink()
+    if todo:
+        launch(launcher, dict(options or {}), todo, root, console, tell)
+
+
+def _check(job: Job, root: Path) -> None:
+    """A folder of the same name may hold something else: that is no job to skip or to go on with."""
+    known = RunFolder(root / job.name).config
+    if known is None:
+        return
+    try:
+        made, resolved = resolve(job)
+    except UserError:
+        return  # it will fail, and say why
+    changed = difference(known, recorded(made, resolved), free(made))
+    if changed:
+        raise UserError(
+            f"{root / job.name} holds a run with another configuration ({changed}); choose another"
+            " sweep=DIR, or delete the folder"
+        )
+
+
+def headline(job: Job, root: Path) -> str:
+    """One line about a job."""
+    state, error = state_of(job, root)
+    if state != "finished":
+        return f"{state}: {error}" if error else state
+    if job.stage:
+        return state
+    result = RunFolder(root / job.name).result or {}
+    faster = number(result["speedup"], 2, "x") if result["plain"] else "alone"
+    return f"pass@1 {number(result['pass_at_1'], 3)}, {faster}"
+
+
+COLUMNS = ("job", "state", "pass@1 [95 %]", "speed-up [95 %]", "tok/s", "s")
+
+
+def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
+    """A row for each job, under ``COLUMNS``."""
+    listed: list[tuple[str, ...]] = []
+    for job in jobs:
+        state, _ = state_of(job, root)
+        r = RunFolder(root / job.name).result
+        if state != "finished" or r is None:
+            listed.append((job.name, state, "", "", "", ""))
+            continue
+        quality = f"{number(r['pass_at_1'], 3)} {interval(r['pass_at_1_interval'])}".strip()
+        speed = f"{number(r['speedup'], 2, 'x')} {interval(r['speedup_interval'])}".strip()
+        rate, latency = number(r["tokens_per_second"], 1), seconds(r["latency"])
+        listed.append((job.name, state, quality, speed, rate, latency))
+    return listed
+
+
+def show(jobs: Sequence[Job], root: Path, console: Console) -> None:
+    """The table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
+    listed = rows(jobs, root)
+    if console.quiet:
+        return
+    if not console.is_terminal:
+        for row in (COLUMNS, *listed):
+            print("\t".join(row), file=console.file)  # rich would make spaces of the tabs
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for number_of, heading in enumerate(COLUMNS):
+        table.add_column(heading, justify="right" if number_of > 1 else "left", overflow="fold")
+    styles = {"finished": "", "failed": "red", "killed": "red", "running": "cyan", "waiting": "dim"}
+    for row in listed:
+        table.add_row(*row, style=styles.get(row[1], ""))
+    console.print(table)
+
+
+def main(overrides: Sequence[str]) -> int:
+    """A sweep from the command line, after its options were checked; the exit code."""
+    from semspec.jobs.launchers import options_of
+
+    own = ("sweep=", "hydra.sweep.dir=")
+    given = [o for o in overrides if o.startswith(own)]
+    hydra_ones = [o for o in overrides if o.startswith(("hydra.", "hydra/")) and o not in given]
+    plain = [o for o in overrides if o not in (*given, *hydra_ones)]
+    if given and not given[-1].partition("=")[2].strip():
+        raise UserError(f"{given[-1]} is empty: name a folder")
+    launcher, options = options_of(hydra_ones)
+    jobs = plan(plain)
+    root = Path(given[-1].partition("=")[2]) if given else Path("runs") / f"sweep_{_called(plain)}"
+    console = Console(quiet=True) if _quiet(jobs) else open_console()
+    try:
+        carry_out(jobs, root, console, launcher, options)
+    except KeyboardInterrupt:
+        show(jobs, root, console)
+        raise
+    show(jobs, root, console)
+    console.print(f"results: {root}", style="dim", soft_wrap=True, markup=False)
+    return ended(jobs, root)
+
+
+def _quiet(jobs: Sequence[Job]) -> bool:
+    """Whether it is asked for, by the first job that can be composed: the others will say so themselves."""
+    for job in jobs:
+        with contextlib.suppress(UserError):
+            return resolve(job)[0].quiet
+    return False
+
+
+def ended(jobs: Sequence[Job], root: Path) -> int:
+    """The exit code of several jobs; what is not finished is named on standard error."""
+    states = {job.name: state_of(job, root)[0] for job in jobs}
+    bad = [name for name, state in states.items() if state != "finished"]
+    if bad:
+        listed = ", ".join(f"{name} ({states[name]})" for name in bad[:5])
+        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+        print(
+            f"semspec: {len(bad)} of {len(jobs)} jobs are not finished: {listed}{more};"
+            " the same command goes on with them",
+            file=sys.stderr,
+        )
+    return 1 if bad else 0

@@ -1,0 +1,392 @@
+"""From a name to a local folder: itself, or a snapshot of a Hub repository that was checked.
+
+A revision is resolved to a commit first. What the commit holds (name, size and hash of every file) is
+kept beside the snapshot, so that one that is not whole is noticed without a network, and every file is
+hashed once: the Hub's client looks at sizes only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from semspec.errors import UserError, first_line
+from semspec.storage.files import dumps, read_json
+from semspec.storage.provenance import masked
+
+PATIENCE = 3.0  # seconds to wait for the Hub to answer at all
+AT_A_TIME = 8  # files
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_REVISION = re.compile(r"(?!.*\.\.)[\w][\w./+-]{0,199}")
+_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+Listing = Mapping[str, tuple[int, str]]
+"""Name -> size and hash: sha256 of what is in LFS, else git's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which files of a repository are needed, and how errors speak of them."""
+
+    noun: str
+    option: str  # what the user would change
+    patterns: tuple[str, ...]
+    unwanted: tuple[str, ...] = ()
+    repo_type: Literal["model", "dataset"] = "model"
+    refuses: Callable[[Iterable[str]], str | None] | None = None  # says what is wrong with names
+
+    def of(self, names: Iterable[str]) -> list[str]:
+        def among(name: str, patterns: tuple[str, ...]) -> bool:
+            return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+        return [n for n in names if among(n, self.patterns) and not among(n, self.unwanted)]
+
+    def check(self, names: Collection[str], at: str) -> None:
+        """Refuses a repository for what it holds, wanted or not, and one that holds nothing wanted."""
+        wrong = self.refuses(names) if self.refuses else None
+        if wrong:
+            raise UserError(f"{at} holds {wrong}: it is not loaded; take another {self.noun}")
+        if not self.of(names):
+            raise UserError(f"{at} holds no {self.noun}: check {self.option}")
+
+
+MODEL = Wanted(
+    noun="model",
+    option="model.path",
+    # top level only; "consolidated" is a second copy of the same weights in another naming
+    patterns=("*.safetensors", "*.json", "tokenizer*", "*.txt", "*.model", "*.jinja"),
+    unwanted=("*/*", "consolidated*"),
+)
+WITHOUT_WEIGHTS = replace(  # for a model that runs elsewhere
+    MODEL, patterns=tuple(p for p in MODEL.patterns if p != "*.safetensors")
+)
+DATASET = Wanted(
+    noun="data set",
+    option="data",
+    patterns=("*.parquet", "*.jsonl", "*.json"),
+    repo_type="dataset",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the Hub is asked: the usual options of its client."""
+
+    token: str | None = None
+    cache_dir: Path | None = None
+    local_only: bool = False
+    force: bool = False
+
+
+def split_revision(name: str) -> tuple[str, str | None]:
+    """``owner/name@revision`` -> both; a folder that has such a name is itself."""
+    place, _, revision = name.rpartition("@")
+    if not place or Path(name).expanduser().exists():
+        return name, None
+    return place, revision or None
+
+
+def locate(
+    folder_or_repo: str,
+    revision: str | None = None,
+    wanted: Wanted = MODEL,
+    access: Access | None = None,
+) -> Path:
+    """The local folder: itself, or a snapshot of a Hub repository."""
+    folder = Path(folder_or_repo).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise UserError(f"{folder} is a file: point {wanted.option} at the folder that holds it")
+    if folder_or_repo.startswith((".", "/", "~")) or folder_or_repo.count("/") != 1:
+        raise UserError(
+            f"no {wanted.noun} folder {folder_or_repo}: download or train the {wanted.noun} first, "
+            f"or point {wanted.option} at a local folder or a Hub repository (owner/name)"
+        )
+    return snapshot(folder_or_repo, revision, wanted, access or Access())
+
+
+def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) -> Path:
+    """A folder of the client's cache that holds all that is wanted, every byte as the Hub lists it."""
+    from huggingface_hub import constants
+
+    if revision is not None and not _REVISION.fullmatch(revision):
+        raise UserError(f"'{revision}' is no revision: give a branch, a tag or a commit")
+    at = f"{repo} at revision {revision}" if revision else repo
+    with hub_errors(repo, at, wanted):
+        cache = _Cache(repo, wanted, access)
+        known = revision if revision and _COMMIT.fullmatch(revision) else None
+        if known and not access.force and cache.lacks(known) == []:
+            with contextlib.suppress(_ChangedError):
+                return cache.checked(known, at)
+        if constants.HF_HUB_OFFLINE or access.local_only or not reachable(constants.ENDPOINT):
+            return _offline(cache, at, revision, access)
+        commit, listing = list_files(repo, revision, wanted, access.token)
+        cache.remember(commit, listing, revision or "main")
+        wanted.check(listing, at)
+        for last in (False, True):  # what a disk or the way here has spoilt is fetched once more
+            lacking = wanted.of(listing) if access.force else cache.lacks(commit) or []
+            if lacking:
+                cache.fetch(commit, lacking)
+            try:
+                return cache.checked(commit, at)
+            except _ChangedError as error:
+                error.path.resolve().unlink(missing_ok=True)
+                error.path.unlink(missing_ok=True)
+                if last:
+                    raise UserError(
+                        f"{error.path.name} of {at} was changed on its way or on this disk: its"
+                        " content is not what the Hub lists, and was removed; try again later"
+                    ) from error
+    raise AssertionError("unreachable")
+
+
+def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Path:
+    from huggingface_hub import constants
+
+    wanted = cache.wanted
+    whole = revision is not None and _COMMIT.fullmatch(revision)
+    commit = revision if whole else cache.resolved(revision or "main")
+    if constants.HF_HUB_OFFLINE or access.local_only:
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "local files are asked for"
+    else:
+        why = "the Hub cannot be reached"
+    options = "--repo-type dataset " if wanted.repo_type == "dataset" else ""
+    options += f"--revision {revision} " if revision else ""
+    ways = (
+        f"run 'hf download {options}{cache.repo}' where there is a network, or point"
+        f" {wanted.option} at a local folder"
+    )
+    if commit is None or not cache.folder(commit).is_dir():
+        raise UserError(f"{at} is not downloaded and {why}: {ways}")
+    lacking = cache.lacks(commit)
+    if lacking is None:
+        lacking = cache.named_but_absent(commit)
+    if lacking:
+        shown = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" * (len(lacking) > 3))
+        raise UserError(f"{at} is downloaded in part only ({shown} missing) and {why}: {ways}")
+    try:
+        return cache.checked(commit, at)
+    except _ChangedError as error:
+        raise UserError(
+            f"{error.path} is not what the Hub had listed, and {why}: {ways}"
+        ) from error
+
+
+def list_files(
+    repo: str, revision: str | None, wanted: Wanted, token: str | None = None
+) -> tuple[str, Listing]:
+    """The commit of a revision, and what it holds."""
+    from huggingface_hub import HfApi
+
+    info = HfApi(token=token).repo_info(
+        repo, revision=revision, repo_type=wanted.repo_type, files_metadata=True
+    )
+    commit, listing = str(info.sha), {}
+    for file in getattr(info, "siblings", None) or ():
+        name, size = file.rfilename, file.size
+        told_hash = file.lfs.sha256 if file.lfs is not None else file.blob_id
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name or not name.isprintable():
+            raise UserError(f"{repo} lists {name[:80]!a}, which is no name of a file: not loaded")
+        if not isinstance(size, int) or not _HASH.fullmatch(str(told_hash)):
+            raise UserError(f"{repo}: the Hub does not tell size and hash of {name}: not loaded")
+        listing[name] = (size, str(told_hash))
+    if not _COMMIT.fullmatch(commit):
+        raise UserError(f"{repo}: the Hub tells no commit, but {commit[:80]!a}: not loaded")
+    return commit, listing
+
+
+class _ChangedError(Exception):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+
+class _Cache:
+    """A repository in the client's cache, and what we keep beside it."""
+
+    def __init__(self, repo: str, wanted: Wanted, access: Access) -> None:
+        from huggingface_hub import constants
+
+        self.repo, self.wanted, self.access = repo, wanted, access
+        root = access.cache_dir or Path(constants.HF_HUB_CACHE)
+        self.root = root / f"{wanted.repo_type}s--{repo.replace('/', '--')}"
+        self.own = self.root / ".semspec"
+        self.listings: dict[str, Listing] = {}  # of this load
+
+    def folder(self, commit: str) -> Path:
+        return self.root / "snapshots" / commit
+
+    def listing(self, commit: str) -> Listing | None:
+        if commit in self.listings:
+            return self.listings[commit]
+        told = read_json(self.own / f"{commit}.json")
+        if not isinstance(told, dict):
+            return None
+        return {name: (int(size), str(told_hash)) for name, (size, told_hash) in told.items()}
+
+    def resolved(self, revision: str) -> str | None:
+        commit = (_text(self.root / "refs" / revision) or "").strip()
+        return commit if _COMMIT.fullmatch(commit) else None
+
+    def remember(self, commit: str, listing: Listing, revision: str) -> None:
+        self.listings[commit] = listing
+        self._put(self.own / f"{commit}.json", dumps(listing))
+        if not _COMMIT.fullmatch(revision):
+            self._put(self.root / "refs" / revision, commit)
+
+    def _put(self, path: Path, text: str) -> None:
+        """Whole or not at all; where a cache is read-only, it is asked and hashed again every time."""
+        if _text(path) != text:
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                own = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+                own.write_text(text, encoding="utf-8")
+                own.replace(path)
+
+    def lacks(self, commit: str) -> list[str] | None:
+        """The wanted files that are not there in full; None where nobody knows what there should be."""
+        listing = self.listing(commit)
+        if listing is None:
+            return None
+        return [
+            name
+            for name in self.wanted.of(listing)
+            if not (path := self.folder(commit) / name).is_file()
+            or path.stat().st_size != listing[name][0]
+        ]
+
+    def named_but_absent(self, commit: str) -> list[str]:
+        """What an artifact's manifest or an index of weights names, of a snapshot others downloaded."""
+        folder, named = self.folder(commit), set()
+        manifest = read_json(folder / "manifest.json")
+        if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict):
+            named |= set(self.wanted.of(manifest["files"]))
+        for index in folder.glob("*.safetensors.index.json"):
+            told = read_json(index)
+            if isinstance(told, dict) and isinstance(told.get("weight_map"), dict):
+                named |= {str(name) for name in told["weight_map"].values()}
+        return sorted(name for name in named if not (folder / name).is_file())
+
+    def fetch(self, commit: str, names: Iterable[str]) -> None:
+        from huggingface_hub import hf_hub_download
+
+        def one(name: str) -> None:
+            hf_hub_download(
+                self.repo,
+                name,
+                revision=commit,
+                repo_type=self.wanted.repo_type,
+                cache_dir=self.access.cache_dir,
+                token=self.access.token,
+                force_download=self.access.force,
+            )
+
+        pool = ThreadPoolExecutor(max_workers=AT_A_TIME)
+        try:
+            for future in [pool.submit(one, name) for name in names]:
+                future.result()
+        finally:  # an interruption does not wait for what is under way
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def checked(self, commit: str, at: str) -> Path:
+        """The snapshot's folder; every wanted file in it was hashed, now or since it was written."""
+        folder, listing = self.folder(commit), self.listing(commit)
+        if listing is not None:
+            self.wanted.check(listing, at)
+            hashes = {name: listing[name][1] for name in self.wanted.of(listing)}
+        else:  # others downloaded it: a blob's name is its hash
+            there = [f.relative_to(folder).as_posix() for f in folder.rglob("*") if f.is_file()]
+            self.wanted.check(there, at)
+            hashes = {name: (folder / name).resolve().name for name in self.wanted.of(there)}
+        for name, wanted in hashes.items():
+            path = folder / name
+            if _HASH.fullmatch(wanted):
+                state = path.stat()
+                mark = self.own / "hashed" / wanted
+                seen = f"{state.st_size} {state.st_mtime_ns}"
+                if _text(mark) != seen:
+                    if content_hash(path, wanted) != wanted:
+                        raise _ChangedError(path)
+                    self._put(mark, seen)
+        return folder
+
+
+def _text(path: Path) -> str | None:
+    """A file's content; None where there is none that can be read."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8")
+    return None
+
+
+def content_hash(path: Path, like: str) -> str:
+    """The file's hash as the Hub tells it: sha256 (64 digits) in LFS, else git's of a blob (40)."""
+    with path.open("rb") as file:
+        if len(like) == 64:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        found = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+        while part := file.read(1 << 20):
+            found.update(part)
+        return found.hexdigest()
+
+
+@contextlib.contextmanager
+def hub_errors(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
+    """What the Hub and its client can say, in one line with the way out and without a token."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except UserError:
+        raise
+    except errors.HFValidationError as e:
+        raise UserError(f"'{repo}' is neither a folder nor a Hub repository (owner/name)") from e
+    except errors.GatedRepoError as e:
+        raise UserError(
+            f"{repo} is gated: accept its terms on the Hub and log in with 'hf auth login', or point"
+            f" {wanted.option} at a local copy"
+        ) from e
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as e:
+        raise UserError(
+            f"{at} is not on the Hub: check {wanted.option} and its revision "
+            "(a private repository needs 'hf auth login')"
+        ) from e
+    except Exception as e:  # disk, network: errors of whatever HTTP library the Hub client uses
+        raise UserError(
+            f"could not get {at} ({said(e)}): check the network and the free disk space and try"
+            f" again, or point {wanted.option} at a local folder"
+        ) from e
+
+
+def said(error: BaseException) -> str:
+    """The first line of an error's cause without anything that looks like a token."""
+    text = first_line(error.__cause__ or error)
+    token: Any = None
+    with contextlib.suppress(Exception):
+        from huggingface_hub import get_token
+
+        token = get_token()
+    return masked([text.replace(token, "***") if token else text])[0]
+
+
+def reachable(endpoint: str) -> bool:
+    """Whether the Hub answers at all: its client would retry for half a minute to find out."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
+        return True  # a proxy may reach what this machine cannot
+    url = urlsplit(endpoint)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    try:
+        with socket.create_connection((url.hostname or "", port), timeout=PATIENCE):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,147 @@
+"""What the pass must know of a model's configuration, and which models it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError, first_line
+from semspec.models.folder import read_json
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
+LARGEST_HEAD = 1 << 16  # of the rotary embedding, which is made at once
+ELSEWHERE = "way out: engine=sglang"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    family: str
+    layers: int
+    width: int
+    inner: int  # width of the MLP
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    vocabulary: int
+    context_limit: int
+    tied: bool
+    classifier: bool  # its head scores positions (a reward model); it predicts no tokens
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    frequencies: Tensor  # [head_dim / 2] of the rotary embedding
+    rope_scale: float
+    stop_ids: frozenset[int]
+
+
+def read_spec(folder: Path, max_context: int) -> Spec:
+    """Reads config.json and generation_config.json; UserError for what the pass cannot do."""
+    raw = read_json(folder / "config.json")
+    family = raw.get("model_type")
+    if family not in FAMILIES:
+        known = ", ".join(FAMILIES)
+        raise UserError(f"engine=hf runs {known}, not model type '{str(family)[:40]}'; {ELSEWHERE}")
+    if raw.get("quantization_config"):
+        raise UserError(f"engine=hf does not run quantised weights ({folder}); {ELSEWHERE}")
+
+    from transformers import AutoConfig
+
+    try:
+        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
+        return _spec(folder, raw, family, config, max_context)
+    except UserError:
+        raise
+    except Exception as e:  # whatever a broken configuration makes transformers, or torch, raise
+        first = first_line(e)
+        raise UserError(f"cannot use {folder / 'config.json'}: {first}") from e
+
+
+def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_context: int) -> Spec:
+    if config.hidden_act != "silu":
+        raise UserError(
+            f"engine=hf does not know hidden_act={str(config.hidden_act)[:40]}; {ELSEWHERE}"
+        )
+
+    trained = int(config.max_position_embeddings)
+    if max_context < 0 or max_context > trained:
+        raise UserError(
+            f"max_context={max_context}: {folder} was trained for {trained} positions; "
+            f"choose 1 to {trained}, or 0 for all of them"
+        )
+    limit = max_context or trained
+    _refuse_windows(config, limit)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if not 1 <= head_dim <= LARGEST_HEAD:
+        raise UserError(
+            f"{folder / 'config.json'} has head_dim={str(head_dim)[:40]}, which is none"
+        )
+    frequencies, scale = _rope(config, head_dim)
+    bias = bool(getattr(config, "attention_bias", False))
+    return Spec(
+        family=family,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        inner=config.intermediate_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=head_dim,
+        eps=config.rms_norm_eps,
+        vocabulary=config.vocab_size,
+        context_limit=limit,
+        tied=bool(config.tie_word_embeddings),
+        classifier=any(str(name).endswith(CLASSIFIERS) for name in raw.get("architectures") or []),
+        qkv_bias=bias or family == "qwen2",  # always there, no setting for it
+        out_bias=bias and family in ("llama", "qwen3"),
+        mlp_bias=bool(getattr(config, "mlp_bias", False)) and family == "llama",
+        qk_norm=family == "qwen3",
+        frequencies=frequencies,
+        rope_scale=scale,
+        stop_ids=read_stop_ids(folder),
+    )
+
+
+def _refuse_windows(config: Any, limit: int) -> None:
+    window = getattr(config, "sliding_window", None)
+    layers = getattr(config, "layer_types", None) or []
+    slides = any("sliding" in kind for kind in layers) or not layers
+    if window and slides and window < limit:
+        raise UserError(
+            f"engine=hf has no sliding-window attention: set max_context to {window} or less, "
+            "where the window does not matter, or use engine=sglang"
+        )
+
+
+def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
+    """Inverse frequencies of the rotary embedding and what its cos and sin are multiplied with."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope: Mapping[str, Any] = config.rope_parameters
+    kind = rope.get("rope_type", "default")
+    if kind == "default":
+        powers = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+        frequencies, scale = 1.0 / (float(rope["rope_theta"]) ** powers), 1.0
+    elif kind in ("linear", "llama3", "yarn", "dynamic"):
+        # "dynamic" changes beyond max_position_embeddings only, and no context gets there
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    else:
+        raise UserError(f"engine=hf does not know rope_type={str(kind)[:40]}; {ELSEWHERE}")
+    if len(frequencies) != head_dim // 2:
+        raise UserError(f"engine=hf does not know partial rotary embeddings; {ELSEWHERE}")
+    return frequencies.float(), float(scale)
+
+
+def read_stop_ids(folder: Path) -> frozenset[int]:
+    """End of text, as generation_config.json or config.json tell it."""
+    path = folder / "generation_config.json"
+    ids = read_json(path).get("eos_token_id") if path.exists() else None
+    if ids is None:
+        ids = read_json(folder / "config.json").get("eos_token_id")
+    return frozenset([] if ids is None else [ids] if isinstance(ids, int) else map(int, ids))

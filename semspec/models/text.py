@@ -1,0 +1,239 @@
+"""Between text and token ids: the only place that knows a tokenizer and its chat template.
+
+Engines know ids only. Everything here is a thin layer over a transformers tokenizer, with three
+decisions of its own:
+
+* ``tokenizer.json`` is taken at its word where there is one. AutoTokenizer may rebuild parts of it
+  from the model type (transformers 5 replaces the pre-tokenizer of a qwen2 model), and then the
+  same text becomes other ids than in every other program that reads the file.
+* A piece is what a token *adds* to a text, so it is taken behind another token: decoders of the
+  SentencePiece kind drop the space at the beginning of a text.
+* The fingerprint is over what decides ids (vocabulary, merges, normaliser, pre-tokenizer, added and
+  special tokens), not over the files: a chat template may change without breaking an artifact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from semspec.decoding.thinking import OPEN
+from semspec.errors import UserError, first_line
+
+_TURN = "an-open-turn"  # stands for the running turn while the template is rendered
+_REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
+    """A tokenizer, and the ends of text that the generation config names."""
+    import transformers  # seconds to import: not for those who only want the help
+    from transformers.utils.hub import cached_file
+
+    folder = Path(name).expanduser()
+    local = folder.is_dir()
+    if not local and (folder.is_absolute() or not _REPOSITORY.fullmatch(name)):
+        raise UserError(f"no folder '{name}': give an existing folder or a Hub name (owner/model)")
+    source = str(folder) if local else name
+    options: dict[str, Any] = {"revision": revision} if revision and not local else {}
+    try:
+        whole = cached_file(
+            source, "tokenizer.json", _raise_exceptions_for_missing_entries=False, **options
+        )
+        kind = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer
+        tokenizer = kind.from_pretrained(source, **options)
+    except Exception as reason:  # transformers raises whatever its parsers raise
+        where = f"'{name}'" + (f" (revision {revision})" if revision else "")
+        way = (
+            "is it a model's folder with its tokenizer files?"
+            if local
+            else "check name and revision, log in with 'hf auth login' for a gated model, or give "
+            "a local folder"
+        )
+        raise UserError(f"no tokenizer in {where}: {way} ({first_line(reason)[:200]})") from reason
+    try:
+        stops: Any = transformers.GenerationConfig.from_pretrained(source, **options).eos_token_id
+    except (OSError, ValueError):  # it is optional
+        stops = None
+    return tokenizer, frozenset([stops] if isinstance(stops, int) else stops or [])
+
+
+class Text:
+    """A tokenizer and its chat template, from a local folder or from the Hub."""
+
+    def __init__(self, name: str, revision: str | None = None) -> None:
+        self.name = name
+        self.tokenizer, stops = _load(name, revision)
+        self.tokenizer.model_max_length = sys.maxsize  # engines say what is too long, in one line
+        own = self.tokenizer.eos_token_id
+        self.stop_ids: frozenset[int] = stops if own is None else stops | {own}
+        self._pieces: dict[int, str] = {}
+        self._anchor: tuple[list[int], str] | None = None
+        self._asides: dict[tuple[str, str], tuple[str, list[int]]] = {}
+
+    # ---- text and ids -------------------------------------------------------------------------
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, nothing added; special tokens written out in it are recognised."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included, nothing cleaned up."""
+        text: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def readable(self, ids: Sequence[int]) -> str:
+        """The text of ids without the tokens that end one."""
+        return self.decode([token for token in ids if token not in self.stop_ids])
+
+    def piece(self, token: int) -> str:
+        """What a token adds to a text; "" for ids that the tokenizer does not know (padding).
+
+        Bytes that are no character by themselves are U+FFFD.
+        """
+        known = self._pieces.get(token)
+        if known is None:
+            known = self._pieces[token] = self._piece(token)
+        return known
+
+    def _piece(self, token: int) -> str:
+        if self._anchor is None:
+            before = self.encode("a")
+            self._anchor = before, self.decode(before)
+        before, text = self._anchor
+        try:
+            both = self.decode([*before, token])
+        except (OverflowError, TypeError, IndexError):  # Python tokenizers know no such id
+            return ""
+        return both[len(text) :] if both.startswith(text) else self.decode([token])
+
+    def prompt(self, question: str, system: str | None = None) -> tuple[str, list[int]]:
+        """A question as the model expects it: text, and ids, ready for the answer to begin."""
+        if not question.strip():
+            raise UserError("the question is empty: there is nothing to solve")
+        if not self.tokenizer.chat_template:
+            raise UserError(
+                f"'{self.name}' has no chat template: take an instruction-tuned model, "
+                "or put a chat_template.jinja into its folder"
+            )
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        messages.append({"role": "user", "content": question})
+        text = self._render(messages, "mend the template, or leave the system message out")
+        ids = self.encode(text)
+        if not ids:
+            raise UserError(f"the chat template of '{self.name}' makes an empty prompt: mend it")
+        return text, ids
+
+    def aside(self, question: str, prefill: str) -> tuple[str, list[int]]:
+        """What closes the running assistant's turn, asks a question, and begins the reply.
+
+        Text and ids, to be put behind an unfinished turn. A model that thinks has its thinking
+        opened, and ``prefill`` in it, so that the next token is the answer. The turn that is closed
+        is cut out of a rendered conversation: whatever the template does to earlier turns
+        (R1's and Qwen3's drop their thinking) it does to a stand-in.
+        """
+        known = self._asides.get((question, prefill))
+        if known is not None:
+            return known
+        if not self.tokenizer.chat_template:
+            raise UserError(f"'{self.name}' has no chat template, so it cannot be asked anything")
+        roles = ("user", _TURN), ("assistant", _TURN), ("user", question)
+        rendered = self._render(
+            [{"role": role, "content": content} for role, content in roles], "mend the template"
+        )
+        _, found, text = rendered.rpartition(_TURN)
+        if not found or question not in text:
+            raise UserError(
+                f"the chat template of '{self.name}' leaves turns out, so the model cannot be asked"
+                " about its own: mend the template"
+            )
+        opened = text.rpartition(question)[2].rstrip().endswith(OPEN)
+        if not opened and OPEN in self.added:
+            text += f"{OPEN}\n"
+        text += prefill
+        self._asides[question, prefill] = text, self.encode(text)
+        return self._asides[question, prefill]
+
+    def _render(self, messages: list[dict[str, str]], way_out: str) -> str:
+        import jinja2
+
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except jinja2.TemplateError as reason:  # e.g. a template that refuses a system message
+            raise UserError(
+                f"the chat template of '{self.name}' refuses this prompt "
+                f"({first_line(reason)[:200]}): {way_out}"
+            ) from reason
+        return text
+
+    # ---- what the tokenizer is ----------------------------------------------------------------
+
+    @cached_property
+    def vocabulary(self) -> dict[str, int]:
+        """All tokens, as the tokenizer writes them, with their ids."""
+        return dict(self.tokenizer.get_vocab())
+
+    @cached_property
+    def added(self) -> dict[str, int]:
+        """Tokens that are matched whole before the text is split: special tokens and their like."""
+        return {str(token): index for index, token in self.tokenizer.added_tokens_decoder.items()}
+
+    @cached_property
+    def size(self) -> int:
+        """One more than the largest id; a model's own vocabulary may be padded beyond it."""
+        return max((*self.vocabulary.values(), *self.added.values()), default=-1) + 1
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends an answer."""
+        token: int | None = self.tokenizer.eos_token_id
+        return token
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text, where there is one."""
+        token: int | None = self.tokenizer.bos_token_id
+        return token
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 (hex) over what decides ids; what artifacts are bound to."""
+        added = sorted(
+            (index, str(t), t.special, t.normalized, t.lstrip, t.rstrip, t.single_word)
+            for index, t in self.tokenizer.added_tokens_decoder.items()
+        )
+        content: dict[str, Any] = {
+            "vocabulary": sorted(self.vocabulary.items()),
+            "added": added,
+            "special": {"bos": self.bos, "eos": self.eos},
+        }
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            whole = json.loads(backend.to_str())
+            model = whole["model"]
+            # two spellings are in use: "a b" and ["a", "b"]
+            merges = [m.split(" ", 1) if isinstance(m, str) else m for m in model.pop("merges", [])]
+            if isinstance(model["vocab"], dict):  # a list has scores (Unigram): it stays
+                del model["vocab"]
+            content |= {
+                "merges": merges,
+                # what is not set: other versions write more or fewer such fields
+                "model": {name: value for name, value in model.items() if value},
+                "normalizer": whole["normalizer"],
+                "pre_tokenizer": whole["pre_tokenizer"],
+            }
+        exact = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(exact.encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Text({self.name!r}, {self.size} tokens)"

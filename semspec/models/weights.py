@@ -1,0 +1,174 @@
+"""Reads a checkpoint from safetensors, strictly, and fuses what the pass multiplies together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.models.folder import weight_files
+from semspec.models.spec import Spec
+
+SCORE = ("score.weight", "score.bias")  # of classifiers
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Block:
+    """One layer. Norm weights are None where they were folded into the matrix that follows."""
+
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+    norm1: Tensor | None
+    norm2: Tensor | None
+    qk_norm: Tensor | None  # [heads + kv_heads, head_dim]
+
+
+@dataclass(slots=True)
+class Weights:
+    embed: Tensor
+    head: Tensor
+    norm: Tensor
+    blocks: list[Block]
+
+
+def read_weights(folder: Path, spec: Spec, dtype: torch.dtype, device: torch.device) -> Weights:
+    """All weights on the device; one line for the user about whatever is wrong with the files."""
+    files = weight_files(folder)
+    with ExitStack() as stack:
+        try:
+            opened = [stack.enter_context(safe_open(f, framework="pt")) for f in files]
+            where = {name: f for f in opened for name in f.keys()}  # noqa: SIM118
+            _check(where, _shapes(spec), spec, folder)
+            checkpoint = _Checkpoint(where, dtype, device)
+            embed = checkpoint.take("model.embed_tokens.weight")
+            blocks = [_block(checkpoint, spec, i) for i in range(spec.layers)]
+            return Weights(
+                embed=embed,
+                # a classifier's own head is its rule's business; nobody asks it for logits
+                head=embed if spec.tied or spec.classifier else checkpoint.take("lm_head.weight"),
+                norm=checkpoint.take("model.norm.weight"),
+                blocks=blocks,
+            )
+        except (SafetensorError, OSError) as e:
+            names = ", ".join(f.name for f in files[:3])
+            raise UserError(
+                f"broken safetensors in {folder} ({names}: {e}): download the model again"
+            ) from e
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    where: Mapping[str, Any]
+    dtype: torch.dtype
+    device: torch.device
+
+    def take(self, name: str) -> Tensor:
+        tensor: Tensor = self.where[name].get_tensor(name)
+        return tensor.to(self.device, self.dtype)
+
+
+def _shapes(spec: Spec) -> Shapes:
+    """Every tensor that must be there."""
+    d, q, kv = spec.width, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    shapes: Shapes = {"model.embed_tokens.weight": (spec.vocabulary, d), "model.norm.weight": (d,)}
+    if not (spec.tied or spec.classifier):
+        shapes["lm_head.weight"] = (spec.vocabulary, d)
+    matrices = [
+        ("self_attn.q_proj", q, d, spec.qkv_bias),
+        ("self_attn.k_proj", kv, d, spec.qkv_bias),
+        ("self_attn.v_proj", kv, d, spec.qkv_bias),
+        ("self_attn.o_proj", d, q, spec.out_bias),
+        ("mlp.gate_proj", spec.inner, d, spec.mlp_bias),
+        ("mlp.up_proj", spec.inner, d, spec.mlp_bias),
+        ("mlp.down_proj", d, spec.inner, spec.mlp_bias),
+    ]
+    for i in range(spec.layers):
+        at = f"model.layers.{i}."
+        for name, rows, columns, bias in matrices:
+            shapes[f"{at}{name}.weight"] = (rows, columns)
+            if bias:
+                shapes[f"{at}{name}.bias"] = (rows,)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            shapes[f"{at}{name}.weight"] = (d,)
+        if spec.qk_norm:
+            for name in ("q_norm", "k_norm"):
+                shapes[f"{at}self_attn.{name}.weight"] = (spec.head_dim,)
+    return shapes
+
+
+def _check(where: Mapping[str, Any], shapes: Shapes, spec: Spec, folder: Path) -> None:
+    for name, shape in shapes.items():
+        if name not in where:
+            raise UserError(
+                f"{folder} lacks the tensor {name}: its weights and config.json do not belong "
+                "together, or the download is incomplete"
+            )
+        found = tuple(where[name].get_slice(name).get_shape())
+        if found != shape:
+            raise UserError(
+                f"{name} in {folder} has shape {list(found)}, config.json says {list(shape)}"
+            )
+    for name in where:
+        known = name in shapes or name.endswith("rotary_emb.inv_freq")
+        known = known or (spec.tied and name == "lm_head.weight")
+        known = known or (spec.classifier and name in SCORE)
+        if not known:
+            raise UserError(f"{folder} has a tensor {name} that a {spec.family} model has not")
+
+
+def interleave(rows: Tensor, head_dim: int) -> Tensor:
+    """Puts the two halves of every head's rows side by side: (i, i + d/2) becomes (2i, 2i + 1).
+
+    A rotary pair is then one complex number. Queries and keys are permuted alike, so that their
+    products stay what they were.
+    """
+    pairs = rows.view(-1, 2, head_dim // 2, *rows.shape[1:])
+    return pairs.transpose(1, 2).reshape(rows.shape)
+
+
+def _block(take: _Checkpoint, spec: Spec, i: int) -> Block:
+    at = f"model.layers.{i}."
+
+    def get(names: str, kind: str) -> Iterator[Tensor]:
+        for name in names.split():
+            tensor = take.take(f"{at}{name}.{kind}")
+            yield interleave(tensor, spec.head_dim) if name[-6:] in ("q_proj", "k_proj") else tensor
+
+    def fuse(names: str, bias: bool) -> tuple[Tensor, Tensor | None]:
+        weight = torch.cat([*get(names, "weight")])
+        return weight, torch.cat([*get(names, "bias")]) if bias else None
+
+    qkv, qkv_bias = fuse("self_attn.q_proj self_attn.k_proj self_attn.v_proj", spec.qkv_bias)
+    out, out_bias = fuse("self_attn.o_proj", spec.out_bias)
+    gate_up, gate_up_bias = fuse("mlp.gate_proj mlp.up_proj", spec.mlp_bias)
+    down, down_bias = fuse("mlp.down_proj", spec.mlp_bias)
+    norm1: Tensor | None
+    norm2: Tensor | None
+    norm1, norm2 = get("input_layernorm post_attention_layernorm", "weight")
+    if take.dtype == torch.float32:  # bfloat16 would round the product
+        qkv, norm1 = qkv * norm1, None  # W (n * x) = (W n) x
+        gate_up, norm2 = gate_up * norm2, None
+    qk_norm = None
+    if spec.qk_norm:
+        q, k = get("self_attn.q_norm self_attn.k_norm", "weight")
+        each = (spec.heads, spec.kv_heads)
+        qk_norm = torch.cat(
+            [interleave(w, spec.head_dim).expand(n, -1) for w, n in zip((q, k), each, strict=True)]
+        )
+    return Block(
+        qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias, norm1, norm2, qk_norm
+    )

@@ -1,0 +1,69 @@
+"""conf/probes.yaml: which probe belongs to which model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+
+from semspec.errors import UserError
+from semspec.models.location import EMBEDDED, beside_package
+
+if TYPE_CHECKING:
+    from semspec.artifacts.probe import Probe
+
+FIELDS = ("model", "role", "features", "path")
+SPLIT = "paragraph"  # unless an entry says otherwise
+FEATURES = ("paper", "last_layer", "plus")
+
+
+def entries(file: Path | None = None) -> list[dict[str, Any]]:
+    """All lines of the index; a Hub repository has to name a commit."""
+    file = file or beside_package("conf") / "probes.yaml"
+    told: Any = OmegaConf.to_container(OmegaConf.load(file))
+    for number, entry in enumerate(told, 1):
+        at = f"{file}, entry {number}"
+        missing = [name for name in FIELDS if not isinstance(entry.get(name), str)]
+        if missing or set(entry) - {*FIELDS, "split", "revision"}:
+            raise UserError(
+                f"{at}: it needs {', '.join(FIELDS)}, for another split than paragraph also split,"
+                " and, from the Hub, revision"
+            )
+        if entry["role"] not in ("target", "draft") or entry["features"] not in FEATURES:
+            raise UserError(f"{at}: role is target or draft, features one of {', '.join(FEATURES)}")
+        local = entry["path"].startswith((EMBEDDED, ".", "/", "~"))
+        if not local and not re.fullmatch("[0-9a-f]{40}", str(entry.get("revision"))):
+            raise UserError(f"{at}: {entry['path']} is on the Hub: name the commit, revision: ...")
+    return list(told)
+
+
+def find(
+    model: str, role: str, features: str, split: str, file: Path | None = None
+) -> tuple[str, str | None] | None:
+    """Path and revision of the first entry that fits."""
+    for entry in entries(file):
+        own = (entry["model"], entry["role"], entry["features"], entry.get("split", SPLIT))
+        if own == (model, role, features, split):
+            return entry["path"], entry.get("revision")
+    return None
+
+
+def features_of(probe: Probe) -> str:
+    """Which of ``FEATURES`` a probe reads."""
+    told = probe.features
+    if told.pooling != ("mean",) or told.logprobs:
+        return "plus"
+    return "last_layer" if told.layers == (probe.layers,) else "paper"
+
+
+def line(probe: Probe, repo: str, commit: str) -> str:
+    """The entry of a published probe."""
+    config = probe.config
+    features = features_of(probe)
+    split = "" if config["split"] == SPLIT else f" split: {config['split']},"
+    return (
+        f"- {{model: {config['model']['id']}, role: {config['role']}, features: {features},{split}"
+        f" path: {repo}, revision: {commit}}}"
+    )

@@ -1,0 +1,286 @@
+"""Whether one run is faster or better than another, or that the data do not tell.
+
+Speed is compared by the target alone, which both runs have solved beside their own configuration: each run's speed-up is against
+its own, and what is compared are the two speed-ups. Seconds of different runs are never compared with each other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from semspec.errors import UserError
+from semspec.report.runs import Run, read_run, unlike_machines
+from semspec.results.metrics import Interval, mcnemar, quantile, ratio
+from semspec.results.significance import ALPHA, FEWEST, difference, paired_difference, permutation
+
+Pair = tuple[float, float]  # seconds of the target alone, and of our own
+Verdict = Literal["higher", "lower", "same", "unknown", "not compared"]
+DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # which problems, not what kind
+KIND = ("plugins.benchmark", "benchmark")
+TARGET = ("model.path", "model.revision")
+ENGINE = ("plugins.engine", "engine.dtype", "engine.device")
+DECODING = ("temperature", "top_k", "top_p", "max_new_tokens")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One question and its answer; ``why`` says what the verdict rests on, or what is in its way."""
+
+    verdict: Verdict
+    value: float | None = None  # speed: B's speed-up over A's; quality: B's pass@1 minus A's
+    interval: Interval | None = None  # 95 %
+    p: float | None = None
+    why: str = ""
+
+
+@dataclass
+class Comparison:
+    """B against A."""
+
+    a: str
+    b: str
+    problems: int  # that are compared
+    paired: bool  # the same problems in both
+    speed: Finding
+    quality: Finding
+    speedups: tuple[float | None, float | None] = (None, None)
+    pass_at_1: tuple[float | None, float | None] = (None, None)
+    lost: int | None = None  # right in A only
+    won: int | None = None  # right in B only
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Comparison:
+    """Compares the runs of two folders; ``margin``: differences of pass@1 below it count as none."""
+    if a.resolve() == b.resolve():
+        raise UserError(f"{a} and {b} are the same folder: give two runs")
+    first, second = read_run(a), read_run(b)
+    _refuse_unlike(first, second)
+    lines_a, lines_b = _solved(first), _solved(second)
+    for run, lines in ((first, lines_a), (second, lines_b)):
+        if not lines:
+            raise UserError(f"{run.folder} has no solved problems yet: compare when some are done")
+    shared = [
+        name for name, line in lines_a.items() if name in lines_b and _same(line, lines_b[name])
+    ]
+    # half of the smaller run: what overlaps by chance is no pairing
+    paired = len(shared) >= max(1, min(len(lines_a), len(lines_b)) / 2)
+    own_a = [lines_a[name] for name in shared] if paired else list(lines_a.values())
+    own_b = [lines_b[name] for name in shared] if paired else list(lines_b.values())
+    quality, lost, won = _quality(own_a, own_b, paired, margin)
+    return Comparison(
+        a=first.name,
+        b=second.name,
+        problems=len(shared) if paired else min(len(own_a), len(own_b)),
+        paired=paired,
+        speed=_speed(first, second, own_a, own_b, paired, seed),
+        quality=quality,
+        speedups=(_speedup(_walls(own_a)), _speedup(_walls(own_b))),
+        pass_at_1=(_share(own_a), _share(own_b)),
+        lost=lost,
+        won=won,
+        notes=_notes(first, second, lines_a, lines_b, shared, paired, own_a, own_b),
+    )
+
+
+def _solved(run: Run) -> dict[str, dict[str, Any]]:
+    """What is needed of each line: the texts may be long."""
+    return {
+        line["id"]: {name: line.get(name) for name in ("question", "gold", "correct", "wall")}
+        | {"alone": line["plain"]["wall"] if line["plain"] else None}
+        for line in run.problem_lines()
+    }
+
+
+def _refuse_unlike(a: Run, b: Run) -> None:
+    for run in (a, b):
+        if not run.options:
+            raise UserError(
+                f"{run.folder} has no config.json that can be read: what it ran is unknown"
+            )
+    checks = (("targets", TARGET), ("engines", ENGINE), ("benchmarks", KIND))
+    for what, names in checks:
+        differs = _differing(a, b, names, DRAWN)
+        if differs:
+            raise UserError(
+                f"the runs have different {what} ({differs}): neither quality nor speed can be"
+                " compared; run both configurations with the same"
+            )
+
+
+def _differing(a: Run, b: Run, names: Sequence[str], free: frozenset[str] = frozenset()) -> str:
+    own, other = a.of(names), b.of(names)
+    keys = sorted({*own, *other} - free)
+    told = [
+        f"{k} {own.get(k, 'not recorded')} and {other.get(k, 'not recorded')}"
+        for k in keys
+        if own.get(k) != other.get(k)
+    ]
+    return "; ".join(told[:3])
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two lines are of one problem: ids are numbers only, the question decides."""
+    return a.get("question") == b.get("question") and a.get("gold") == b.get("gold")
+
+
+# ---- speed ----------------------------------------------------------------------------------------
+
+
+def _walls(lines: Sequence[Mapping[str, Any]]) -> list[Pair]:
+    return [(line["alone"], line["wall"]) for line in lines if line["alone"] is not None]
+
+
+def _speedup(walls: Sequence[Pair]) -> float | None:
+    return ratio(sum(plain for plain, _ in walls), sum(own for _, own in walls))
+
+
+def _speed(
+    a: Run,
+    b: Run,
+    own_a: Sequence[Mapping[str, Any]],
+    own_b: Sequence[Mapping[str, Any]],
+    paired: bool,
+    seed: int,
+) -> Finding:
+    def refused(why: str) -> Finding:
+        return Finding("not compared", why=why)
+
+    for run, lines in ((a, own_a), (b, own_b)):
+        if len(_walls(lines)) < len(lines):
+            return refused(
+                f"the target alone was not run beside {run.name} (plain=false), and seconds of different"
+                " runs say as much of the machine's load as of the method"
+            )
+    if a.config.get("concurrency", 1) != b.config.get("concurrency", 1):
+        return refused("the runs had different numbers of problems under way (concurrency)")
+    if differs := _differing(a, b, ("engine",)):
+        return refused(f"the engines were set differently ({differs})")
+    if differs := unlike_machines((a, b)):
+        return refused(f"the runs were made on different machines ({differs})")
+    walls_a, walls_b = _walls(own_a), _walls(own_b)
+    fewest = min(len(walls_a), len(walls_b))
+    value, interval = speed_ratio(walls_a, walls_b, paired, seed=seed)
+    if value is None or interval is None or fewest < FEWEST:
+        told = f"{fewest} problem{'' if fewest == 1 else 's'}: at least {FEWEST} are needed"
+        return Finding("unknown", value, None, why=told)
+    verdict: Verdict = "higher" if interval[0] > 1 else "lower" if interval[1] < 1 else "unknown"
+    return Finding(verdict, value, interval, why="bootstrap over problems")
+
+
+def speed_ratio(
+    a: Sequence[Pair],
+    b: Sequence[Pair],
+    paired: bool,
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+) -> tuple[float | None, Interval | None]:
+    """B's speed-up over A's, with a percentile bootstrap: the same problems are drawn together."""
+    ups = _speedup(a), _speedup(b)
+    if not ups[0] or not ups[1] or min(len(a), len(b)) < 2:
+        return None, None
+    rng = random.Random(seed)
+    drawn = []
+    for _ in range(resamples):
+        if paired:
+            chosen = rng.choices(range(len(a)), k=len(a))
+            up_a, up_b = _speedup([a[i] for i in chosen]), _speedup([b[i] for i in chosen])
+        else:
+            up_a = _speedup(rng.choices(a, k=len(a)))
+            up_b = _speedup(rng.choices(b, k=len(b)))
+        if up_a and up_b:
+            drawn.append(up_b / up_a)
+    low, high = quantile(drawn, ALPHA / 2), quantile(drawn, 1 - ALPHA / 2)
+    return ups[1] / ups[0], (low, high) if low is not None and high is not None else None
+
+
+# ---- quality --------------------------------------------------------------------------------------
+
+
+def _share(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    graded = [line["correct"] for line in lines if line["correct"] is not None]
+    return ratio(sum(graded), len(graded))
+
+
+def _quality(
+    own_a: Sequence[Mapping[str, Any]],
+    own_b: Sequence[Mapping[str, Any]],
+    paired: bool,
+    margin: float,
+) -> tuple[Finding, int | None, int | None]:
+    lost = won = None
+    if paired:
+        both = [
+            (x["correct"], y["correct"])
+            for x, y in zip(own_a, own_b, strict=True)
+            if x["correct"] is not None and y["correct"] is not None
+        ]
+        if not both:
+            return Finding("not compared", why="nothing was graded in both runs"), None, None
+        lost = sum(x and not y for x, y in both)
+        won = sum(y and not x for x, y in both)
+        right = sum(x and y for x, y in both)
+        value = (won - lost) / len(both)
+        interval = paired_difference(right, lost, won, len(both) - right - lost - won)
+        p, why = (
+            mcnemar(lost, won),
+            f"McNemar's exact test, {lost} lost and {won} won of {len(both)}",
+        )
+    else:
+        graded_a = [line["correct"] for line in own_a if line["correct"] is not None]
+        graded_b = [line["correct"] for line in own_b if line["correct"] is not None]
+        if not graded_a or not graded_b:
+            return Finding("not compared", why="nothing was graded in one of the runs"), None, None
+        counts = sum(graded_a), len(graded_a), sum(graded_b), len(graded_b)
+        value = counts[2] / counts[3] - counts[0] / counts[1]
+        interval, p = difference(*counts), permutation(*counts)
+        why = f"exact permutation test, {counts[0]} of {counts[1]} and {counts[2]} of {counts[3]} right"
+    verdict: Verdict = "unknown"
+    if p < ALPHA:
+        verdict = "higher" if value > 0 else "lower"
+    elif -margin <= interval[0] and interval[1] <= margin:
+        verdict = "same"
+    return Finding(verdict, value, interval, p, why), lost, won
+
+
+# ---- what a reader must know ------------------------------------------------------------------------
+
+
+def _notes(
+    a: Run,
+    b: Run,
+    lines_a: Mapping[str, Any],
+    lines_b: Mapping[str, Any],
+    shared: Sequence[str],
+    paired: bool,
+    own_a: Sequence[Mapping[str, Any]],
+    own_b: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    told = []
+    for name, run in (("A", a), ("B", b)):
+        if not run.finished:
+            told.append(
+                f"{name} is not finished ({run.state}): the figures are of {run.done} problems"
+            )
+    if not paired:
+        told.append("the runs solved different problems: compared as two samples, which tells less")
+    elif len(shared) < max(len(lines_a), len(lines_b)):
+        told.append(f"compared over the {len(shared)} problems that both runs solved")
+    if differs := _differing(a, b, DECODING):
+        told.append(f"decoding differs ({differs}): any difference may come from that")
+    alone = [sum(plain for plain, _ in _walls(own)) / len(own) for own in (own_a, own_b) if own]
+    if len(alone) == 2 and min(alone) > 0 and max(alone) / min(alone) > 1.25:
+        slower = "A" if alone[0] > alone[1] else "B"
+        told.append(
+            f"the target alone took {max(alone) / min(alone):.2f} times as long in {slower}: its machine was"
+            " busier (or its answers longer); speed-ups are each against the target of the same run"
+        )
+    return told

@@ -1,0 +1,223 @@
+"""The browser for transcripts: who wrote each step, what was rejected, what stands there instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from semspec.report.html import clipped, esc
+from semspec.report.rounds import Decode
+from semspec.report.terminal import number, seconds
+from semspec.report.transcript import BESIDE, Line, Piece, gathered, lines, pieces
+from semspec.results.metrics import ratio
+
+HANDS = {"D": "draft", "T": "target", "D+T": "both"}
+_LEGEND = """\
+<ul class="legend" aria-label="Who wrote what">
+<li><span class="who draft">D</span> <span class="by-draft">the draft</span>, accepted</li>
+<li><span class="who target">T</span> <span class="by-target">the target</span></li>
+<li><span class="who both">D+T</span> both in one step</li>
+<li><span class="who gone">x</span> <del>a rejected draft</del>, above what stands there instead</li>
+{more}</ul>
+"""
+_SALVAGED = '<li><span class="by-salvaged">salvaged</span>: rejected, but begun as the target might have</li>'
+
+
+def legend(salvage: bool) -> str:
+    return _LEGEND.format(more=_SALVAGED if salvage else "")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is shown."""
+
+    problems: int = 24
+    size: int = 1_200_000  # characters of all transcripts together
+    lines: int = 120  # of one problem
+    text: int = 1_500  # characters of one piece
+    whole: int = 12_000  # characters of a whole solution or question
+
+
+def choose(solved: Sequence[Mapping[str, Any]], most: int) -> list[tuple[str, str]]:
+    """Ids with why they are shown: what changed sides first, then what is wrong, then evenly spread.
+
+    ``solved``: dicts with id, correct and plain (of the target alone), in order.
+    """
+    why: dict[str, str] = {}
+    for line in solved:
+        own, plain = line["correct"], line["plain"]
+        if own is False and plain is True:
+            why[line["id"]] = "right only by the target alone"
+        elif own is True and plain is False:
+            why[line["id"]] = "right only with the draft"
+    changed = list(why)[: max(1, most * 2 // 3)]
+    wrong = [line["id"] for line in solved if line["correct"] is False and line["id"] not in why]
+    wrong = wrong[: max(0, (most - len(changed)) // 2)]
+    left = [line["id"] for line in solved if line["id"] not in {*changed, *wrong}]
+    room = min(len(left), max(0, most - len(changed) - len(wrong)))
+    spread = [left[i * len(left) // room] for i in range(room)]
+    order = [line["id"] for line in solved]
+    rest = sorted({*wrong, *spread}, key=order.index)
+    return [(name, why.get(name, "")) for name in [*changed, *rest]]
+
+
+def mark(correct: bool | None) -> str:
+    """Right or wrong, in words."""
+    if correct is None:
+        return '<span class="verdict">not graded</span>'
+    word = "right" if correct else "wrong"
+    return f'<span class="verdict {word}">{word}</span>'
+
+
+def problem(
+    line: Mapping[str, Any],
+    rounds: Sequence[Mapping[str, Any]],
+    decode: Decode | None,
+    steps: bool,
+    *,
+    why: str = "",
+    opened: bool = False,
+    limits: Limits | None = None,
+) -> str:
+    """One problem: question, both answers, and the solution step by step."""
+    limits = limits or Limits()
+    plain = line.get("plain") or {}
+    facts = [mark(line["correct"]), f"{seconds(line['seconds'])} s"]
+    faster = ratio(plain.get("wall", 0.0), line["wall"])
+    facts += [f"{number(faster, 2)}× the target alone"] if plain and faster else []
+    facts += [f"{line['tokens']:,} tokens"]
+    facts += [f'<span class="why">{esc(why)}</span>'] if why else []
+    if decode is not None and rounds:
+        parts = list(pieces(rounds, decode, "steps" if steps else "tokens"))
+        solution = steps_of(parts, steps, limits)
+    else:
+        solution = (
+            f'<p class="whole" dir="auto">{clipped(line.get("text") or "", limits.whole)}</p>'
+        )
+    asked = line.get("question")
+    out = [
+        f'<details class="problem"{" open" if opened else ""}>',
+        f'<summary><b>{esc(line["id"])}</b> <span class="facts">{" · ".join(facts)}</span></summary>',
+        f'<p class="question" dir="auto">{clipped(asked, limits.whole)}</p>' if asked else "",
+        solution,
+        '<dl class="answers">',
+        f"<div><dt>answer</dt><dd>{_answer(line.get('answer'))} {mark(line['correct'])}</dd></div>",
+    ]
+    if plain:
+        given = f"{_answer(plain.get('answer'))} {mark(plain.get('correct'))}"
+        out.append(f"<div><dt>the target alone</dt><dd>{given}</dd></div>")
+    if line.get("gold") is not None:
+        out.append(f"<div><dt>expected</dt><dd>{_answer(line['gold'])}</dd></div>")
+    out.append("</dl>")
+    if plain.get("text"):
+        out.append(
+            '<details class="alone"><summary>What the target alone wrote'
+            f" ({seconds(plain.get('seconds'))} s)</summary>"
+            f'<p class="whole" dir="auto">{clipped(plain["text"], limits.whole)}</p></details>'
+        )
+    out.append("</details>")
+    return "\n".join(filter(None, out))
+
+
+def _answer(text: str | None) -> str:
+    return f'<q dir="auto">{clipped(text, 200)}</q>' if text else "none"
+
+
+def steps_of(parts: Sequence[Piece], steps: bool, limits: Limits) -> str:
+    """The solution as a list: a step an item."""
+    whole = list(lines(parts))
+    scored = any(p.score is not None for p in parts)
+    shown: list[Line | int] = [*whole]
+    if len(whole) > limits.lines:
+        half = limits.lines // 2
+        shown = [*whole[:half], len(whole) - 2 * half, *whole[-half:]]
+    items = []
+    for line in shown:
+        if isinstance(line, int):
+            unit = "steps" if steps else "paragraphs"
+            items.append(f'<li class="cut">… {line:,} {unit} left out …</li>')
+        else:
+            items.append(_item(line, scored, steps, limits))
+    return f'<ol class="steps{" scored" if scored else ""}">\n' + "\n".join(items) + "\n</ol>"
+
+
+def _item(line: Line, scored: bool, steps: bool, limits: Limits) -> str:
+    out = [*_rejected(line, scored, steps, limits)]
+    if line.body:
+        body = "".join(
+            f'<span class="by-{style}">{clipped(text, limits.text)}</span>'
+            for text, style in line.body
+        )
+        who = HANDS.get(line.mark, "target")
+        instead = ""
+        if line.rejected and line.target and steps:
+            instead = '<span class="instead">The target wrote instead:</span> '
+        out.append(_row(who, line.mark, line.score, instead + body, scored))
+    small = list(dict.fromkeys(line.notes))
+    if line.nodes[1]:
+        small.append(f"trees: {line.nodes[0]:,} of {line.nodes[1]:,} nodes kept")
+    if line.nested:
+        small.append(f"{line.nested} of the target's tokens were drafted within the step (nested)")
+    if line.ahead:
+        small.append("drafted ahead, while what stands before it was judged")
+    out += [f'<p class="note">{esc(note)}</p>' for note in small]
+    return f"<li>{''.join(out)}</li>"
+
+
+def _rejected(line: Line, scored: bool, steps: bool, limits: Limits) -> Iterator[str]:
+    if not line.rejected:
+        return
+    rows = [
+        _row(
+            "gone",
+            "x",
+            piece.score,
+            f'<span class="instead">{_why_gone(number, piece, steps)}</span> {_struck(piece, limits)}',
+            scored,
+        )
+        for number, piece in enumerate(gathered(line.rejected) if steps else _joined(line.rejected))
+    ]
+    yield f'<div class="rejected">{"".join(rows)}</div>'
+
+
+def _struck(piece: Piece, limits: Limits) -> str:
+    """What was rejected, struck out; between branches and places the separators are not."""
+    text = piece.text.strip()
+    if not piece.nodes[1]:
+        return f"<del>{clipped(text, limits.text)}</del>"
+    parts = re.split(f"({re.escape(BESIDE)}| / )", text[: limits.text])
+    struck = (esc(p) if i % 2 else f"<del>{esc(p)}</del>" for i, p in enumerate(parts))
+    return "".join(struck) + (" …" if len(text) > limits.text else "")
+
+
+def _joined(rejected: Iterable[Piece]) -> list[Piece]:
+    """Rejected single tokens share a row, whatever their scores; so do the branches of trees."""
+    rows = []
+    for of_trees in (False, True):
+        own = [piece.text.strip() for piece in rejected if bool(piece.nodes[1]) == of_trees]
+        if own:
+            rows.append(Piece("draft", " / ".join(own), rejected=True, nodes=(0, int(of_trees))))
+    return rows
+
+
+def _why_gone(number: int, piece: Piece, steps: bool) -> str:
+    if piece.nodes[1]:
+        return "Refused branches, where the target wrote its own:"
+    if not steps:
+        return "Rejected drafts in this paragraph:"
+    return "Rejected:" if number == 0 or piece.score is not None else "Discarded with it:"
+
+
+def _row(who: str, letter: str, score: float | None, body: str, scored: bool) -> str:
+    told = (
+        f'<span class="score">{"" if score is None else format(score, ".2f")}</span>'
+        if scored
+        else ""
+    )
+    spoken = {"draft": "Draft", "target": "Target", "both": "Draft and target", "gone": "Rejected"}
+    return (
+        f'<div class="step {who}"><span class="who {who}" title="{spoken[who]}">{letter}</span>{told}'
+        f'<div class="said" dir="auto">{body}</div></div>'
+    )

@@ -1,0 +1,72 @@
+"""Progress of a job in stages: a bar on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from semspec.report.terminal import duration
+
+EVERY = 5.0  # seconds between two lines
+
+
+class Steps:
+    """Stages of a job, one after the other."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        self.console, self.quiet = console, quiet
+        self.live = not quiet and console.is_interactive and console.file.isatty()
+        self.seconds: dict[str, float] = {}
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    @contextmanager
+    def stage(self, name: str, total: int | None) -> Iterator[Stage]:
+        began = time.monotonic()
+        if self.live:
+            bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(30),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            with bar:
+                yield Stage(self, name, total, bar)
+        else:
+            yield Stage(self, name, total, None)
+        took = self.seconds[name] = time.monotonic() - began
+        self.say(f"{name}: done in {duration(took)}")
+
+
+class Stage:
+    """One stage's counter."""
+
+    def __init__(self, steps: Steps, name: str, total: int | None, bar: Progress | None) -> None:
+        self.steps, self.name, self.total, self.bar = steps, name, total, bar
+        self.done, self._told = 0, time.monotonic()
+        self._task = bar.add_task(name, total=total) if bar else None
+
+    def by(self, count: int) -> None:
+        self.to(self.done + count)
+
+    def to(self, done: int) -> None:
+        self.done = done
+        if self.bar is not None and self._task is not None:
+            self.bar.update(self._task, completed=done)
+        elif time.monotonic() - self._told >= EVERY:
+            self._told = time.monotonic()
+            self.steps.say(f"{self.name}: {done}" + (f"/{self.total}" if self.total else ""))

@@ -1,0 +1,289 @@
+"""Small plots as SVG text: points, lines and bars over two axes; no plotting library needed.
+
+plot = Plot("calibration", "said", "true", x=(0, 1), y=(0, 1))
+plot.line([0, 1], [0, 1], dashed=True)
+plot.points(xs, ys, label="test")
+text = plot.svg()
+
+Colours stand as attributes, which any style sheet overrides by the classes that stand beside them: the same
+plot is a file of its own or a part of a page that has a dark mode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape as escaped
+from typing import Any
+
+from semspec.report.transcript import visible
+
+
+def escape(text: str) -> str:
+    """A text as XML takes it: markup and control characters are shown, not obeyed."""
+    return escaped(visible(text), quote=True)
+
+
+COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#475569")
+Range = tuple[float, float]
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Round numbers that cover a range."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / wanted
+    magnitude = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """What is drawn in one colour."""
+
+    kind: str
+    xs: list[float]
+    ys: list[float]
+    label: str = ""
+    radius: float = 3.0
+    dashed: bool = False
+    names: tuple[str, ...] = ()  # of points: shown beside them
+    tips: tuple[str, ...] = ()  # of points: told where one rests on them
+    y_spread: tuple[Range, ...] = ()  # intervals of points
+    x_spread: tuple[Range, ...] = ()
+    below: bool = False  # names stand below the points, where the axis leaves room
+    ink: int | None = None  # which colour; None: the next one
+
+
+class Plot:
+    """Two linear axes (x may be logarithmic) and what is drawn between them."""
+
+    def __init__(
+        self,
+        title: str,
+        x_label: str,
+        y_label: str,
+        *,
+        x: Range | None = None,
+        y: Range | None = None,
+        log_x: bool = False,
+        width: int = 420,
+        height: int = 320,
+        titled: bool = True,
+        told: str = "",
+        x_format: Callable[[float], str] = "{:g}".format,
+        y_format: Callable[[float], str] = "{:g}".format,
+    ) -> None:
+        """``told`` says in words what is seen; without ``titled`` the title is only told as well."""
+        self.title, self.x_label, self.y_label = title, x_label, y_label
+        self.x, self.y, self.log_x = x, y, log_x
+        self.width, self.height = width, height
+        self.titled, self.told = titled, told
+        self.x_format, self.y_format = x_format, y_format
+        self._series: list[_Series] = []
+
+    def points(
+        self,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        label: str = "",
+        radius: float = 3.0,
+        *,
+        names: Sequence[str] = (),
+        tips: Sequence[str] = (),
+        y_spread: Sequence[Range] = (),
+        x_spread: Sequence[Range] = (),
+        below: bool = False,
+        ink: int | None = None,
+    ) -> None:
+        """Points; names, tips and intervals, where given, are one for each."""
+        self._add(
+            "points",
+            xs,
+            ys,
+            label,
+            radius=radius,
+            names=tuple(names),
+            tips=tuple(tips),
+            y_spread=tuple(y_spread),
+            x_spread=tuple(x_spread),
+            below=below,
+            ink=ink,
+        )
+
+    def line(
+        self,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        label: str = "",
+        dashed: bool = False,
+        ink: int | None = None,
+    ) -> None:
+        self._add("line", xs, ys, label, dashed=dashed, ink=ink)
+
+    def bars(self, xs: Sequence[float], heights: Sequence[float], label: str = "") -> None:
+        """Bars from 0, each as wide as the gap to its neighbour."""
+        self._add("bars", xs, heights, label)
+
+    def _add(
+        self, kind: str, xs: Sequence[float], ys: Sequence[float], label: str, **more: Any
+    ) -> None:
+        assert len(xs) == len(ys), label
+        kept = [i for i in range(len(xs)) if math.isfinite(xs[i]) and math.isfinite(ys[i])]
+        for name in ("names", "tips", "y_spread", "x_spread"):
+            if more.get(name):
+                more[name] = tuple(more[name][i] for i in kept)
+        own = [float(xs[i]) for i in kept], [float(ys[i]) for i in kept]
+        self._series.append(_Series(kind, *own, label, **more))
+
+    def _range(self, given: Range | None, values: list[float]) -> Range:
+        if given is not None:
+            return given
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        room = (high - low) * 0.05 or abs(high) * 0.05 or 0.5
+        return low - room, high + room
+
+    def svg(self) -> str:
+        """The whole plot."""
+        xs = [self._scale(v) for s in self._series for v in (*s.xs, *_ends(s.x_spread))]
+        ys = [v for s in self._series for v in (*s.ys, *_ends(s.y_spread))]
+        if any(s.kind == "bars" for s in self._series):
+            ys.append(0.0)
+        given = None if self.x is None else (self._scale(self.x[0]), self._scale(self.x[1]))
+        x, y = self._range(given, xs), self._range(self.y, ys)
+        left, right = 56, self.width - 18
+        top, bottom = 30 if self.titled else 14, self.height - 44
+
+        def px(value: float) -> float:
+            return left + (self._scale(value) - x[0]) / (x[1] - x[0]) * (right - left)
+
+        def py(value: float) -> float:
+            return bottom - (value - y[0]) / (y[1] - y[0]) * (bottom - top)
+
+        whole = escape(f"{self.title}. {self.told}".rstrip(" ."))
+        out = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}"'
+            f' width="{self.width}" height="{self.height}" font-family="sans-serif"'
+            f' font-size="11" role="img" aria-label="{whole}">',
+            f"<title>{escape(self.title)}</title>",
+            f"<desc>{escape(self.told)}</desc>" if self.told else "",
+            f'<rect class="paper" width="{self.width}" height="{self.height}" fill="#fff"/>',
+        ]
+        if self.titled:
+            out.append(
+                f'<text x="{self.width / 2:g}" y="18" text-anchor="middle" font-size="13">'
+                f"{escape(self.title)}</text>"
+            )
+        for value in ticks(*y):
+            at = py(value)
+            out.append(f'<path class="grid" d="M{left} {at:.1f}H{right}" stroke="#e2e8f0"/>')
+            named = escape(self.y_format(value))
+            out.append(f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{named}</text>')
+        for value in self._x_ticks(x, xs):
+            at = px(value)
+            out.append(f'<path class="axis" d="M{at:.1f} {bottom}v4" stroke="#64748b"/>')
+            named = escape(self.x_format(value))
+            out.append(f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{named}</text>')
+        inks = [i if s.ink is None else s.ink for i, s in enumerate(self._series)]
+        for series, ink in zip(self._series, inks, strict=True):
+            out += _draw(series, ink % len(COLOURS), px, py, bottom)
+        out.append(
+            f'<path class="axis" d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#64748b"/>'
+            f'<text x="{(left + right) / 2:g}" y="{self.height - 10}" text-anchor="middle">'
+            f"{escape(self.x_label)}</text>"
+            f'<text transform="translate(14 {(top + bottom) / 2:g}) rotate(-90)"'
+            f' text-anchor="middle">{escape(self.y_label)}</text>'
+        )
+        labelled = [(i, s.label) for i, s in zip(inks, self._series, strict=True) if s.label]
+        for row, (number, label) in enumerate(labelled):
+            at, colour = top + 12 + 15 * row, number % len(COLOURS)
+            out.append(
+                f'<rect class="fill{colour}" x="{left + 8}" y="{at - 8}" width="9" height="9"'
+                f' fill="{COLOURS[colour]}"/><text x="{left + 22}" y="{at}">{escape(label)}</text>'
+            )
+        return "\n".join([*filter(None, out), "</svg>\n"])
+
+    def _scale(self, value: float) -> float:
+        return math.log10(value) if self.log_x else value
+
+    def _x_ticks(self, x: Range, values: list[float]) -> list[float]:
+        if self.log_x:  # the values themselves: there are few of them
+            return sorted({round(10**v, 9) for v in values})
+        return ticks(*x)
+
+
+def _ends(spread: Sequence[Range]) -> list[float]:
+    return [end for one in spread for end in one]
+
+
+def _draw(
+    series: _Series,
+    colour: int,
+    px: Callable[[float], float],
+    py: Callable[[float], float],
+    bottom: float,
+) -> list[str]:
+    ink = COLOURS[colour]
+    placed = [(px(a), py(b)) for a, b in zip(series.xs, series.ys, strict=True)]
+    if not placed:
+        return []
+    if series.kind == "line":
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in placed)
+        dash = ' stroke-dasharray="5 4"' if series.dashed else ""
+        return [
+            f'<polyline class="stroke{colour}" points="{path}" fill="none" stroke="{ink}"'
+            f' stroke-width="2"{dash}/>'
+        ]
+    if series.kind == "bars":
+        zero = py(0.0)
+        gap = min((b[0] - a[0] for a, b in zip(placed, placed[1:], strict=False)), default=20.0)
+        wide = max(abs(gap) * 0.8, 1.0)
+        return [
+            f'<rect class="fill{colour}" x="{a - wide / 2:.1f}" y="{min(b, zero):.1f}"'
+            f' width="{wide:.1f}" height="{abs(zero - b):.1f}" fill="{ink}" fill-opacity="0.8"/>'
+            for a, b in placed
+        ]
+    return _points(series, colour, placed, px, py, bottom)
+
+
+def _points(
+    series: _Series,
+    colour: int,
+    placed: list[Range],
+    px: Callable[[float], float],
+    py: Callable[[float], float],
+    bottom: float,
+) -> list[str]:
+    ink, out = COLOURS[colour], []
+    bars = [
+        f"M{a:.1f} {py(low):.1f}V{py(high):.1f}"
+        for (a, _), (low, high) in zip(placed, series.y_spread, strict=False)
+    ] + [
+        f"M{px(low):.1f} {b:.1f}H{px(high):.1f}"
+        for (_, b), (low, high) in zip(placed, series.x_spread, strict=False)
+    ]
+    if bars:
+        out.append(
+            f'<path class="stroke{colour}" d="{"".join(bars)}" stroke="{ink}"'
+            ' stroke-width="1.5" stroke-opacity="0.6"/>'
+        )
+    opacity = 0.5 if not (series.names or series.tips or series.y_spread) else 1
+    circles = []
+    for number, (a, b) in enumerate(placed):
+        tip = f"<title>{escape(series.tips[number])}</title>" if series.tips else ""
+        end = f">{tip}</circle>" if tip else "/>"
+        circles.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{series.radius:g}"{end}')
+    out.append(
+        f'<g class="fill{colour}" fill="{ink}" fill-opacity="{opacity:g}">{"".join(circles)}</g>'
+    )
+    anchor = "start" if series.below else "middle"
+    for (a, b), name in zip(placed, series.names, strict=False):
+        under = b + series.radius + 12
+        at = under if series.below and under <= bottom - 3 else b - series.radius - 3
+        out.append(
+            f'<text class="name" x="{a:.1f}" y="{at:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
+        )
+    return out

@@ -1,0 +1,325 @@
+"""What a run shows: how it goes, and what came out. The figures are those of ``metrics``."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from semspec.report.transcript import Piece, Transcript
+from semspec.results.metrics import Interval, ratio
+from semspec.results.records import Mode
+from semspec.results.significance import ALPHA
+
+DASH = "-"
+
+
+def number(value: float | None, digits: int = 2, unit: str = "") -> str:
+    return DASH if value is None else f"{value:,.{digits}f}{unit}"
+
+
+def seconds(value: float | None) -> str:
+    """Three digits where a fixed number would show 0.00."""
+    return f"{value:.3g}" if value is not None and 0 < value < 1 else number(value)
+
+
+def percent(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.0f} %"
+
+
+def interval(value: Interval | None, digits: int = 2) -> str:
+    return "" if value is None else f"[{value[0]:.{digits}f}, {value[1]:.{digits}f}]"
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def open_console() -> Console:
+    """Standard output; a character that it cannot show becomes a question mark, not an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console()
+
+
+class _Running:
+    """Sums of one mode so far."""
+
+    def __init__(self) -> None:
+        self.graded = self.correct = self.tokens = self.kept = self.drafted = 0
+        self.seconds = 0.0
+
+    def add(self, solve: Mapping[str, Any]) -> None:
+        self.graded += solve["correct"] is not None
+        self.correct += bool(solve["correct"])
+        self.tokens += solve["tokens"]
+        self.seconds += solve["wall"]
+        self.kept += solve["kept_units"]
+        self.drafted += solve["drafted_units"]
+
+    @property
+    def pass_at_1(self) -> float | None:
+        return ratio(self.correct, self.graded)
+
+    @property
+    def speed(self) -> float | None:
+        return ratio(self.tokens, self.seconds)
+
+
+class Progress:
+    """Shows a run as it goes: live on a terminal, a line every few seconds elsewhere.
+
+    with Progress(total, quiet=...) as progress:
+        progress.resume(folder.problem_lines())
+        for problem in ...:
+            progress.begin(problem.id, "plain")
+            ...
+            progress.advance(line)
+    """
+
+    def __init__(
+        self,
+        total: int | None,
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+        every: float = 5.0,
+        live: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.console = console or open_console()
+        if live is None:  # isatty as well: FORCE_COLOR makes rich take a pipe for a terminal
+            live = self.console.is_interactive and self.console.file.isatty()
+        self.total, self.quiet, self.every, self.clock = total, quiet, every, clock
+        self.done = self._resumed = 0
+        self._modes: dict[Mode, _Running] = {"plain": _Running(), "speculative": _Running()}
+        self._paired_plain = self._paired = 0.0  # seconds of problems that have both modes
+        self._current = self._said = ""
+        self._began = self._told = clock()
+        self._live = (
+            Live(
+                get_renderable=self.render,
+                console=self.console,
+                refresh_per_second=4,
+                transient=True,
+            )
+            if live and not quiet
+            else None
+        )
+
+    def __enter__(self) -> Progress:
+        self._began = self._told = self.clock()
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._current = ""
+        if self._live:
+            self._live.stop()
+        if not self.quiet:  # the last word, also of what was interrupted
+            self._print()
+
+    def resume(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Counts what an earlier start has done."""
+        for line in lines:
+            self._add(line)
+        self._resumed = self.done
+
+    def begin(self, problem_id: str, mode: Mode) -> None:
+        self._current = f"{problem_id}, {mode}"
+
+    def advance(self, line: Mapping[str, Any]) -> None:
+        """A problem is done; ``line`` is its line of problems.jsonl."""
+        self._add(line)
+        if self._live is None and not self.quiet and self.clock() - self._told >= self.every:
+            self._told = self.clock()
+            self._print()
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        self.done += 1
+        self._modes["speculative"].add(line)
+        if line.get("plain"):
+            self._modes["plain"].add(line["plain"])
+            self._paired_plain += line["plain"]["wall"]
+            self._paired += line["wall"]
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds still to go, at the pace of this start."""
+        here = self.done - self._resumed
+        if self.total is None or not here or self.done >= self.total:
+            return None
+        return (self.clock() - self._began) / here * (self.total - self.done)
+
+    def headline(self) -> str:
+        """One line that says it all."""
+        own, plain = self._modes["speculative"], self._modes["plain"]
+        both = plain.tokens > 0
+        count = f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
+        parts = [count, f"pass@1 {number(own.pass_at_1)}", f"{number(own.speed, 1)} tok/s"]
+        if both:
+            parts[1] += f" (plain {number(plain.pass_at_1)})"
+            parts[2] += f" (plain {number(plain.speed, 1)})"
+            parts.append(f"{number(ratio(self._paired_plain, self._paired), 2)}x")
+        parts.append(f"accepted {percent(ratio(own.kept, own.drafted))}")
+        if self.eta is not None:
+            parts.append(f"eta {duration(self.eta)}")
+        return "  ".join(parts)
+
+    def _print(self) -> None:
+        line = self.headline()
+        if line != self._said:  # the last problem's line is also the last word
+            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._said = line
+
+    def render(self) -> RenderableType:
+        """The live display: a bar, a line for each mode, what is being solved."""
+        own, plain = self._modes["speculative"], self._modes["plain"]
+        bar = Table.grid(padding=(0, 1))
+        left = DASH if self.eta is None else duration(self.eta)
+        count = f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
+        bar.add_row(ProgressBar(self.total, self.done, width=30), count, Text(f"eta {left}", "dim"))
+        modes = Table.grid(padding=(0, 2))
+        for name, sums in (("plain", plain), ("speculative", own)):
+            if not sums.tokens and name == "plain":
+                continue
+            row = [name, f"pass@1 {number(sums.pass_at_1)}", f"{number(sums.speed, 1)} tok/s"]
+            if sums is own:
+                faster = ratio(self._paired_plain, self._paired)
+                row.append(f"accepted {percent(ratio(own.kept, own.drafted))}")
+                row.append("" if faster is None else f"{faster:.2f}x")
+            modes.add_row(*row)
+        current = Text(self._current, "dim", no_wrap=True, overflow="ellipsis")
+        return Group(bar, modes, current)
+
+
+def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The figures of result.json, named: those of the target alone (where it was run), then our own."""
+    plain = result["plain"]
+    rows: list[tuple[str, ...]] = []
+
+    def row(name: str, tell: Callable[[Mapping[str, Any]], str]) -> None:
+        rows.append((name, *([tell(plain)] if plain else []), tell(result)))
+
+    def quality(f: Mapping[str, Any]) -> str:
+        differs = "*" if f is result and significant(result) else ""
+        return f"{number(f['pass_at_1'], 3)}{differs} {interval(f['pass_at_1_interval'])}".strip()
+
+    row("pass@1 [95 %]", quality)
+    if plain:
+        faster = f"{number(result['speedup'], 2, 'x')} {interval(result['speedup_interval'])}"
+        rows.append(("speed-up [95 %]", "1.00x", faster.strip()))
+        rows.append(("speed-up per token", "1.00x", number(result["speedup_per_token"], 2, "x")))
+    row("tokens per second", lambda f: number(f["tokens_per_second"], 1))
+    row("seconds per problem", lambda f: seconds(f["latency"]))
+    row(
+        "  median / 90 %", lambda f: f"{seconds(f['latency_median'])} / {seconds(f['latency_p90'])}"
+    )
+    row("tokens per problem", lambda f: number(f["tokens"], 1))
+    row("units accepted", lambda f: percent(f["acceptance_rate"]))
+    row("tokens accepted", lambda f: percent(f["acceptance_rate_tokens"]))
+    row("tokens per verification", lambda f: number(f["accept_length"]))
+    row("written by the target", lambda f: percent(f["target_share"]))
+    row("passes target / draft", lambda f: f"{f['target_passes']:,} / {f['draft_passes']:,}")
+
+    def share(group: str, key: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda f: percent((f[group] or {}).get(key))
+
+    row("time: drafting", share("time", "draft"))
+    row("time: verifying", share("time", "verify"))
+    row("time: target writing", share("time", "write"))
+    row("time: overhead", share("time", "overhead"))
+    if risk := result.get("risk"):
+        measured = f"{number(risk['measured'], 3)} {interval(risk['measured_interval'], 3)}".strip()
+        rows.append(("risk asked", *([DASH] if plain else []), f"{risk['asked']:g}"))
+        rows.append(("risk measured [95 %]", *([DASH] if plain else []), measured))
+    if "rating" in result["details"]:
+        row("judge's rating", lambda f: number(f["details"].get("rating")))
+    for name in result["details"]:
+        if name.endswith("_share"):
+            row(name.removesuffix("_share").replace("_", " "), share("details", name))
+    return rows
+
+
+def significant(result: Mapping[str, Any], level: float = ALPHA) -> bool:
+    """Whether pass@1 differs from the target's alone by more than chance."""
+    p = result.get("pass_at_1_p")
+    return p is not None and p < level
+
+
+def result_table(result: Mapping[str, Any], title: str = "") -> RenderableType:
+    """The figures of result.json: quality with its interval beside speed, both modes beside."""
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("", no_wrap=True)
+    if result["plain"]:
+        table.add_column("plain", justify="right")
+    table.add_column("speculative", justify="right")
+    for name, *cells in result_rows(result):
+        table.add_row(name, *cells, style="bold" if name.endswith("[95 %]") else "")
+    return Group(table, *(Text(f"note: {note}", "dim") for note in notes(result)))
+
+
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """What a reader must know before believing the figures."""
+    told = []
+    n, plain = result["problems"], result["plain"]
+    if n == 0:
+        return ["no problem was solved, so there are no figures"]
+    if result.get("concurrency", 1) > 1:
+        told.append(
+            f"{result['concurrency']} problems at a time: tokens per second and speed-up are of the"
+            " throughput; a problem's seconds hold its waiting for the others"
+        )
+    if n == 1:
+        told.append("1 problem: no interval of the speed-up can be told, and pass@1 says little")
+    elif n < 10:
+        told.append(f"{n} problems: the intervals are rough")
+    if result["graded"] == 0:
+        told.append("nothing was graded, so there is no pass@1")
+    elif result["ungraded"]:
+        told.append(f"{result['ungraded']} of {n} problems were not graded; pass@1 leaves them out")
+    if not plain:
+        told.append("the plain target was not run: no speed-up can be told")
+    elif plain["problems"] < n:
+        told.append(
+            f"speed-up over the {plain['problems']} problems that were solved in both modes"
+        )
+    if plain and (result["only_plain_correct"] or result["only_speculative_correct"]):
+        told.append(
+            f"correct only when plain: {result['only_plain_correct']}, "
+            f"only when speculative: {result['only_speculative_correct']}"
+            + (" (*: more than chance, p < 0.05)" if significant(result) else "")
+        )
+    cut = [(mode, f["cut_off"]) for mode, f in (("plain", plain), ("speculative", result)) if f]
+    if any(count for _, count in cut):
+        counts = ", ".join(f"{count} {mode}" for mode, count in cut)
+        told.append(
+            f"cut off at the token budget: {counts}; a higher max_new_tokens may raise pass@1"
+        )
+    if risk := result.get("risk"):
+        told.append(
+            "risk asked: at most this share of the accepted steps is what the target would say with a"
+            f" probability below {risk['least']:g}; measured: of {risk['accepted']} accepted drafted"
+            f" steps {risk['wrong']} are wrong by the benchmark's own truth, also where they only go"
+            " on from a wrong step"
+        )
+    if result["acceptance_rate"] is None:
+        told.append("nothing was drafted")
+    return told
+
+
+def transcript(parts: Iterable[Piece], rejected: bool = True) -> RenderableType:
+    """One problem's solution, coloured by who wrote what; see ``semspec.report.transcript.pieces``."""
+    return Transcript(parts, rejected)

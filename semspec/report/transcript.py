@@ -1,0 +1,290 @@
+"""One problem's solution with who wrote what, step by step; readable without colour, too.
+
+pieces(rounds, decode, unit)  ->  what was written, by whom, what was rejected
+lines(pieces)                 ->  the same by units, what was rejected beneath what stands instead
+Transcript(pieces)            ->  something that rich prints, at any width
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from semspec.report.branches import refused
+from semspec.types import Round, Writer
+
+STYLES = {
+    "draft": "cyan",
+    "salvaged": "cyan underline",
+    "target": "bold yellow",
+    "rejected": "dim strike",
+    "note": "dim italic",
+}
+_OVER = re.compile(r"[.?!…。？！][)\]\"'”’*]*\s*$|\n\s*$")
+BESIDE = " | "  # between branches of one tree
+_HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of half a character
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of one writer within one unit."""
+
+    writer: Writer
+    text: str
+    rejected: bool = False
+    score: float | None = None  # of the drafted unit that it is, or was, a part of
+    note: str = ""
+    ends: bool = False  # whether a unit ends after it
+    salvaged: bool = False  # of a rejected step, kept by the target's own law
+    nested: int = 0  # tokens of the target's that a nested drafter proposed
+    ahead: bool = False  # drafted while the units before it were judged
+    nodes: tuple[int, int] = (0, 0)  # of a tree: kept, drafted
+
+    @property
+    def style(self) -> str:
+        return "salvaged" if self.salvaged else self.writer
+
+
+class _Decoder:
+    """Text of tokens as they come: spaces and characters can hang on the tokens before."""
+
+    WINDOW = 8  # tokens decoded again for every piece, so that the whole stays linear
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._before: list[int] = []
+        self._pending: list[int] = []  # ends in half a character
+        self._waited = 0
+
+    def peek(self, tokens: Sequence[int]) -> str:
+        """What ``tokens`` would add."""
+        whole = self._decode([*self._before, *self._pending, *tokens])
+        return whole[len(self._decode(self._before)) :]
+
+    def feed(self, tokens: Sequence[int]) -> str:
+        if not tokens:
+            return ""
+        if self.peek(tokens).endswith(_HALF) and self._waited < self.WINDOW:
+            self._pending += tokens
+            self._waited += 1  # not for ever: a model may write broken characters
+            return ""
+        return self.flush(tokens)
+
+    def flush(self, tokens: Sequence[int] = ()) -> str:
+        text = self.peek(tokens)
+        self._before = [*self._before, *self._pending, *tokens][-self.WINDOW :]
+        self._pending, self._waited = [], 0
+        return text
+
+
+def pieces(
+    rounds: Iterable[Round | Mapping[str, Any]],
+    decode: Decode,
+    unit: Literal["steps", "tokens"] = "steps",
+) -> Iterator[Piece]:
+    """Reads rounds, as they are or as rounds.jsonl has them; ``decode`` leaves stop tokens out.
+
+    With ``unit="tokens"`` there are no ends of units and no scores: a token is not a line. Of a tree
+    the branches are shown that stood where the target went on by itself, and the nodes are counted.
+    """
+    decoder = _Decoder(decode)
+    for one in rounds:
+        r = one if isinstance(one, Mapping) else {f.name: getattr(one, f.name) for f in fields(one)}
+        yield from _of_round(r, decoder, decode, unit == "steps")
+    rest = decoder.flush()
+    if rest:
+        yield Piece("target", rest)
+
+
+def _of_round(
+    r: Mapping[str, Any], decoder: _Decoder, decode: Decode, steps: bool
+) -> Iterator[Piece]:
+    drafted, kept, lost = r["drafted"], r["kept"], list[Piece]()
+    parents = r.get("parents")
+    if parents is not None or drafted[: len(kept)] != kept:  # a tree
+        yield Piece("draft", decoder.feed(kept))
+        branches = (decoder.peek(branch) for branch in refused(drafted, parents or (), kept))
+        told = BESIDE.join(" ".join(text.split()) or "¶" for text in branches if text)
+        lost.append(Piece("draft", told, rejected=True, nodes=(len(kept), len(drafted))))
+    else:
+        ends = list(r["ends"]) if steps else []
+        scores = r["scores"] if len(r["scores"]) <= len(ends) else []  # else one a token
+        start = 0
+        for i, end in enumerate(dict.fromkeys([*ends, len(drafted)])):
+            score = scores[i] if i < len(scores) else None
+            if kept[start:end]:
+                whole = end in ends and len(kept) >= end
+                text = decoder.feed(kept[start:end])
+                yield Piece("draft", text, score=score, ends=whole, ahead=bool(r.get("ahead")))
+            gone = drafted[max(start, len(kept)) : end]
+            if gone:
+                text = decode(gone) if lost else decoder.peek(gone)
+                lost.append(Piece("draft", text, rejected=True, score=score))
+            start = end
+    yield from lost
+    written = r["written"]
+    saved = _salvaged(r) if steps else 0
+    if saved:
+        over = saved == len(written) and not r["handed"]
+        yield Piece("draft", decoder.feed(written[:saved]), salvaged=True, ends=over)
+    text = decoder.feed([*written[saved:], *r["handed"]])
+    if text or r["note"]:
+        # Rounds do not say where the units of a handover end; a text that looks over is taken so.
+        over = steps and bool(r["handed"]) and _OVER.search(text) is not None
+        nested = r.get("nested_kept", 0)
+        yield Piece("target", text, note=r["note"], ends=over, nested=nested)
+
+
+def _salvaged(r: Mapping[str, Any]) -> int:
+    """How many of the written tokens stood so in the rejected step (``StepSession.salvage``)."""
+    if r.get("parents") is not None:
+        return 0
+    rejected = r["drafted"][len(r["kept"]) :]
+    pairs = zip(r["written"], rejected, strict=False)
+    return next(
+        (i for i, (own, its) in enumerate(pairs) if own != its),
+        min(len(r["written"]), len(rejected)),
+    )
+
+
+@dataclass(slots=True)
+class Line:
+    """A unit; where units are tokens or unknown, a paragraph."""
+
+    body: list[tuple[str, str]] = field(default_factory=list)  # text and its style
+    draft: bool = False
+    target: bool = False
+    score: float | None = None
+    notes: list[str] = field(default_factory=list)
+    rejected: list[Piece] = field(default_factory=list)
+    newlines: int = 0  # after the body: two or more make a paragraph
+    nested: int = 0
+    ahead: bool = False
+    nodes: tuple[int, int] = (0, 0)
+
+    @property
+    def mark(self) -> str:
+        return "+".join(["D"] * self.draft + ["T"] * self.target)
+
+    @property
+    def over(self) -> bool:
+        return bool(self.body) and self.newlines >= 2
+
+    def write(self, text: str, piece: Piece) -> None:
+        text = text if self.body else text.lstrip()
+        if text:
+            self.body.append(("\n" * min(1, self.newlines) + text, piece.style))
+            self.newlines = 0
+            self.draft |= piece.writer == "draft"
+            self.target |= piece.writer == "target"
+
+
+def lines(parts: Iterable[Piece]) -> Iterator[Line]:
+    """Pieces by units; texts hold nothing that could command a terminal (``visible``)."""
+    line = Line()
+    for piece in parts:
+        if line.over:
+            yield line
+            line = Line()
+        if piece.rejected:  # to be shown beneath what replaces it
+            line.rejected += [piece] if piece.text.strip() else []
+            line.nodes = line.nodes[0] + piece.nodes[0], line.nodes[1] + piece.nodes[1]
+            continue
+        line.nested += piece.nested
+        line.ahead |= piece.ahead
+        for run in re.findall(r"\n+|[^\n]+", visible(piece.text)):
+            if run[0] == "\n":
+                line.newlines += len(run) if line.body else 0
+                continue
+            if line.over and run.strip():
+                yield line
+                line = Line()
+            line.write(run, piece)
+            line.score = piece.score if piece.score is not None else line.score
+        if piece.note:
+            line.notes.append(piece.note)
+        if piece.ends and line.body:
+            yield line
+            line = Line()
+    if line.body or line.rejected or line.notes:
+        yield line
+
+
+def gathered(rejected: Sequence[Piece]) -> Sequence[Piece]:
+    """Many small rejections within a line, as token by token, share a row."""
+    if len(rejected) <= 3 or any(p.score is not None for p in rejected):
+        return rejected
+    return [Piece("draft", " / ".join(p.text.strip() for p in rejected), rejected=True)]
+
+
+class Transcript:
+    """Renders pieces: a line a unit, who wrote it in front, what was rejected beneath."""
+
+    def __init__(self, parts: Iterable[Piece], rejected: bool = True, legend: bool = True) -> None:
+        self.parts = list(parts)
+        self.rejected = rejected
+        self.legend = legend
+        self._scored = any(p.score is not None for p in self.parts)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.legend:
+            yield self._legend()
+        for line in lines(self.parts):
+            if line.body:
+                body = Text.assemble(*((text, STYLES[style]) for text, style in line.body))
+                yield from self._row(console, options, line.mark, line.score, body)
+            for piece in gathered(line.rejected) if self.rejected else ():
+                gone = Text(visible(piece.text).strip(), STYLES["rejected"])
+                yield from self._row(console, options, "x", piece.score, gone)
+            for note in line.notes:
+                yield from self._row(console, options, "·", None, Text(note, STYLES["note"]))
+
+    def _legend(self) -> Text:
+        parts = [("D│ draft", STYLES["draft"]), ("T│ target", STYLES["target"]), ("D+T│ both", "")]
+        if any(p.salvaged for p in self.parts):
+            parts.append(("D│ salvaged", STYLES["salvaged"]))
+        if self.rejected and any(p.rejected for p in self.parts):
+            parts.append(("x│ rejected draft", STYLES["rejected"]))
+        if self._scored:
+            parts.append(("0.00│ its score", ""))
+        between = "   " if len(parts) < 6 else "  "  # within 80 columns
+        return Text(between).join(Text(*part) for part in parts)
+
+    def _row(
+        self,
+        console: Console,
+        options: ConsoleOptions,
+        mark: str,
+        score: float | None,
+        body: Text,
+    ) -> Iterator[Text]:
+        bar = "│" if options.encoding.startswith("utf") else "|"
+        gutter = f"{mark:>3}"
+        if self._scored:
+            gutter += f" {'' if score is None else format(score, '.2f'):>5}"
+        width = max(10, options.max_width - len(gutter) - 2)
+        body.rstrip()
+        for number, part in enumerate(body.wrap(console, width) or [Text()]):
+            part.rstrip()
+            front = gutter if number == 0 else " " * len(gutter)
+            yield Text.assemble((f"{front}{bar} ", "dim"), part)
+
+
+def visible(text: str) -> str:
+    """Tabs as spaces; control characters, which could command the terminal, as pictures."""
+    text = text.replace("\r\n", "\n").replace("\t", "    ")
+    return "".join(_picture(c) if not c.isprintable() else c for c in text)
+
+
+def _picture(character: str) -> str:
+    code = ord(character)
+    if character == "\n" or character.isspace():
+        return character if character == "\n" else " "
+    return chr(0x2400 + code) if code < 0x20 else _HALF

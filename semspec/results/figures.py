@@ -1,0 +1,104 @@
+"""The figures of one problem solved in one mode: what of an outcome outlives the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from semspec.protocols import Grade
+from semspec.results import reuse
+from semspec.types import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solve:
+    """The figures of one problem solved in one mode; all that the metrics need."""
+
+    text: str
+    answer: str | None = None  # what was found in the text
+    correct: bool | None = None  # None: not graded
+    finish: str
+    seconds: float  # from its first question to its last, waiting for others included
+    wall: float  # its share of the wall time of the problems it was solved beside
+    tokens: int
+    rounds: int
+    drafts: int  # rounds in which something was drafted: verdicts of the rule
+    drafted_units: int
+    drafted_tokens: int
+    kept_units: int
+    kept_tokens: int
+    written_tokens: int  # by the rule from the target's probabilities
+    handed_tokens: int  # by the target after a handover
+    gained_tokens: int  # kept + written in rounds that had a draft
+    draft_passes: int
+    target_passes: int
+    draft_seconds: float
+    verify_seconds: float
+    write_seconds: float
+    # tokens that went through a model, and those of prefixes that did not have to
+    draft_fed: int = 0
+    draft_cached: int = 0
+    target_fed: int = 0
+    target_cached: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+    reuse: Mapping[str, int] = field(default_factory=dict)  # ``reuse.count``
+
+    @classmethod
+    def from_outcome(
+        cls,
+        outcome: Outcome,
+        text: str,
+        grade: Grade | None = None,
+        wall: float | None = None,
+    ) -> Solve:
+        """``wall``: None where the problem was solved alone, so that its seconds are all there is."""
+        rounds = outcome.rounds
+        alone = outcome.seconds or sum(sum(r.seconds.values()) for r in rounds)
+        drafts = [r for r in rounds if r.drafted]
+
+        def seconds(purpose: str) -> float:
+            return sum(r.seconds.get(purpose, 0.0) for r in rounds)
+
+        return cls(
+            text=text,
+            answer=grade.answer if grade else None,
+            correct=grade.correct if grade else None,
+            finish=outcome.finish,
+            seconds=alone,
+            wall=alone if wall is None else wall,
+            tokens=len(outcome.tokens),
+            rounds=len(rounds),
+            drafts=len(drafts),
+            drafted_units=sum(len(r.ends) for r in drafts),
+            drafted_tokens=sum(len(r.drafted) for r in drafts),
+            kept_units=sum(r.units_kept for r in drafts),
+            kept_tokens=sum(len(r.kept) for r in drafts),
+            written_tokens=sum(len(r.written) for r in rounds),
+            handed_tokens=sum(len(r.handed) for r in rounds),
+            gained_tokens=sum(len(r.kept) + len(r.written) for r in drafts),
+            draft_passes=sum(r.passes.get("draft", 0) for r in rounds),
+            target_passes=sum(r.passes.get("target", 0) for r in rounds),
+            draft_seconds=seconds("draft"),
+            verify_seconds=seconds("verify"),
+            write_seconds=seconds("write"),
+            draft_fed=sum(r.fed.get("draft", 0) for r in rounds),
+            draft_cached=sum(r.cached.get("draft", 0) for r in rounds),
+            target_fed=sum(r.fed.get("target", 0) for r in rounds),
+            target_cached=sum(r.cached.get("target", 0) for r in rounds),
+            details=dict(grade.details) if grade else {},
+            reuse=reuse.count(rounds),
+        )
+
+
+def problem_line(
+    problem_id: str,
+    speculative: Solve,
+    plain: Solve | None,
+    gold: str | None = None,
+    question: str | None = None,
+) -> dict[str, Any]:
+    """A line of problems.jsonl: the speculative solve, with the plain one inside."""
+    nested = asdict(plain) if plain else None
+    asked = {"id": problem_id, "question": question, "gold": gold}
+    return {**asked, **asdict(speculative), "plain": nested}

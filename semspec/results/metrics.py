@@ -1,0 +1,275 @@
+"""The figures of a run, computed from the lines of problems.jsonl and nothing else.
+
+A run that was killed and resumed therefore reports what an unbroken one does. Totals are sums over
+problems (a long problem weighs more), except where a name says mean or median. A figure that
+cannot be told is None: an interval of one problem, the acceptance of a run that drafted nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from semspec.results import reuse
+from semspec.results.step_truth import ACCEPTED, ASKED, LEAST, WRONG
+
+Interval = tuple[float, float]
+
+Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
+SUMMED = (
+    "seconds",
+    "wall",
+    "tokens",
+    "drafts",
+    "drafted_units",
+    "drafted_tokens",
+    "kept_units",
+    "kept_tokens",
+    "written_tokens",
+    "handed_tokens",
+    "gained_tokens",
+    "draft_passes",
+    "target_passes",
+    "draft_seconds",
+    "verify_seconds",
+    "write_seconds",
+)
+_CACHE = ("draft_fed", "draft_cached", "target_fed", "target_cached")  # older lines lack them
+
+
+def ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator else None
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def quantile(values: Sequence[float], q: float) -> float | None:
+    """Linear between order statistics, as numpy's default."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    at = q * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def wilson(successes: int, trials: int, z: float = Z95) -> Interval | None:
+    """Wilson's score interval for a proportion (Wilson 1927); 95 % unless told."""
+    if trials == 0:
+        return None
+    share = successes / trials
+    centre = share + z * z / (2 * trials)
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    # Exactly 0 and 1 at the edges, where rounding would leave 1e-17.
+    low = 0.0 if successes == 0 else (centre - half) / scale
+    high = 1.0 if successes == trials else (centre + half) / scale
+    return low, high
+
+
+def ratio_interval(
+    pairs: Sequence[tuple[float, float]],
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+    level: float = 0.95,
+) -> Interval | None:
+    """Percentile bootstrap of sum(first) / sum(second), drawing whole pairs.
+
+    None for fewer than two pairs: one problem says nothing about the next.
+    """
+    if len(pairs) < 2:
+        return None
+    rng = random.Random(seed)
+    ratios = []
+    for _ in range(resamples):
+        drawn = rng.choices(pairs, k=len(pairs))
+        below = sum(b for _, b in drawn)
+        if below > 0:
+            ratios.append(sum(a for a, _ in drawn) / below)
+    low, high = quantile(ratios, (1 - level) / 2), quantile(ratios, (1 + level) / 2)
+    return (low, high) if low is not None and high is not None else None
+
+
+def mcnemar(lost: int, won: int) -> float:
+    """Two-sided exact p-value of McNemar (1947): whether ``lost`` and ``won`` are a fair coin's.
+
+    For one answer a problem it is the paired permutation test, too: swapping the two answers of a problem
+    changes something only where they differ.
+    """
+    n = lost + won
+    tail = sum(math.comb(n, k) for k in range(min(lost, won) + 1))
+    return min(1.0, float(2 * tail / 2**n))
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sums over the solves of one mode; keeps a number a problem and no text."""
+
+    sums: Counter[str] = field(default_factory=Counter)
+    latencies: list[float] = field(default_factory=list)
+    graded: int = 0
+    correct: int = 0
+    cut_off: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # whole numbers of the details
+    shares: dict[str, list[float]] = field(default_factory=dict)  # the other numbers
+    reuse: Counter[str] = field(default_factory=Counter)
+
+    def add(self, solve: Mapping[str, Any]) -> None:
+        for name in SUMMED:
+            self.sums[name] += solve[name]
+        for name in _CACHE:
+            self.sums[name] += solve.get(name, 0)
+        self.latencies.append(solve["seconds"])
+        self.cut_off += solve["finish"] == "budget"
+        if solve["correct"] is not None:
+            self.graded += 1
+            self.correct += solve["correct"]
+        self.reuse.update(solve.get("reuse", {}))
+        for name, value in solve["details"].items():
+            if isinstance(value, int):
+                self.counts[name] += value
+            elif isinstance(value, float):
+                self.shares.setdefault(name, []).append(value)
+
+    def figures(self) -> dict[str, Any]:
+        n, s = len(self.latencies), self.sums
+        return {
+            "problems": n,
+            "graded": self.graded,
+            "ungraded": n - self.graded,
+            "cut_off": self.cut_off,
+            "pass_at_1": ratio(self.correct, self.graded),
+            "pass_at_1_interval": wilson(self.correct, self.graded),
+            "tokens_per_second": ratio(s["tokens"], s["wall"]),
+            "latency": mean(self.latencies),
+            "latency_median": quantile(self.latencies, 0.5),
+            "latency_p90": quantile(self.latencies, 0.9),
+            "tokens": ratio(s["tokens"], n),
+            "acceptance_rate": ratio(s["kept_units"], s["drafted_units"]),
+            "acceptance_rate_tokens": ratio(s["kept_tokens"], s["drafted_tokens"]),
+            "accept_length": ratio(s["gained_tokens"], s["drafts"]),
+            "target_share": ratio(
+                s["written_tokens"] + s["handed_tokens"],
+                s["written_tokens"] + s["handed_tokens"] + s["kept_tokens"],
+            ),
+            "target_passes": s["target_passes"],
+            "draft_passes": s["draft_passes"],
+            "prefix_reuse": {
+                role: ratio(s[f"{role}_cached"], s[f"{role}_cached"] + s[f"{role}_fed"])
+                for role in ("target", "draft")
+            },
+            "time": self._time(),
+            "details": self._details(),
+            "reuse": reuse.figures(self.reuse),
+        }
+
+    def _time(self) -> dict[str, float] | None:
+        """Shares of the wall time; what no query accounts for is overhead."""
+        spent = {p: float(self.sums[f"{p}_seconds"]) for p in ("draft", "verify", "write")}
+        # A batched pass counts whole for each of its problems: the parts may exceed the whole.
+        whole = max(float(self.sums["seconds"]), math.fsum(spent.values()))
+        if not whole:
+            return None
+        shares = {purpose: seconds / whole for purpose, seconds in spent.items()}
+        return {**shares, "overhead": max(0.0, 1 - math.fsum(shares.values()))}
+
+    def _details(self) -> dict[str, float]:
+        """Whole numbers are summed, other numbers averaged; ``x_true`` over ``x`` is a share."""
+        details: dict[str, float] = dict(self.counts)
+        for name in self.counts:
+            share = ratio(self.counts[name], self.counts.get(name.removesuffix("_true"), 0))
+            if name.endswith("_true") and share is not None:
+                details[f"{name}_share"] = share
+        for name, values in self.shares.items():
+            details[name] = math.fsum(values) / len(values)
+        return details
+
+
+def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str, Any]:
+    """What result.json holds: figures of the speculative mode, ``plain`` inside, and both compared.
+
+    Of one mode:
+
+    - ``pass_at_1``: correct / graded; ``pass_at_1_interval``: Wilson, 95 %. ``ungraded`` problems
+      count for speed only. ``cut_off``: how many ended at the token budget.
+    - ``tokens_per_second``: all output tokens / all wall time (throughput).
+    - ``latency``, ``latency_median``, ``latency_p90``: seconds a problem. ``tokens``: mean length.
+    - ``acceptance_rate``: units kept / units drafted, ``acceptance_rate_tokens``: the same in
+      tokens. Drafted counts everything proposed, also what came after a rejection, and in a tree
+      every node.
+    - ``accept_length`` (tau): tokens gained per verification of a draft, that is (kept + written by
+      the rule: correction, residual, bonus) / (rounds with a draft). What the target writes after
+      a handover costs passes of its own and does not count; nested drafts are not seen.
+    - ``target_share``: share of the output written by the target (rule or handover).
+    - ``target_passes``, ``draft_passes``: totals, as the rounds recorded them.
+    - ``prefix_reuse``: by role, the share of the tokens that questions stood on or wrote which did not
+      have to go through the model, because their prefix was cached.
+    - ``time``: shares of the seconds: draft, verify, write, and overhead for the rest.
+    - ``details``: what the benchmark's grading counted, such as the truth of steps.
+    - ``reuse``: what retrieval found and what was kept of it (``reuse.figures``); None without it.
+
+    Compared over the problems that have both modes:
+
+    - ``speedup``: wall time of plain / wall time of speculative; ``speedup_interval``: 95 %
+      paired bootstrap over problems, seeded.
+    - ``speedup_per_token``: the ratio of tokens per second: speed without the effect of answers
+      that became longer or shorter. ``speedup_median``: median of the problems' own ratios.
+    - ``only_plain_correct``, ``only_speculative_correct``: problems that changed sides, and
+      ``pass_at_1_p``: how often chance alone changes so many so one-sidedly (``mcnemar``).
+
+    ``risk``, where a rule was asked for one and the benchmark knows the truth of steps: what was
+    ``asked`` (of steps that the target says with a probability below ``least``), and beside it the
+    share of ``accepted`` drafted steps that are ``wrong``, with Wilson's 95 % interval.
+    """
+    own, plain, paired = _Tally(), _Tally(), _Tally()
+    pairs: list[tuple[float, float]] = []
+    lost = won = graded = 0
+    for line in lines:
+        own.add(line)
+        other = line.get("plain")
+        if other is None:
+            continue
+        plain.add(other)
+        paired.add(line)
+        pairs.append((other["wall"], line["wall"]))
+        graded += None not in (other["correct"], line["correct"])
+        lost += other["correct"] is True and line["correct"] is False
+        won += other["correct"] is False and line["correct"] is True
+    result = own.figures()
+    per_problem = [p / s for p, s in pairs if s > 0]
+    rates = [ratio(t.sums["tokens"], t.sums["wall"]) for t in (paired, plain)]
+    result |= {
+        "speedup": ratio(plain.sums["wall"], paired.sums["wall"]),
+        "speedup_interval": ratio_interval(pairs, seed=seed),
+        "speedup_per_token": rates[0] / rates[1] if rates[0] is not None and rates[1] else None,
+        "speedup_median": quantile(per_problem, 0.5),
+        "only_plain_correct": lost if pairs else None,
+        "only_speculative_correct": won if pairs else None,
+        "pass_at_1_p": mcnemar(lost, won) if graded else None,
+        "plain": plain.figures() if pairs else None,
+        "risk": _risk(result["details"]),
+    }
+    return result
+
+
+def _risk(details: Mapping[str, float]) -> dict[str, Any] | None:
+    """Asked and measured risk; None where nothing was asked, or the truth of steps is not known."""
+    if ASKED not in details:
+        return None
+    accepted, wrong = int(details[ACCEPTED]), int(details[WRONG])
+    return {
+        "asked": details[ASKED],
+        "least": details[LEAST],
+        "accepted": accepted,
+        "wrong": wrong,
+        "measured": ratio(wrong, accepted),
+        "measured_interval": wilson(wrong, accepted),
+    }

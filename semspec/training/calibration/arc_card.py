@@ -1,0 +1,123 @@
+"""The card and the plots of a calibration for ARC-Decode."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from semspec.calibration.arc import COLUMNS, Setting, vacuous
+from semspec.decoding.arc_bound import LARGEST_JS, bounds
+from semspec.report.svg import Plot
+
+SHOWN = 600  # points of a scatter plot
+
+CARD = """\
+---
+library_name: semspec
+license: apache-2.0
+{base_model}tags: [semspec, speculative-decoding, arc-decode, calibration]
+---
+# {name}
+
+What ARC-Decode knows of `{model}`: the deviation of its input embeddings, and the constants of the bound by
+which `accept=arc` keeps drafted tokens. Made by `python -m semspec.calibrate` for semspec, after "ARC-Decode:
+Risk-Bounded Acceptance for Sampling-Based Speculative Decoding", algorithm 1.
+
+| | |
+|---|---|
+| model | `{model}`, width {width}{revision} |
+| tokenizer | `{tokenizer}` |
+| texts | {texts} |
+| pairs | {positions} places of a text, {levels} levels of a draft; candidates among the {top} likeliest |
+| divergence | Jensen-Shannon in nats, on the union of both top {top}, smoothed by {smoothing:g} |
+| quantiles | delta = {delta:g}{sequence}, correction {correction} at confidence {confidence:g}, alpha = {alpha:g}, fitted to {fit} pairs |
+
+| T | c_s' | alpha*kappa | tau |
+|---|---|---|---|
+{constants}
+
+*uniform*: candidates drawn evenly from the top {top}, as in algorithm 1. *drafted*: what the draft model
+proposed at the same places, where it was not the target's likeliest token: what a rule decides about.
+
+| T | pairs | texts | mean JS | 99th percentile | JS <= U [95 %, Wilson] |
+|---|---|---|---|---|---|
+{measured}
+{warnings}
+![divergence against bound](bound.svg) ![divergences](divergence.svg)
+"""
+
+
+def card(name: str, config: Mapping[str, Any]) -> str:
+    """README.md."""
+    model, data, told = config["model"], config["data"], config["training"]
+    settings = [Setting.from_json(s) for s in config["settings"]]
+    constants = [
+        f"| {s.temperature:g} | {s.constants.c_s:.4g} | {s.constants.alpha_kappa:.4g}"
+        f" | {s.constants.tau:.4g} |"
+        for s in settings
+    ]
+    measured = [
+        _row(s, kind) for s in settings for kind in ("uniform", "drafted") if s.figures.get(kind)
+    ]
+    warnings = [
+        f"T = {s.temperature:g}: {w}.\n"
+        for s in settings
+        if (w := vacuous(float(s.constants.tau))) is not None
+    ]
+    embedded = model["id"].startswith("embedded/")
+    draft = f", draft `{data['draft']}`" if data["draft"] else ""
+    return CARD.format(
+        base_model="" if embedded or "/" not in model["id"] else f"base_model: {model['id']}\n",
+        name=name,
+        model=model["id"],
+        width=model["width"],
+        revision=f", revision `{model['revision']}`" if model["revision"] else "",
+        tokenizer=model["tokenizer"][:12],
+        texts=f"{data['problems']} of {data.get('data', 'the embedded world')}, seed {data['seed']}{draft}",
+        positions=data["positions"],
+        levels=data["levels"],
+        sequence=f" over {told['sequence']} positions" if told["sequence"] else "",
+        **{name: told[name] for name in ("top", "smoothing", "delta", "correction")},
+        **{name: told[name] for name in ("confidence", "alpha", "fit")},
+        constants="\n".join(constants),
+        measured="\n".join(measured),
+        warnings="\n" + "\n".join(warnings) if warnings else "",
+    )
+
+
+def _row(setting: Setting, kind: str) -> str:
+    f = setting.figures[kind]
+    low, high = f["coverage_interval"]
+    return (
+        f"| {setting.temperature:g} | {f['pairs']:,} {kind} | {f['groups']:,} | {f['js_mean']:.4f}"
+        f" | {f['js']['0.99']:.4f} | {f['coverage']:.3f} [{low:.3f}, {high:.3f}] |"
+    )
+
+
+def plots(evidence: Sequence[Tensor], settings: Sequence[Setting]) -> dict[str, str]:
+    """bound.svg: divergence against U of single pairs; divergence.svg: how divergences are spread."""
+    bound = Plot("divergence against bound", "U = min(U_emb, U_logit)", "JS", y=(0, LARGEST_JS))
+    spread = Plot("divergences", "JS", "share of pairs at most that", x=(0, LARGEST_JS), y=(0, 1))
+    rng = random.Random(0)
+    largest = 0.0
+    for pairs, setting in zip(evidence, settings, strict=True):
+        columns = {name: pairs[:, i].double() for i, name in enumerate(COLUMNS)}
+        u = bounds(columns["distance"], columns["margin"], setting.constants).tolist()
+        js = columns["js"].tolist()
+        largest = max(largest, float(setting.constants.tau))
+        shown = rng.sample(range(len(js)), min(SHOWN // len(settings), len(js)))
+        label = f"T = {setting.temperature:g}"
+        bound.points([u[i] for i in shown], [js[i] for i in shown], label, radius=1.5)
+        for kind, flag in (("uniform", 0.0), ("drafted", 1.0)):
+            own = sorted(
+                x for x, d in zip(js, columns["drafted"].tolist(), strict=True) if d == flag
+            )
+            if own:
+                steps = [own[round(q / 100 * (len(own) - 1))] for q in range(101)]
+                spread.line(steps, [q / 100 for q in range(101)], f"{label}, {kind}")
+    bound.line([0, LARGEST_JS], [0, LARGEST_JS], "JS = U", dashed=True)
+    bound.x = (0.0, max(largest, LARGEST_JS) * 1.1)
+    return {"bound.svg": bound.svg(), "divergence.svg": spread.svg()}

@@ -1,0 +1,159 @@
+"""What accepted tokens did to the target's next step: measured after the fact, for any rule for tokens.
+
+A finished text is read once more with the target's likeliest token beside every drafted token that was
+accepted in its place (ARC-Decode, A.3.2). Nothing of it touches the decoding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semspec.decoding.arc_bound import bounds, distance, lts, margin, normalised_entropy
+from semspec.protocols import Kit, Plan
+from semspec.results.metrics import mean, quantile, wilson
+from semspec.rules.arc import Known
+from semspec.solver import Solution, Solver
+from semspec.training.calibration.next_step import Measure, Swap, divergences, read_text
+from semspec.types import Context, Outcome
+
+_KEYS = itertools.count(1 << 42)  # of contexts: the solver counts its own from 1
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A drafted token that was kept."""
+
+    place: int  # in the output
+    depth: int  # in its draft, from 0
+    likeliest: bool  # whether it is the target's own likeliest token: then nothing changes
+    js: float
+    u: float | None = None  # the bound, where the rule has one
+    score: float | None = None  # LTS
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where a drafted token that was kept stands in the output."""
+
+    at: int
+    root: int  # the first token of its draft
+    judged: bool  # whether the rule has drawn the token before the draft: it knows that row
+
+
+def kept_places(outcome: Outcome) -> list[Kept]:
+    """Every drafted token that was kept."""
+    found = []
+    at, judged = 0, False
+    for done in outcome.rounds:
+        if done.drafted:
+            found += [Kept(at + i, at, judged) for i in range(len(done.kept))]
+        at += len(done.kept) + len(done.written) + len(done.handed)
+        judged = bool(done.drafted) and not done.handed
+    return found
+
+
+def audit_text(
+    context: Context, outcome: Outcome, kit: Kit, measure: Measure, known: Known | None
+) -> Plan[list[Accepted]]:
+    """Every kept token of one output; ``context`` holds the prompt."""
+    tokens = outcome.tokens
+    rows = yield from read_text(context, tokens, kit)
+    best = rows.argmax(-1).tolist()
+    kept = [
+        k
+        for k in kept_places(outcome)
+        if not kit.stop_ids & {tokens[k.at], best[k.at]}  # an end of text has no next step
+    ]
+    swaps = [Swap(k.at, tokens[k.at], best[k.at]) for k in kept if tokens[k.at] != best[k.at]]
+    js = iter((yield from divergences(context, tokens, swaps, kit, measure)).tolist())
+    if known is None:
+        u: list[float | None] = [None] * len(kept)
+        score = u
+    else:
+        u, score = yield from _bounds(context, tokens, rows, kept, kit, known)
+    return [
+        Accepted(k.at, k.at - k.root, tokens[k.at] == best[k.at],
+                 0.0 if tokens[k.at] == best[k.at] else next(js), *more)
+        for k, *more in zip(kept, u, score, strict=True)
+    ]  # fmt: skip
+
+
+def _bounds(
+    context: Context,
+    tokens: Sequence[int],
+    rows: Tensor,
+    kept: Sequence[Kept],
+    kit: Kit,
+    known: Known,
+) -> Plan[tuple[list[Any], list[Any]]]:
+    """U and LTS of every kept token, as the rule had them."""
+    if not kept:
+        return [], []
+    setting, at = known.setting, [k.at for k in kept]
+    drafted = torch.tensor([tokens[i] for i in at])
+    p, likeliest = rows[at].max(-1)
+    both = [*drafted.tolist(), *likeliest.tolist()]
+    places = yield from known.embeddings.places(both, context, kit, rows.shape[-1])
+    whitened = known.embeddings.rows[places]
+    distances = distance(whitened[: len(kept)], whitened[len(kept) :])
+    margins = margin(p, rows[at, drafted.to(rows.device)])
+    if setting.buckets is None:
+        u = bounds(distances, margins, setting.constants)
+        return u.tolist(), lts(u, setting.constants.tau).tolist()
+    told, scores = [], []
+    for i, k in enumerate(kept):
+        # the root was drawn from the row before, which the rule has seen or not, as in ``ArcSession``
+        entropy = float(normalised_entropy(rows[k.root - 1])) if k.judged else 1.0
+        by = setting.buckets.of(torch.tensor([k.at - k.root], device=rows.device), entropy)
+        u = bounds(distances[i : i + 1], margins[i : i + 1], by)
+        told.append(float(u))
+        scores.append(float(lts(u, by.tau)))
+    return told, scores
+
+
+def audited(
+    solver: Solver, solutions: Iterable[Solution], measure: Measure | None = None
+) -> Iterator[list[Accepted]]:
+    """The kept tokens of each solution, in the order that they come to an end."""
+    config = solver.config
+    measure = measure or Measure(temperature=config.temperature)
+    known = getattr(solver.rule, "known", None)  # what rules with ARC-Decode's bound go by
+
+    def plans() -> Iterator[tuple[Context, Plan[list[Accepted]]]]:
+        for done in solutions:
+            prompt, ids = solver.text.prompt(done.problem.question, done.problem.system)
+            context = Context(next(_KEYS), ids)
+            kit = solver.kit(done.problem.id, prompt, "speculative", "audit")
+            yield context, audit_text(context, done.outcome, kit, measure, known)
+
+    for finished in solver.driver.run(plans(), config.concurrency):
+        yield finished.value
+
+
+def summary(kept: Sequence[Accepted], theta: float | None = None) -> dict[str, Any]:
+    """Rows by what was kept why: mean and 99th percentile of JS, coverage of the bound with Wilson."""
+    other = [a for a in kept if not a.likeliest]
+    parts = {"all kept": kept, "not the likeliest": other}
+    if theta is not None and any(a.score is not None for a in kept):
+        parts["of these, by the bound"] = [a for a in other if (a.score or 0.0) >= theta]
+        parts["of these, by the lossless rule"] = [a for a in other if (a.score or 0.0) < theta]
+    return {name: figures(part) for name, part in parts.items()}
+
+
+def figures(kept: Sequence[Accepted]) -> dict[str, Any]:
+    js = [a.js for a in kept]
+    bounded = [a for a in kept if a.u is not None]
+    held = sum(a.js <= a.u for a in bounded if a.u is not None)
+    return {
+        "tokens": len(kept),
+        "js_mean": mean(js),
+        "js_p99": quantile(js, 0.99),
+        "coverage": held / len(bounded) if bounded else None,
+        "coverage_interval": wilson(held, len(bounded)),
+    }

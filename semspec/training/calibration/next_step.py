@@ -1,0 +1,77 @@
+"""How far the target's next step moves when one token takes another's place: measured, in one pass.
+
+After a token that was drafted and after the one that the target thinks likeliest, the target is asked
+what comes next (ARC-Decode, eq. 5). All the pairs of a text hang on the text as leaves of one tree,
+so that two passes do for any number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from semspec.decoding.arc_bound import next_step_js
+from semspec.protocols import Kit, Plan
+from semspec.types import Answer, Context, Query, Read, Sampling, What
+
+PROBS = Read(What.PROBS)
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """At a place of a text: the token that was drafted, and the likeliest one."""
+
+    place: int  # tokens of the text before it
+    drafted: int
+    likeliest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How a divergence is measured: on the union of both top-K sets, smoothed by mu."""
+
+    top: int = 20
+    smoothing: float = 1e-4
+    temperature: float = 1.0
+
+    @property
+    def sampling(self) -> Sampling:
+        """Of the next steps: the temperature alone, for the union is a truncation of its own."""
+        # greedy rows are one-hot, and every change of them would look alike
+        return Sampling(self.temperature or 1.0)
+
+
+def read_text(context: Context, tokens: Sequence[int], kit: Kit) -> Plan[Tensor]:
+    """The target's rows p~ along a text [tokens + 1, V]: row i is what token i is drawn from."""
+    answer: Answer = yield Query(
+        "target", context, kit.sampling, kit.rng, tokens=tokens, reads=(PROBS,)
+    )
+    rows: Tensor = answer[PROBS]
+    return rows
+
+
+def divergences(
+    context: Context, tokens: Sequence[int], swaps: Sequence[Swap], kit: Kit, measure: Measure
+) -> Plan[Tensor]:
+    """JS of every swap [swaps], by one pass over the text and two leaves for each."""
+    if not swaps:
+        return torch.empty(0)
+    spine = list(tokens[: max(swap.place for swap in swaps)])
+    nodes, parents = list(spine), list(range(-1, len(spine) - 1))
+    for swap in swaps:
+        nodes += [swap.drafted, swap.likeliest]
+        parents += [swap.place - 1] * 2
+    answer: Answer = yield Query(
+        "target",
+        context,
+        measure.sampling,
+        kit.rng,
+        tokens=nodes,
+        parents=parents,
+        reads=(PROBS,),
+    )
+    rows = answer[PROBS][len(spine) + 1 :]  # row i + 1 is node i
+    return next_step_js(rows[0::2], rows[1::2], measure.top, measure.smoothing).cpu()

@@ -1,0 +1,174 @@
+"""Measures pairs of tokens along texts (algorithm 1, lines 3 to 10), and goes on where a kill left off.
+
+pairs.jsonl    one line a text: its pairs
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from semspec.calibration.arc import COLUMNS
+from semspec.decoding.arc_bound import distance, margin, normalised_entropy
+from semspec.decoding.sampling import draw
+from semspec.decoding.whitening import Whitened
+from semspec.protocols import Kit, Plan
+from semspec.storage.files import LineFile, cut_torn_line, parse, whole_lines
+from semspec.training.calibration.next_step import Measure, Swap, divergences, read_text
+from semspec.training.probes.contexts import Chain, Pair
+from semspec.types import Answer, Context, Query, Read, What
+
+PROBS = Read(What.PROBS)
+NUMBERS = 1 << 28  # probabilities that are held at a time: 1 GiB
+
+
+@dataclass(frozen=True, slots=True)
+class Spots:
+    """Where pairs are taken, and how many."""
+
+    positions: int = 8  # places of each text
+    levels: int = 6  # a place is 0 to levels - 1 tokens below the root of the draft it would be in
+    drafted: bool = False  # also what the draft model proposes, where it is not the likeliest
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place of a text, and the root of the draft that it would be judged in."""
+
+    at: int
+    root: int
+
+    @property
+    def depth(self) -> int:
+        return self.at - self.root
+
+
+def places(count: int, spots: Spots, rng: random.Random) -> list[Place]:
+    """Different places of a text of so many tokens, their roots drawn evenly."""
+    found: dict[int, Place] = {}
+    for _ in range(4 * spots.positions):  # some are drawn twice, or lie behind the end
+        root = rng.randrange(count) if count else 0
+        at = root + rng.randrange(spots.levels)
+        if at < count and len(found) < spots.positions:
+            found.setdefault(at, Place(at, root))
+    return [found[at] for at in sorted(found)]
+
+
+def measure_text(
+    context: Context,
+    tokens: Sequence[int],
+    kit: Kit,
+    spots: Spots,
+    measure: Measure,
+    known: Whitened,
+    rng: random.Random,
+) -> Plan[list[dict[str, float]]]:
+    """The pairs of one text, as columns by name; ``context`` holds what stands before it."""
+    rows = yield from read_text(context, tokens, kit)
+    q: Tensor | None = None
+    if spots.drafted:
+        query = Query("draft", context, kit.sampling, kit.rng, tokens=tokens, reads=(PROBS,))
+        answer: Answer = yield query
+        q = answer[PROBS]
+    best = rows.argmax(-1).tolist()
+    chosen: list[tuple[Place, Swap, bool]] = []
+    for place in places(len(tokens), spots, rng):
+        other = _candidate(rows[place.at], measure.top, rng.random())
+        if other is not None:
+            chosen.append((place, Swap(place.at, other, best[place.at]), False))
+    if q is not None:
+        drawn = [draw(row, rng.random()) for row in q[: len(tokens)]]
+        unlike = [at for at, token in enumerate(drawn) if token != best[at]]
+        for at in sorted(rng.sample(unlike, min(spots.positions, len(unlike)))):
+            place = Place(at, max(0, at - rng.randrange(spots.levels)))
+            chosen.append((place, Swap(at, drawn[at], best[at]), True))
+    # an end of text has no next step
+    chosen = [c for c in chosen if not kit.stop_ids & {c[1].drafted, c[1].likeliest}]
+    if not chosen:
+        return []
+    swaps = [swap for _, swap, _ in chosen]
+    js = yield from divergences(context, tokens, swaps, kit, measure)
+    drafted, likeliest = ([getattr(s, side) for s in swaps] for side in ("drafted", "likeliest"))
+    places_of = yield from known.places([*drafted, *likeliest], context, kit, rows.shape[-1])
+    whitened = known.rows[places_of]
+    distances = distance(whitened[: len(swaps)], whitened[len(swaps) :])
+    p, nodes = rows[[swap.place for swap in swaps]], range(len(swaps))
+    margins = margin(p[nodes, likeliest], p[nodes, drafted])
+    # the root of a draft was drawn from the row before its first token's; a rule knows none at first
+    entropies = normalised_entropy(rows)
+    return [
+        {
+            "depth": place.depth,
+            "entropy": float(entropies[place.root - 1]) if place.root else 1.0,
+            "distance": float(distances[i]),
+            "margin": float(margins[i]),
+            "js": float(js[i]),
+            "drafted": float(proposed),
+        }
+        for i, (place, _, proposed) in enumerate(chosen)
+    ]
+
+
+def _candidate(row: Tensor, top: int, uniform: float) -> int | None:
+    """Evenly among the ``top`` likeliest tokens but for the first (line 5); those that can be drawn."""
+    likeliest, best = int(row.argmax()), row.topk(min(top, len(row)))
+    found = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    others = [token for token, p in found if p > 0 and token != likeliest]
+    return others[int(uniform * len(others))] if others else None
+
+
+def measure_chains(
+    pair: Pair,
+    chains: Sequence[Chain],
+    spots: Spots,
+    measure: Measure,
+    known: Whitened,
+    path: Path,
+    tell: Callable[[int], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Lines of all chains, in their order; those that are in the file are not measured again."""
+    cut_torn_line(path)
+    done = {line["id"]: line for raw in whole_lines(path) if (line := parse(raw)) is not None}
+    tell(len(done))
+    todo = [chain for chain in chains if chain.id not in done]
+    names: dict[int, Chain] = {}
+    longest = max((sum(map(len, chain.steps)) for chain in todo), default=1) + 4 * spots.positions
+    # every text holds its rows until it is measured
+    at_once = min(pair.config.batch, max(1, NUMBERS // (longest * pair.engine.vocabulary)))
+
+    def plans(batch: Sequence[Chain]) -> Iterator[tuple[Context, Plan[list[dict[str, float]]]]]:
+        for chain in batch:
+            context = pair.context(chain.question, chain.ids)
+            names[context.key] = chain
+            kit = pair.solver.kit(chain.id, chain.prompt, "plain", "pairs")
+            room = pair.engine.context_limit - len(chain.ids) - 1
+            tokens = [token for step in chain.steps for token in step][:room]
+            rng = random.Random(f"{spots.seed} {chain.id} pairs")
+            yield context, measure_text(context, tokens, kit, spots, measure, known, rng)
+
+    with LineFile(path) as file:
+        for finished in pair.solver.driver.run(plans(todo), at_once):
+            chain = names.pop(finished.context.key)
+            pair.solver.draft_prompts.pop(finished.context.key, None)
+            done[chain.id] = {"id": chain.id, "pairs": finished.value}
+            file.append(done[chain.id])
+            tell(len(done))
+        file.sync()
+    return [done[chain.id] for chain in chains]
+
+
+def as_columns(lines: Sequence[dict[str, Any]], setting: int) -> Tensor:
+    """Measured pairs [n, columns], float32; a text is a group."""
+    rows = [
+        [float({"setting": setting, "group": group, **pair}[name]) for name in COLUMNS]
+        for group, line in enumerate(lines)
+        for pair in line["pairs"]
+    ]
+    return torch.tensor(rows, dtype=torch.float32).reshape(-1, len(COLUMNS))

@@ -1,0 +1,205 @@
+"""The dense half of ``build``: states, a projection, keys, an index, and how good it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from semspec.artifacts import binding
+from semspec.artifacts.datastore import Datastore, shard_names
+from semspec.artifacts.dense_datastore import INDEX, DenseDatastore
+from semspec.datastores import dense, indices
+from semspec.datastores.files import Shapes, open_arrays, write_arrays
+from semspec.datastores.sparse import END
+from semspec.errors import UserError
+from semspec.jobs.parts import Part
+from semspec.models.location import ModelFacts
+from semspec.report.progress import Steps
+from semspec.storage.files import read_json, write_json
+from semspec.training.datastores.corpus import Document, Documents
+from semspec.training.datastores.settings import Options, described
+from semspec.training.datastores.states import StateReader
+from semspec.training.probes.settings import ProbeConfig
+
+ASKED = 1000  # places that a dense datastore is measured at
+ARRAYS = ("mean", "deviation", "centre", "components")
+
+
+def build_dense(
+    config: ProbeConfig,
+    options: Options,
+    model: ModelFacts,
+    documents: Documents,
+    folder: Path,
+    steps: Steps,
+) -> Datastore:
+    told = documents.told
+    assert told is not None
+    check_dims(options, model)
+    reader = StateReader(config)
+    share = share_of(options, documents)
+    try:
+        with steps.stage("states to fit", told["documents"]) as tell:
+            fit_states(config, options, model, documents, folder, reader, tell.by)
+        with steps.stage("fitting", None):
+            projection, variance = projected(options, model, folder)
+        with steps.stage("keys", told["documents"]) as tell:
+            counts = keep_keys(options, model, documents, folder, reader, projection, tell.by)
+    finally:
+        reader.close()
+    paths = {n: folder / n for n in shard_names(len(counts))}
+    keys = [shard.keys for shard in dense.open_shards(list(paths.values()), options.dims)]
+    name = indices.suited(sum(counts)) if options.index == "auto" else options.index
+    with steps.stage(f"index={name}", None):
+        files = _index(name, options, keys, folder)
+    with steps.stage("measuring", None):
+        index = indices.load(name, files, keys, folder / INDEX)
+        metrics = dense.measure(keys, index, indices.Exact(keys), ASKED, config.seed)
+    if files:
+        paths[INDEX] = folder / INDEX
+    config_of = described(DenseDatastore, config, options, told) | {
+        "model": binding.of(model),
+        "dims": options.dims,
+        "shards": counts,
+        "index": {"name": name, "files": {n: len(data) for n, data in files.items()}},
+        "training": {"share": share, "longest": options.longest},
+        "metrics": metrics | {"variance": variance},
+    }
+    tensors = {n: torch.from_numpy(np.array(getattr(projection, n))) for n in ARRAYS}
+    return DenseDatastore(config_of, tensors, parts=paths)
+
+
+def check_dims(options: Options, model: ModelFacts) -> None:
+    if options.dims > model.width:
+        raise UserError(f"dims={options.dims}: the states have width {model.width}; give no more")
+
+
+def share_of(options: Options, documents: Documents) -> float:
+    """Of the documents, those that the projection is fitted to."""
+    told = documents.told
+    assert told is not None
+    return min(1.0, options.fit / told["tokens"])
+
+
+def fit_states(
+    config: ProbeConfig,
+    options: Options,
+    model: ModelFacts,
+    documents: Documents,
+    folder: Path,
+    reader: StateReader,
+    tell: Callable[[int], None],
+    part: Part | None = None,
+) -> None:
+    """Keeps the states that the projection is fitted to, of all groups or a part's."""
+    share = share_of(options, documents)
+    for number, group in enumerate(documents.groups()):
+        path = folder / f"fit-{number:05d}.safetensors"
+        if not path.exists() and (part is None or part.has(number)):
+            rng = random.Random(f"{config.seed} fit {number}")
+            chosen = [d for d in group if share == 1 or rng.random() < share]
+            states = [rows.astype(np.float16) for rows in reader.of(chosen)]
+            kept = np.concatenate([np.zeros((0, model.width), np.float16), *states])
+            write_arrays(path, {"states": kept})
+        tell(len(group))
+
+
+def keep_keys(
+    options: Options,
+    model: ModelFacts,
+    documents: Documents,
+    folder: Path,
+    reader: StateReader,
+    projection: dense.Projection,
+    tell: Callable[[int], None],
+    part: Part | None = None,
+) -> list[int]:
+    """Keeps the keys of all groups, or of a part's; the entries of every shard."""
+    share = share_of(options, documents)
+    counts: list[int] = []
+    for number, group in enumerate(documents.groups()):
+        path = folder / f"shard-{len(counts):05d}.safetensors"
+        count = sum(_entries(d, reader.limit) for d in group)
+        if count and not path.exists() and (part is None or part.has(number)):
+            whole = _fitted(folder, number, model.width) if share == 1 else None
+            _write_keys(path, group, reader, projection, whole)
+        counts += [count] if count else []
+        tell(len(group))
+    return counts
+
+
+def _fitted(folder: Path, number: int, width: int) -> NDArray[np.float16]:
+    path = folder / f"fit-{number:05d}.safetensors"
+    return open_arrays(path, {"states": ("F16", (-1, width))}).array("states")
+
+
+def projected(options: Options, model: ModelFacts, folder: Path) -> tuple[dense.Projection, float]:
+    path, told = folder / "projection.safetensors", read_json(folder / "projection.json")
+    shapes: Shapes = dict.fromkeys(ARRAYS, ("F32", (model.width,))) | {
+        "components": ("F32", (options.dims, model.width))
+    }
+    if told is None:
+        count = len(list(folder.glob("fit-*.safetensors")))
+
+        def batches() -> Iterator[dense.Floats]:
+            for number in range(count):
+                rows = _fitted(folder, number, model.width)
+                for start in range(0, len(rows), 8192):
+                    yield rows[start : start + 8192].astype(np.float32)
+
+        try:
+            made, variance = dense.fit(batches, options.dims)
+        except ValueError as error:
+            raise UserError(f"{error}: give a larger corpus, or smaller dims=") from error
+        write_arrays(path, {name: getattr(made, name) for name in ARRAYS})
+        told = {"variance": variance}
+        write_json(folder / "projection.json", told)
+    mapped = open_arrays(path, shapes)
+    return dense.Projection(*(mapped.array(name) for name in ARRAYS)), float(told["variance"])
+
+
+def _entries(document: Document, limit: int) -> int:
+    """Places that have a state and something behind it."""
+    return max(0, min(len(document.tokens), limit) - max(document.given, 1))
+
+
+def _write_keys(
+    path: Path,
+    group: list[Document],
+    reader: StateReader,
+    projection: dense.Projection,
+    fitted: NDArray[np.float16] | None,
+) -> None:
+    keys, places = list[dense.Floats](), list[NDArray[np.int32]]()
+    tokens: list[int] = []
+    if fitted is not None:
+        keys = [projection(fitted.astype(np.float32))]
+    else:  # what is kept of the others is rounded as well: the same text has the same keys
+        rounded = (rows.astype(np.float16).astype(np.float32) for rows in reader.of(group))
+        keys = [projection(rows) for rows in rounded]
+    for document in group:
+        count = _entries(document, reader.limit)
+        if count:
+            start = max(document.given, 1) - 1
+            places.append(len(tokens) + np.arange(count, dtype=np.int32))
+            tokens += [*document.tokens[start : start + count + 1], END]
+    dense.write_shard(path, np.concatenate(keys), np.concatenate(places), tokens)
+
+
+def _index(name: str, options: Options, keys: indices.Keys, folder: Path) -> indices.Files:
+    sizes, path = read_json(folder / "index.json"), folder / INDEX
+    if sizes is None:
+        files = indices.build(name, keys, options.leaves)
+        if files:
+            write_arrays(path, files)
+        sizes = {n: len(data) for n, data in files.items()}
+        write_json(folder / "index.json", sizes)
+    if not sizes:
+        return {}
+    mapped = open_arrays(path, {n: ("U8", (size,)) for n, size in sizes.items()})
+    return {n: mapped.array(n) for n in sizes}

@@ -1,0 +1,60 @@
+"""The target's last hidden states over documents, a few of them at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semspec.protocols import Engine
+from semspec.training.datastores.corpus import Document
+from semspec.training.probes.settings import ProbeConfig
+from semspec.types import Context, Query, Read, Sampling, What
+
+LAST = Read(What.HIDDEN, layers=(-1,))
+AT_A_TIME = 8  # documents in a pass
+LARGEST = float(np.finfo(np.float16).max)  # a few dimensions of large models exceed it
+
+
+class StateReader:
+    """Loads the target when it is first asked."""
+
+    def __init__(self, config: ProbeConfig) -> None:
+        self.config = config
+        self._engine: Engine | None = None
+        self._keys = count(1)
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            self._engine = self.config.engine.load(str(self.config.model.fetch()))
+        return self._engine
+
+    @property
+    def limit(self) -> int:
+        """Tokens of a document that it can read."""
+        return self.engine.context_limit
+
+    def of(self, documents: Sequence[Document]) -> Iterator[NDArray[np.float32]]:
+        """Of each document with an answer [n, width]: row i is the state before answer token i."""
+        limit = self.limit
+        whole = [d for d in documents if min(len(d.tokens), limit) > max(d.given, 1)]
+        for start in range(0, len(whole), AT_A_TIME):
+            queries = []
+            for document in whole[start : start + AT_A_TIME]:
+                tokens, given = document.tokens[:limit], max(document.given, 1)
+                context = Context(next(self._keys), tokens[:given])
+                query = Query("target", context, Sampling(0.0), random.Random(0))
+                query.tokens, query.reads = tokens[given:-1], (LAST,)
+                queries.append(query)
+            for query, answer in zip(queries, self.engine.answer(queries), strict=True):
+                self.engine.forget(query.context)
+                rows: NDArray[np.float32] = answer[LAST][:, 0].float().numpy(force=True)
+                yield rows.clip(-LARGEST, LARGEST)
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()

@@ -1,0 +1,159 @@
+"""The card and the plots of a probe: what it is, what it is bound to, how good it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from semspec.report.svg import Plot
+
+SHOWN = 600  # points of a scatter plot
+
+CARD = """\
+---
+library_name: semspec
+license: apache-2.0
+base_model: {base_model}
+tags: [semspec, speculative-decoding, probe, semantic-probability]
+model-index:
+- name: {name}
+  results:
+  - task:
+      type: semantic-probability
+    dataset:
+      name: {dataset}
+      type: {dataset_type}
+    metrics:
+{metrics}
+---
+# {name}
+
+A semantic-probability probe of the {role} model `{model}`: from the model's states over a reasoning step it
+predicts how probable it is that the model, in this context, says something that means the same. Made by
+`python -m semspec.train_probe` for semspec's `accept=semantic` and its kin; after "Beyond Tokens:
+Semantic-Aware Speculative Decoding" (SemanticSpec).
+
+| | |
+|---|---|
+| model | `{model}`, {layers} layers, width {width}{revision} |
+| tokenizer | `{tokenizer}` |
+| steps | split={split} |
+| temperature | sampled at {sampled:g}; for {lowest:g} to {highest:g} |
+| features | {features}: {inputs:,} numbers |
+| perceptron | {inputs:,} - {hidden} - 1, {activation}, loss {loss} |
+| data | {data} |
+| rows | {train_rows:,} to train on, {validation_rows:,} for validation, {test_rows:,} for the test; divided by problem |
+
+## Measured on held-out problems
+
+| | rows | R2 | Spearman | AUROC at 0.5 | ECE |
+|---|---|---|---|---|---|
+{table}
+
+*own*: steps that this model sampled; *drafted*: steps of the other model, which is what a rule asks about.
+The lowest log-probability is what `accept=logprob` goes by; it only orders steps.
+
+![calibration](calibration.svg) ![scatter](scatter.svg) ![learning curve](learning_curve.svg)
+"""
+
+
+def card(name: str, config: Mapping[str, Any]) -> str:
+    """README.md."""
+    model, told, metrics = config["model"], config["features"], config["metrics"]
+    data, training = config["data"], config["training"]
+    rows = [_row(f"this probe, {part}", f) for part, f in metrics["test"].items()]
+    rows += [_row(label, f) for label, f in metrics["baselines"].items()]
+    shown = metrics["test"]["all"]
+    listed = [
+        f"    - type: {kind}\n      value: {shown[kind]:.4f}"
+        for kind in ("r2", "spearman", "auroc", "ece")
+        if shown[kind] is not None
+    ]
+    temperature = config["temperature"]
+    source = data.get("data") or "semspec's embedded world"
+    # metadata wants a repository of the Hub; what is shipped with the package is none
+    base = model["id"].rpartition("/")[2] if model["id"].startswith("embedded/") else model["id"]
+    return CARD.format(
+        base_model=base,
+        name=name,
+        dataset=source,
+        dataset_type=source if "/" in source else "synthetic",
+        metrics="\n".join(listed),
+        role=config["role"],
+        model=model["id"],
+        layers=model["layers"],
+        width=model["width"],
+        revision=f", revision `{model['revision']}`" if model["revision"] else "",
+        tokenizer=model["tokenizer"][:16],
+        split=config["split"],
+        **{k: temperature[k] for k in ("sampled", "lowest", "highest")},
+        features=_features(told),
+        inputs=told["inputs"],
+        hidden=" - ".join(map(str, told["hidden"])),
+        activation=told["activation"],
+        loss=training["loss"],
+        data=_data(data),
+        train_rows=training["rows"]["train"],
+        validation_rows=training["rows"]["validation"],
+        test_rows=training["rows"]["test"],
+        table="\n".join(rows),
+    )
+
+
+def _row(label: str, f: Mapping[str, Any]) -> str:
+    cells = ["-" if f[k] is None else f"{f[k]:.3f}" for k in ("r2", "spearman", "auroc", "ece")]
+    return f"| {label} | {f['rows']:,} | {' | '.join(cells)} |"
+
+
+def _features(told: Mapping[str, Any]) -> str:
+    parts = []
+    if told["pooling"]:
+        layers = told["layers"]
+        which = f"layers {', '.join(map(str, layers))}" if layers else "all layers"
+        parts.append(f"{' + '.join(told['pooling'])} over the step's tokens, {which}")
+    if told["logprobs"]:
+        parts.append("token log-probabilities")
+    return " and ".join(parts)
+
+
+def _data(data: Mapping[str, Any]) -> str:
+    where = data.get("data") or f"embedded world ({', '.join(data.get('domains', []))})"
+    chains = f", chains by {data['chains']}" if data.get("chains") else ""
+    trained = f"; trained on {', '.join(data['trained_on'])} only" if data["trained_on"] else ""
+    drafted = f" + {data['drafted']} of the other model" if data["drafted"] else ""
+    return (
+        f"{where}{chains}: {data['contexts']:,} contexts x {data['samples']} samples{drafted},"
+        f" clustered by {data['cluster']}{trained}"
+    )
+
+
+def plots(
+    score: np.ndarray,
+    truth: np.ndarray,
+    bins: Sequence[Mapping[str, float]],
+    curve: Sequence[Mapping[str, Any]],
+    seed: int,
+) -> dict[str, str]:
+    """The SVG files of a card."""
+    calibration = Plot("Calibration (test)", "probe", "semantic probability", x=(0, 1), y=(0, 1))
+    calibration.line([0, 1], [0, 1], dashed=True)
+    calibration.points([b["said"] for b in bins], [b["true"] for b in bins], radius=5)
+    chosen = random.Random(seed).sample(range(len(score)), min(SHOWN, len(score)))
+    scatter = Plot("Test steps", "probe", "semantic probability", x=(0, 1), y=(-0.02, 1.02))
+    scatter.points([score[i] for i in chosen], [truth[i] for i in chosen], radius=2)
+    learning = Plot("Learning curve", "rows to train on", "test", log_x=True)
+    xs = [c["rows"] for c in curve]
+    for kind, label in (("spearman", "Spearman"), ("r2", "R2")):
+        learning.line(xs, [_or_nan(c[kind]) for c in curve], label=label)
+    return {
+        "calibration.svg": calibration.svg(),
+        "scatter.svg": scatter.svg(),
+        "learning_curve.svg": learning.svg(),
+    }
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,159 @@
+"""What can be wrong with the options of ``python -m semspec.train_probe``, and their help."""
+
+from __future__ import annotations
+
+import math
+
+from semspec import registry, world
+from semspec.config import nearest
+from semspec.errors import UserError
+from semspec.training.probes.settings import POOLINGS, ProbeConfig
+
+HELP = {
+    "Models": {
+        "model": "the model to probe: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
+        "draft": "the draft model; it writes steps that the target's probe has to judge",
+        "role": "target, or draft: which of the two is probed",
+        "engine": "what runs the models: hf, or sglang (servers by engine.target_url=, engine.draft_url=)",
+    },
+    "Where it goes": {
+        "folder": "samples and the probe (runs/probe-MODEL-ROLE); the same folder again goes on",
+        "out": "the finished probe's folder (FOLDER/probe)",
+        "part": "2/4: sample the second of four parts of this folder, and nothing else; with -m several of them"
+        " (1/4,2/4; all/4) by hydra/launcher=. Without it the parts are taken in (docs/scale-out.md)",
+    },
+    "1. Contexts": {
+        "source": "embedded (the embedded world), hub (s1K's schema), or jsonl",
+        "data": "hub: a data set such as simplescaling/s1K; jsonl: a file of question and thinking",
+        "revision": "of the data set (a commit, a tag, a branch); the commit is kept with the samples",
+        "domains": "of the embedded world",
+        "definitions": "of the embedded world: fewest and most in a question",
+        "problems": "how many questions",
+        "chains": "embedded: written by the model, the world, or mixed (as speculation would);"
+        " hub, jsonl: answers lets the model answer the questions",
+        "split": "where a step ends: paragraph or sentence",
+        "step_cap": "tokens in a step at most (0: 512)",
+        "max_new_tokens": "of a chain that a model writes",
+        "per_problem": "contexts of one problem at most (0: all)",
+        "contexts": "contexts in all (0: all of them)",
+    },
+    "2. Sampling": {
+        "samples": "next steps that a context is continued with",
+        "keep": "so many of them keep their states (0: all); every one counts for the probability",
+        "writers": "own, or both: also judge steps of the other model (auto: both with a draft)",
+        "drafted": "of these, in each context",
+        "temperature": "of the samples",
+        "top_k": "0 is all",
+        "top_p": "1 is all",
+        "pooling": "which pools of the states are kept: mean, max, last",
+        "batch": "sequences at a time, or requests under way",
+        "seed": "of questions, samples and selection",
+    },
+    "3. Clustering": {"cluster": "which samples mean the same"},
+    "4. Training": {
+        "features": "what the probe sees of a step",
+        "train_on": "domains to train on ([]: all); the others are tested all the same",
+        "hidden": "sizes of the hidden layers",
+        "activation": "relu or gelu",
+        "loss": "bce or mse",
+        "rate": "AdamW's learning rate",
+        "weight_decay": "AdamW's",
+        "dropout": "of the inputs and between the layers",
+        "epochs": "at most",
+        "patience": "epochs without a better validation loss before it ends",
+        "train_batch": "rows in a batch",
+        "train_seed": "of the division and the training",
+        "train_device": "auto, cpu or cuda",
+        "memory": "GiB for rows held at a time; more are streamed from disk",
+        "max_temperature": "highest temperature that rules may use the probe at",
+    },
+    "Else": {"quiet": "print the result only"},
+}
+
+
+def check(config: ProbeConfig) -> None:
+    """Refuses what cannot work, before any model is loaded."""
+    _choice("role", config.role, ("target", "draft"))
+    _choice("source", config.source, ("embedded", "hub", "jsonl"))
+    _choice("chains", config.chains, ("model", "world", "mixed", "answers"))
+    _choice("writers", config.writers, ("auto", "own", "both"))
+    _choice("activation", config.activation, ("relu", "gelu"))
+    _choice("loss", config.loss, ("bce", "mse"))
+    _choice("train_device", config.train_device, ("auto", "cpu", "cuda"))
+    if not config.draft.plain and "draft" not in config.draft.uses:
+        raise UserError("draft= must be a model here, such as draft=tiny or draft=r1-1.5b")
+    _choice("split", config.split, tuple(registry.plugins("split")))
+    for name in ("problems", "max_new_tokens", "batch", "epochs", "patience", "train_batch"):
+        _at_least(name, getattr(config, name), 1)
+    for name in ("per_problem", "contexts", "keep", "drafted", "step_cap", "top_k"):
+        _at_least(name, getattr(config, name), 0)
+    _at_least("samples", config.samples, 2)
+    if config.split == "token":
+        raise UserError("split=token: a token has no meaning to probe: use paragraph or sentence")
+    if not 1e-3 <= config.temperature < math.inf:
+        raise UserError(
+            f"temperature={config.temperature}: samples differ above 0 only: give 0.001 or more"
+        )
+    if not 0 < config.top_p <= 1:
+        raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
+    if not 0 <= config.dropout < 1 or not config.rate > 0 or not config.memory > 0:
+        raise UserError("dropout is at least 0 and below 1; rate and memory are above 0")
+    if len(config.hidden) != 2 or min(config.hidden) < 1:
+        raise UserError(f"hidden={config.hidden}: a probe has three layers, so give two sizes")
+    if config.source == "embedded" and config.chains == "answers":
+        raise UserError("chains=answers is for data sets: with source=embedded use chains=model")
+    if config.source != "embedded":
+        if not config.data:
+            example = "simplescaling/s1K" if config.source == "hub" else "chains.jsonl"
+            raise UserError(f"source={config.source} needs data=..., such as data={example}")
+        if config.chains not in ("model", "answers"):
+            raise UserError(f"chains={config.chains} is for source=embedded: leave it out")
+        if config.cluster.name == "oracle":
+            raise UserError("cluster=oracle knows the embedded world only: use cluster=nli")
+    for name in [*config.domains, *config.train_on]:
+        if config.source == "embedded":
+            _choice("domains", name, tuple(world.DOMAINS))
+    if not config.domains:
+        raise UserError("domains is empty: give at least one, such as domains=[residues]")
+    _check_definitions(config.definitions)
+    if (config.both_write or config.chains == "mixed") and config.draft.plain:
+        option = "chains=mixed" if config.chains == "mixed" else "writers=both"
+        raise UserError(f"{option} needs a draft model: add draft=tiny, or another one")
+    _check_features(config)
+
+
+def _check_definitions(given: list[int]) -> None:
+    if len(given) != 2 or not 1 <= given[0] <= given[1] <= world.MOST_DEFINITIONS:
+        raise UserError(
+            f"definitions={given}: give the fewest and the most, from 1 to {world.MOST_DEFINITIONS},"
+            " such as definitions=[3,7]"
+        )
+
+
+def _check_features(config: ProbeConfig) -> None:
+    features = config.features
+    for name in [*config.pooling, *features.pooling]:
+        _choice("pooling", name, POOLINGS)
+    missing = [name for name in features.pooling if name not in config.pooling]
+    if missing:
+        raise UserError(
+            f"the features need pooling {', '.join(missing)}, but only"
+            f" {', '.join(config.pooling) or 'nothing'} is kept: add it to pooling="
+        )
+    if not features.pooling and not features.logprobs:
+        raise UserError("no features are left: give features.pooling or features.logprobs=true")
+    layers = features.layers
+    whole = isinstance(layers, list) and layers and all(type(i) is int for i in layers)
+    if layers not in ("all", "last") and not whole:
+        raise UserError(f"features.layers={layers}: give all, last, or a list such as [0,12,24]")
+
+
+def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        near = nearest(value, known)
+        raise UserError(f"unknown {name} '{value}'{near} known: {', '.join(known)}")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{name}={value}: give at least {least}")

@@ -1,0 +1,251 @@
+"""Stage 1: chains of thought, cut at the split; every prefix of a chain is a context.
+
+    chains.jsonl    one line a chain: prompt, and the steps as token ids
+
+A chain that a model writes is one of its solutions (on-policy); ``chains=mixed`` is what the
+speculative loop itself writes, most of it by the draft, which is what a probe meets in use.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import count, islice, pairwise
+from pathlib import Path
+from typing import Any
+
+from semspec.benchmarks.prompt import Prompt
+from semspec.config import RunConfig
+from semspec.decoding.thinking import OPEN
+from semspec.decoding.units import unit_ends
+from semspec.drafters.none import NoDrafter
+from semspec.errors import UserError
+from semspec.jobs.parts import Part
+from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
+from semspec.rules.logprob import LogProb
+from semspec.rules.lossless import Lossless
+from semspec.solver import Solver
+from semspec.storage.files import LineFile, cut, parse, whole_lines
+from semspec.training.probes.settings import ProbeConfig
+from semspec.training.probes.sources import Question, questions
+from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Role, What
+
+FILE = "chains.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One solution, cut into steps."""
+
+    id: str
+    domain: str
+    prompt: str
+    ids: list[int]  # of the prompt
+    steps: list[list[int]]  # token ids
+    texts: list[str]  # the same as text, without end-of-text tokens
+    question: str = ""
+
+    def text(self, cut: int) -> str:
+        """The context as text: the prompt and the first ``cut`` steps."""
+        return self.prompt + "".join(self.texts[:cut])
+
+
+class Pair:
+    """The models of a configuration, loaded as a run would load them."""
+
+    def __init__(self, config: ProbeConfig) -> None:
+        self.config = config
+        run = RunConfig(
+            model=config.model,
+            draft=config.draft,
+            accept=LogProb(),  # by which chains=mixed are written
+            nested=NoDrafter(),
+            nested_accept=Lossless(),
+            engine=config.engine,
+            benchmark=Prompt(),
+            split=config.split,
+            step_cap=config.step_cap,
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            max_new_tokens=config.max_new_tokens,
+            concurrency=config.batch,
+            seed=config.seed,
+        )
+        self.solver = Solver(run)
+        self.text = self.solver.text
+        self.role: Role = config.probed
+        self.other: Role = "target" if self.role == "draft" else "draft"
+        self._keys = count(1 << 40)  # the solver counts its own from 1
+
+    @property
+    def engine(self) -> Engine:
+        """The one that is probed."""
+        return self.solver.engines[self.role]
+
+    @property
+    def other_engine(self) -> Engine:
+        return self.solver.engines[self.other]
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        return self.solver.engines["target"].stop_ids
+
+    def context(self, question: str, ids: Sequence[int]) -> Context:
+        """A fresh one; a draft with marks of its own reads the question in its own template."""
+        context = Context(next(self._keys), ids)
+        self.solver.prepare_draft_prompt(context, BenchmarkProblem("", question))
+        return context
+
+    def boundary(self) -> Boundary:
+        opened: Boundary = self.solver.splitter.open(self.text.piece, self.config.longest_unit)
+        return opened
+
+    def forget(self, context: Context) -> None:
+        self.solver.draft_prompts.pop(context.key, None)
+        for engine in self.solver.engines.values():
+            engine.forget(context)
+
+    def check_states(self, pooling: Sequence[str]) -> None:
+        """Reads one state: a server may not have the plugin, which is better said before hours of chains."""
+        if not pooling:
+            return
+        _, ids = self.text.prompt("?")
+        context = self.context("?", ids)
+        read = Read(What.POOLED, spans=((0, 1),))
+        query = Query(
+            self.role, context, self.config.sampling, random.Random(0), ids[:1], reads=(read,)
+        )
+        try:
+            self.engine.answer([query])
+        finally:
+            self.forget(context)
+
+    def readable(self, tokens: Sequence[int]) -> str:
+        return self.text.decode([t for t in tokens if t not in self.stop_ids])
+
+    def close(self) -> None:
+        self.solver.close()
+
+
+def by_a_model(config: ProbeConfig) -> bool:
+    """Whether chains are written by a model, rather than read."""
+    return config.chains != ("world" if config.source == "embedded" else "model")
+
+
+def make_chains(
+    config: ProbeConfig,
+    pair: Pair,
+    folder: Path,
+    tell: Callable[[int], None] = lambda _: None,
+    part: Part | None = None,
+) -> list[Chain]:
+    """All chains, or a part's; those of an earlier start are read, the rest is written, a batch at a time."""
+    path = folder / FILE
+    wanted = list(questions(config))
+    if part is not None:
+        wanted = [q for number, q in enumerate(wanted) if part.has(number // config.batch)]
+    done = read_chains(path)
+    # whole batches only: what shares a batch must not depend on where a run was interrupted
+    whole = len(done) if len(done) == len(wanted) else len(done) // config.batch * config.batch
+    if len(done) > whole:
+        cut(path, sum(len(line) for line in islice(whole_lines(path), whole)))
+        del done[whole:]
+    tell(len(done))
+    with LineFile(path) as file:
+        for start in range(len(done), len(wanted), config.batch):
+            batch = wanted[start : start + config.batch]
+            made = written(config, pair, batch) if batch[0].thinking is None else None
+            for question in batch:
+                done.append(_cut(pair, question, made[question.id] if made else None))
+                file.append(asdict(done[-1]))
+            file.sync()
+            tell(len(done))
+    if part is None:
+        check_steps(done)
+    return done
+
+
+def check_steps(chains: Sequence[Chain]) -> None:
+    if not any(chain.steps for chain in chains):
+        raise UserError("the chains hold no step: check the source and split=")
+
+
+def read_chains(path: Path) -> list[Chain]:
+    """The chains of an earlier start; what was torn is left out."""
+    return [Chain(**value) for line in whole_lines(path) if (value := parse(line)) is not None]
+
+
+def written(config: ProbeConfig, pair: Pair, batch: Sequence[Question]) -> dict[str, list[int]]:
+    """What the models write to these questions."""
+    problems = [BenchmarkProblem(q.id, q.question) for q in batch]
+    if config.chains == "mixed":
+        solved = pair.solver.solve(problems, "speculative")
+        return {done.problem.id: done.outcome.tokens for done in solved}
+    names: dict[int, str] = {}
+
+    def plans() -> Iterator[tuple[Context, Plan[list[int]]]]:
+        for problem in problems:
+            prompt, ids = pair.text.prompt(problem.question)
+            context = pair.context(problem.question, ids)
+            names[context.key] = problem.id
+            kit = pair.solver.kit(problem.id, prompt, "plain")
+            room = pair.engine.context_limit - len(ids)
+            yield context, _alone(pair.role, context, kit, min(config.max_new_tokens, room))
+
+    ended = pair.solver.driver.run(plans(), config.batch)
+    return {names[done.context.key]: done.value for done in ended}
+
+
+def _alone(role: Role, context: Context, kit: Kit, limit: int) -> Plan[list[int]]:
+    answer: Answer = yield Query(role, context, kit.sampling, kit.rng, generate=Generate(limit))
+    return answer.tokens
+
+
+def _cut(pair: Pair, question: Question, tokens: list[int] | None) -> Chain:
+    prompt, ids = pair.text.prompt(question.question)
+    if tokens is None:
+        assert question.thinking is not None
+        opened = prompt.rstrip().endswith(OPEN)  # templates of reasoning models open the thinking
+        tokens = pair.text.encode(("" if opened else f"{OPEN}\n") + question.thinking)
+    ends = unit_ends(pair.boundary(), tokens)
+    if not ends or ends[-1] < len(tokens):
+        ends.append(len(tokens))  # what was left open is a step, too
+    steps = [tokens[a:b] for a, b in pairwise([0, *ends]) if b > a]
+    texts = [pair.readable(step) for step in steps]
+    return Chain(question.id, question.domain, prompt, ids, steps, texts, question.question)
+
+
+def choose_cuts(config: ProbeConfig, chains: Sequence[Chain], limit: int) -> dict[str, list[int]]:
+    """Which prefixes of each chain are continued: all, or a seeded choice of them."""
+    rng = random.Random(f"{config.seed} contexts")
+    pairs: list[tuple[str, int]] = []
+    for chain in chains:
+        fits, length = [], len(chain.ids)
+        for number, step in enumerate(chain.steps):
+            if length < limit:
+                fits.append(number)
+            length += len(step)
+        if config.per_problem and len(fits) > config.per_problem:
+            fits = sorted(rng.sample(fits, config.per_problem))
+        pairs += [(chain.id, number) for number in fits]
+    if config.contexts and len(pairs) > config.contexts:
+        pairs = rng.sample(pairs, config.contexts)
+    chosen: dict[str, list[int]] = {chain.id: [] for chain in chains}
+    for name, number in sorted(pairs):
+        chosen[name].append(number)
+    return chosen
+
+
+def provenance_of(config: ProbeConfig) -> dict[str, Any]:
+    """What a card says about the contexts."""
+    told: dict[str, Any] = {"source": config.source, "problems": config.problems}
+    if config.source == "embedded":
+        told |= {"domains": list(config.domains), "chains": config.chains}
+        told |= {"definitions": list(config.definitions)}
+    elif config.source == "hub":
+        told |= {"data": config.data, "revision": config.revision}
+    else:
+        told |= {"data": Path(config.data).name}
+    return told

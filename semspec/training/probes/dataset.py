@@ -1,0 +1,168 @@
+"""The rows that a probe is trained on: features from the shards, semantic probability as target.
+
+Rows that fit into ``memory`` are loaded once, in fp16. More are streamed: shards in random order, as
+many at a time as fit, shuffled among each other.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.probes.features import LOGPROB_NAMES, Features, assemble, of_logprobs
+from semspec.training.probes.shards import Sample, read_states
+
+Parts = ("train", "validation", "test")
+PATTERN = ("train", "train", "test", "train", "train", "validation", "train")  # 5/7, 1/7, 1/7
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    x: Tensor  # [rows, size] float32, as stored
+    index: Tensor  # [rows] into the data set's arrays
+
+
+class Rows:
+    """All rows of a sampling, one array a property; the states stay on disk until asked for."""
+
+    def __init__(
+        self,
+        folder: Path,
+        samples: Iterable[Sample],
+        semantic: Mapping[str, Sequence[float]],
+        pooling: Sequence[str],
+        features: Features,
+        size: int,
+        memory: float,
+    ) -> None:
+        self.folder, self.pooling, self.features, self.size = folder, pooling, features, size
+        self.limit = int(memory * 2**30)
+        self.chains: list[str] = []
+        self.domains: list[str] = []
+        self.contexts: list[str] = []
+        free, lowest = array("f"), array("f")  # for so many rows, lists would be large
+        own: list[bool] = []
+        target: list[float] = []
+        self._by_file: dict[str, list[int]] = {}
+        self._place: list[int] = []
+        seen: dict[str, int] = {}
+        for sample in samples:
+            at = seen.get(sample.context, 0)  # samples of a context come in order
+            seen[sample.context] = at + 1
+            if sample.file is None and features.pooling:
+                continue
+            self._by_file.setdefault(sample.file or "", []).append(len(self._place))
+            self._place.append(sample.row)
+            free.extend(of_logprobs(sample.logprobs))
+            lowest.append(min(sample.logprobs, default=0.0))
+            self.chains.append(sample.chain)
+            self.domains.append(sample.domain)
+            self.contexts.append(sample.context)
+            own.append(sample.writer == "own")
+            target.append(semantic[sample.context][at])
+        self.free = np.array(free, dtype=np.float32).reshape(-1, len(LOGPROB_NAMES))
+        self.lowest = np.array(lowest, dtype=np.float32)  # what accept=logprob goes by
+        self.own = np.array(own, dtype=bool)
+        self.target = torch.tensor(target)
+        self._whole: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+    @property
+    def fits(self) -> bool:
+        return len(self) * self.size * 2 <= self.limit
+
+    def whole(self) -> Tensor:
+        """All rows [n, size], fp16."""
+        if self._whole is None:
+            self._whole = torch.empty(len(self), self.size, dtype=torch.float16)
+            for file, rows in self._by_file.items():
+                self._whole[rows] = self._load(file, rows)
+        return self._whole
+
+    def _load(self, file: str, rows: list[int]) -> Tensor:
+        """Rows of one shard."""
+        if not self.features.pooling:
+            states = torch.empty(len(rows), 0)
+        else:
+            states = read_states(self.folder, file)[[self._place[i] for i in rows]]
+        return assemble(self.features, states, self.pooling, torch.from_numpy(self.free[rows]))
+
+    def batches(
+        self, rows: Sequence[int], size: int, rng: random.Random | None = None
+    ) -> Iterator[Batch]:
+        """These rows, each once; shuffled where a random number generator is given."""
+        for held, values in self._held(rows, rng):
+            order = list(range(len(held)))
+            if rng is not None:
+                rng.shuffle(order)
+            for start in range(0, len(order), size):
+                part = order[start : start + size]
+                index = torch.tensor([held[i] for i in part])
+                yield Batch(values(part).float(), index)
+
+    def _held(
+        self, rows: Sequence[int], rng: random.Random | None
+    ) -> Iterator[tuple[list[int], Callable[[list[int]], Tensor]]]:
+        """Rows, as many at a time as memory holds, and a way to look at some of them."""
+        if self.fits:
+            whole, all_rows = self.whole(), list(rows)
+            yield all_rows, lambda part: whole[[all_rows[i] for i in part]]
+            return
+        wanted = set(rows)
+        files = [[i for i in members if i in wanted] for members in self._by_file.values()]
+        files = [members for members in files if members]
+        if rng is not None:
+            rng.shuffle(files)
+        held: list[int] = []
+        for number, members in enumerate(files):
+            held += members
+            following = len(files[number + 1]) if number + 1 < len(files) else 0
+            full = (len(held) + following) * self.size * 2 > self.limit
+            if full or not following:
+                yield held, self._buffer(held)
+                held = []
+
+    def _buffer(self, held: Sequence[int]) -> Callable[[list[int]], Tensor]:
+        values = torch.empty(len(held), self.size, dtype=torch.float16)
+        where = {row: at for at, row in enumerate(held)}
+        for file, members in self._by_file.items():
+            inside = [i for i in members if i in where]
+            if inside:
+                values[[where[i] for i in inside]] = self._load(file, inside)
+        return lambda part: values[part]
+
+
+def split_chains(domains: Mapping[str, str], seed: int) -> dict[str, str]:
+    """Chain -> train, validation or test, alike in every domain (``domains``: chain -> domain).
+
+    Contexts of one chain share nearly all of their text, so that dividing rows, or contexts, would
+    test on what was trained on. All rows of a problem are on one side.
+    """
+    if len(domains) < len(PATTERN):
+        raise UserError(
+            f"{len(domains)} chains of thought cannot be divided into training, validation and"
+            " test: give more problems="
+        )
+    names = sorted(domains)
+    random.Random(f"{seed} split").shuffle(names)
+    names.sort(key=lambda name: domains[name])
+    return {name: PATTERN[number % len(PATTERN)] for number, name in enumerate(names)}
+
+
+def check_split(contexts: Sequence[str], chains: Sequence[str], parts: Sequence[str]) -> None:
+    """Refuses a division that has the same context or the same problem on two sides."""
+    sides: dict[tuple[str, str], str] = {}
+    for context, chain, part in zip(contexts, chains, parts, strict=True):
+        for key in (("context", context), ("problem", chain)):
+            if sides.setdefault(key, part) != part:
+                raise AssertionError(f"{key[0]} {key[1]} is in {sides[key]} and in {part}")

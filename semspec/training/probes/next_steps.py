@@ -1,0 +1,217 @@
+"""Asks models for the next steps of contexts, and hands what they said to a writer.
+
+Models in this process answer batches: contexts go along together, turn by turn (``InTurns``). Servers
+batch by themselves: each chain goes its own way, with all samples of a context under way at a time, so that the
+server draws them over one cached prefix (``Freely``). States come pooled from the pass that reads a step.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+
+from semspec.protocols import Plan as Steps
+from semspec.training.probes.contexts import Chain, Pair
+from semspec.training.probes.settings import ProbeConfig
+from semspec.training.probes.shards import GroupWriter, Plan, Sample
+from semspec.types import Answer, Context, Generate, Query, Read, What
+
+Place = tuple[Chain, int]  # a chain, and how many of its steps the context holds
+Asked = tuple[Chain, int, int]  # and which sample of this context
+LOGPROBS = Read(What.LOGPROBS)
+
+
+class _Unit(ABC):
+    """Contexts that are sampled and committed together."""
+
+    def __init__(
+        self,
+        config: ProbeConfig,
+        pair: Pair,
+        places: Sequence[Place],
+        planned: Plan,
+        writer: GroupWriter,
+        tell: Callable[[int], None],
+    ) -> None:
+        self.config, self.pair, self.plan, self.tell = config, pair, planned, tell
+        self.writer = writer
+        self.cuts: dict[str, list[Place]] = {}
+        for place in places:
+            self.cuts.setdefault(place[0].id, []).append(place)
+        self.pools = tuple(Read(What.POOLED, reduce=p) for p in config.pooling)  # type: ignore[arg-type]
+
+    @abstractmethod
+    def run(self) -> None:
+        """Samples them all."""
+
+    def _new(self, chain: Chain, turn: int) -> list[int]:
+        """What the chain's context lacks of its cut of this turn."""
+        own = self.cuts[chain.id]
+        before = own[turn - 1][1] if turn else 0
+        return [token for step in chain.steps[before : own[turn][1]] for token in step]
+
+    def _reads(self, number: int) -> tuple[Read, ...]:
+        """What is read of the model's own sample."""
+        return (LOGPROBS, *self.pools) if number < self.plan.kept else (LOGPROBS,)
+
+    def _query(self, one: Asked, writer: str, context: Context) -> Query:
+        chain, cut, number = one
+        # its own random numbers, whatever else is sampled and in whatever order
+        rng = random.Random(f"{self.config.seed} {chain.id} {cut} {writer} {number}")
+        return Query(self.pair.role, context, self.config.sampling, rng)
+
+    def _write(
+        self, one: Asked, writer: str, context: Context, reads: tuple[Read, ...] = ()
+    ) -> Query:
+        query = self._query(one, writer, context)
+        query.generate = Generate(self.config.longest_unit, self.pair.boundary(), 1)
+        query.reads, query.purpose = reads, "write"
+        if writer == "other":
+            query.model = self.pair.other
+        return query
+
+    def _judge(self, one: Asked, context: Context, step: Sequence[int]) -> Query:
+        """The probed model reads the other one's step as a rule would."""
+        query = self._query(one, "other", context)
+        spans = ((0, len(step)),)
+        pools = [Read(What.POOLED, spans=spans, reduce=r.reduce) for r in self.pools]
+        query.tokens, query.reads = step, (LOGPROBS, *pools)
+        return query
+
+    def _keep(
+        self, one: Asked, writer: str, step: list[int], answer: Answer, reads: Sequence[Read]
+    ) -> None:
+        """``reads`` are the log-probabilities, and the pools if there are any."""
+        chain, cut, number = one
+        logprobs = [round(x, 4) for x in answer[LOGPROBS].tolist()[: len(step)]]
+        text = self.pair.readable(step)
+        states = torch.stack([answer[read][0] for read in reads[1:]]) if reads[1:] else None
+        self.writer.add(
+            Sample(chain.id, chain.domain, cut, writer, number, text, step, logprobs), states
+        )
+
+
+class InTurns(_Unit):
+    """Batches: each chain's first chosen cut, then each one's second."""
+
+    def run(self) -> None:
+        # few chains: several sessions of each, so that a batch is full all the same
+        self.lanes = max(1, min(self.config.samples, self.config.batch // len(self.cuts)))
+        self.sessions = {
+            name: [self.pair.context(own[0][0].question, own[0][0].ids) for _ in range(self.lanes)]
+            for name, own in self.cuts.items()
+        }
+        try:
+            for turn in range(max(len(own) for own in self.cuts.values())):
+                live = [own[turn] for own in self.cuts.values() if turn < len(own)]
+                for chain, _ in live:
+                    for context in self.sessions[chain.id]:
+                        context.extend(self._new(chain, turn))
+                self._ask(live, self.plan.own, self._own)
+                self._ask(live, self.plan.drafted, self._other)
+        finally:
+            for contexts in self.sessions.values():
+                for context in contexts:
+                    self.pair.forget(context)
+
+    def _ask(self, live: Sequence[Place], count: int, ask: Callable[[list[Asked]], None]) -> None:
+        """So many samples of each context, as many at a time as there are sessions."""
+        for start in range(0, count, self.lanes):
+            numbers = range(start, min(start + self.lanes, count))
+            asked = [(chain, cut, number) for chain, cut in live for number in numbers]
+            ask(asked)
+            self.tell(len(asked))
+
+    def _session(self, one: Asked) -> Context:
+        return self.sessions[one[0].id][one[2] % self.lanes]
+
+    def _own(self, asked: list[Asked]) -> None:
+        """The model's own next steps, their states read while they are written."""
+        queries = [
+            self._write(one, "own", self._session(one), self._reads(one[2])) for one in asked
+        ]
+        answers = self.pair.engine.answer(queries)
+        for one, query, answer in zip(asked, queries, answers, strict=True):
+            self._keep(one, "own", _step(answer), answer, query.reads)
+
+    def _other(self, asked: list[Asked]) -> None:
+        """The other model's next steps, and what the probed one says of them."""
+        written = self.pair.other_engine.answer(
+            [self._write(one, "other", self._session(one)) for one in asked]
+        )
+        steps = [_step(answer) for answer in written]
+        queries = [
+            self._judge(one, self._session(one), step)
+            for one, step in zip(asked, steps, strict=True)
+        ]
+        answers = self.pair.engine.answer(queries)
+        for one, step, query, answer in zip(asked, steps, queries, answers, strict=True):
+            self._keep(one, "other", step, answer, query.reads)
+
+
+class Freely(_Unit):
+    """A plan for each chain, as many at a time as give ``batch`` requests; one context for all its samples."""
+
+    def run(self) -> None:
+        at_once = max(1, self.config.batch // (self.plan.own + self.plan.drafted))
+        for _ in self.pair.solver.driver.run(self._plans(), at_once):
+            pass  # a chain's samples were kept as they came
+
+    def _plans(self) -> Iterable[tuple[Context, Steps[None]]]:
+        for own in self.cuts.values():
+            chain = own[0][0]
+            context = self.pair.context(chain.question, chain.ids)
+            yield context, self._along(context, chain)
+
+    def _along(self, context: Context, chain: Chain) -> Steps[None]:
+        try:
+            for turn, (_, cut) in enumerate(self.cuts[chain.id]):
+                context.extend(self._new(chain, turn))
+                yield self._prefix(context)
+                own = [("own", (chain, cut, number)) for number in range(self.plan.own)]
+                other = [("other", (chain, cut, number)) for number in range(self.plan.drafted)]
+                for asked in _portions([*own, *other], self.config.batch):
+                    yield from self._sample(context, asked)
+                    self.tell(len(asked))
+        finally:
+            self.pair.forget(context)
+
+    def _prefix(self, context: Context) -> tuple[Query, ...]:
+        """Has the context read once, so that the samples that come together find it in the cache."""
+        roles = [self.pair.role, *([self.pair.other] if self.plan.drafted else [])]
+        nobody = random.Random(0)  # nothing is drawn
+        return tuple(Query(role, context, self.config.sampling, nobody) for role in roles)
+
+    def _sample(self, context: Context, asked: Sequence[tuple[str, Asked]]) -> Steps[None]:
+        queries = tuple(
+            self._write(one, writer, context, self._reads(one[2]) if writer == "own" else ())
+            for writer, one in asked
+        )
+        answers: Sequence[Answer] = yield queries
+        unread: list[tuple[Asked, list[int]]] = []
+        for (writer, one), query, answer in zip(asked, queries, answers, strict=True):
+            if writer == "own":
+                self._keep(one, writer, _step(answer), answer, query.reads)
+            else:
+                unread.append((one, _step(answer)))
+        if not unread:
+            return
+        queries = tuple(self._judge(one, context, step) for one, step in unread)
+        answers = yield queries
+        for (one, step), query, answer in zip(unread, queries, answers, strict=True):
+            self._keep(one, "other", step, answer, query.reads)
+
+
+def _portions(
+    asked: Sequence[tuple[str, Asked]], size: int
+) -> Iterator[Sequence[tuple[str, Asked]]]:
+    for start in range(0, len(asked), size):
+        yield asked[start : start + size]
+
+
+def _step(answer: Answer) -> list[int]:
+    """The unit that was generated, without a token that only revealed its end."""
+    return answer.tokens[: answer.unit_ends()[0]]

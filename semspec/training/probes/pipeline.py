@@ -1,0 +1,269 @@
+"""All four stages, from a configuration to a probe's folder; each goes on where a kill left off."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from semspec.artifacts import base
+from semspec.artifacts.probe import Probe
+from semspec.errors import UserError
+from semspec.jobs.parts import begun
+from semspec.models.location import ModelFacts, facts
+from semspec.models.text import Text
+from semspec.probes.features import Features, resolve
+from semspec.report.progress import Steps
+from semspec.storage.files import read_json, write_json
+from semspec.training.probes import metrics
+from semspec.training.probes.card import card, plots
+from semspec.training.probes.contexts import FILE as CHAINS
+from semspec.training.probes.contexts import (
+    Chain,
+    Pair,
+    choose_cuts,
+    make_chains,
+    provenance_of,
+    read_chains,
+)
+from semspec.training.probes.dataset import Parts, Rows, check_split, split_chains
+from semspec.training.probes.sample import FOLDER, plan, sample
+from semspec.training.probes.semantic import cluster_samples
+from semspec.training.probes.semantic import options as cluster_options
+from semspec.training.probes.settings import ProbeConfig
+from semspec.training.probes.shards import read_samples
+from semspec.training.probes.stages import compare, take_in
+from semspec.training.probes.train import Trained, predict, train
+from semspec.training.resume import at_work, begin
+
+CURVE = (0.12, 0.25, 0.5, 1.0)  # of the training chains: the learning curve
+ACCEPTABLE = 0.05  # least semantic probability of a step that may be kept
+GUARD = 0.002  # share of the acceptable training steps that lies below the guard
+
+
+def default_folder(config: ProbeConfig) -> Path:
+    probed = config.draft.model if config.probed == "draft" else config.model
+    return Path("runs") / f"probe-{probed.path.rstrip('/').rpartition('/')[2]}-{config.role}"
+
+
+def folder_of(config: ProbeConfig) -> Path:
+    return Path(config.folder) if config.folder else default_folder(config)
+
+
+def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
+    """Trains and saves a probe."""
+    folder = folder_of(config)
+    out = Path(config.out) if config.out else folder / "probe"
+    with at_work(folder):
+        chains, model = sampled(config, folder, steps)
+        rows = labelled_rows(config, folder, chains, model, steps)
+        probe = _trained(config, rows, model, out.name, steps)
+        probe.save(out)
+    return probe, out
+
+
+def probe_facts(config: ProbeConfig) -> ModelFacts:
+    """What the probe will be bound to."""
+    model = config.draft.model if config.probed == "draft" else config.model
+    return facts(model, Text(str(model.fetch(weights=False))).fingerprint)
+
+
+def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
+    """Stages 1 and 2; where they are done, no model is loaded."""
+    model = probe_facts(config)
+    found = [] if (folder / "sampled.json").exists() else begun(folder)
+    compare(config, folder, model, found)
+    there = (folder / CHAINS).exists() or (folder / FOLDER).exists()
+    if there and not found and not (folder / "config.json").exists():
+        raise UserError(f"{folder} holds samples, but no config.json: give another folder=")
+    begin(folder, config, model)
+    if (folder / "sampled.json").exists():
+        return read_chains(folder / CHAINS), model
+    if found:
+        return take_in(config, found, folder), model
+    pair = Pair(config)
+    try:
+        pair.check_states(config.pooling)
+        with steps.stage("chains of thought", config.problems) as tell:
+            chains = make_chains(config, pair, folder, tell.to)
+        cuts = choose_cuts(config, chains, pair.engine.context_limit - 1)
+        planned = plan(config, cuts, model.layers, model.width)
+        with steps.stage("sampling", planned.samples) as tell:
+            sample(config, pair, chains, cuts, planned, folder, tell.by, steps.say)
+    finally:
+        pair.close()
+    write_json(folder / "sampled.json", asdict(planned))
+    return chains, model
+
+
+def labelled_rows(
+    config: ProbeConfig, folder: Path, chains: Sequence[Chain], model: ModelFacts, steps: Steps
+) -> Rows:
+    """Stage 3, and the rows that come of it."""
+    into = folder / FOLDER
+    contexts = (read_json(folder / "sampled.json") or {}).get("contexts")
+    with steps.stage("clustering", contexts) as tell:
+        semantic = cluster_samples(config, chains, lambda: read_samples(into), folder, tell.by)
+    features = resolve(config.features, model.layers)
+    size = features.size(model.layers, model.width)
+    samples = read_samples(into)
+    return Rows(into, samples, semantic, config.pooling, features, size, config.memory)
+
+
+def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, steps: Steps) -> Probe:
+    domains = dict(zip(rows.chains, rows.domains, strict=True))
+    sides = split_chains(domains, config.train_seed)
+    parts = [sides[chain] for chain in rows.chains]
+    check_split(rows.contexts, rows.chains, parts)
+    index = {part: [i for i, p in enumerate(parts) if p == part] for part in Parts}
+    if config.train_on:  # the test keeps all domains: that is the point of a cross-domain probe
+        for part in ("train", "validation"):
+            index[part] = [i for i in index[part] if rows.domains[i] in config.train_on]
+            if not index[part]:
+                raise UserError(f"no rows of {', '.join(config.train_on)} to train on")
+    curve: list[dict[str, Any]] = []
+    made: Trained | None = None
+    with steps.stage("training", config.epochs * len(CURVE)) as tell:
+        for number, share in enumerate(CURVE):
+            chosen = _share(index["train"], rows.chains, share, config.train_seed)
+            made = train(rows, chosen, index["validation"], config, lambda *_: tell.by(1))
+            tell.to(config.epochs * (number + 1))
+            score = predict(made, rows, index["test"])
+            told = metrics.figures(score, rows.target.numpy()[index["test"]])
+            curve.append({"share": share, "rows": len(chosen)} | told)
+    assert made is not None
+    truth = rows.target.numpy()[index["test"]]
+    score = predict(made, rows, index["test"])
+    guard = _guard(rows, index["train"] + index["validation"])
+    if guard is not None:
+        score[rows.lowest[index["test"]] < guard["lowest"]] = 0.0
+    bins = metrics.calibration(score, truth)
+    beside = metrics.baselines(rows, index["train"], index["test"], config.train_seed)
+    own_scale = {label: label.startswith("ridge") for label in beside}
+    measured = {
+        "test": metrics.parts(score, rows, index["test"]),
+        "baselines": {
+            f"{label}, {part}" if part != "all" else label: figures
+            for label, other in beside.items()
+            for part, figures in _parts(other, rows, index["test"], own_scale[label]).items()
+        },
+        "calibration": bins,
+        "learning_curve": curve,
+    }
+    told_config = _config(config, rows, model, made, measured, index)
+    if guard is not None:
+        told_config["guard"] = guard
+    texts = {"README.md": card(name, told_config)}
+    texts |= plots(score, truth, bins, curve, config.train_seed)
+    tensors = {key: w.half() for key, w in made.weights.items()}
+    tensors |= {"mean": made.mean, "std": made.std}
+    tensors |= _calibration(rows, score, index["test"])
+    return Probe(told_config, tensors, texts, name)
+
+
+def _guard(rows: Rows, seen: Sequence[int]) -> dict[str, float] | None:
+    """The log-probability below which hardly any step lay that the model would say.
+
+    A perceptron may say anything about steps unlike all that it was trained on; a token that no
+    acceptable step had shows such a step, and it is scored 0.
+    """
+    if not rows.features.logprobs:
+        return None
+    target = rows.target.numpy()[list(seen)]
+    lowest = rows.lowest[list(seen)][target >= ACCEPTABLE]
+    if not len(lowest):
+        return None
+    return {"lowest": float(np.quantile(lowest, GUARD)), "share": GUARD}
+
+
+def _parts(score: np.ndarray, rows: Rows, index: Sequence[int], scaled: bool) -> dict[str, Any]:
+    truth, own = rows.target.numpy()[list(index)], rows.own[list(index)]
+    tell = metrics.figures if scaled else metrics.ranking
+    told = {"all": tell(score, truth)}
+    if own.any() and not own.all():
+        told["drafted"] = tell(score[~own], truth[~own])
+    return told
+
+
+def _share(rows: Sequence[int], chains: Sequence[str], share: float, seed: int) -> list[int]:
+    """The rows of a share of the chains; a larger share holds the smaller ones."""
+    names = sorted({chains[i] for i in rows})
+    random.Random(f"{seed} curve").shuffle(names)
+    kept = set(names[: max(1, round(len(names) * share))])
+    return [i for i in rows if chains[i] in kept]
+
+
+def _calibration(rows: Rows, score: np.ndarray, test: Sequence[int]) -> dict[str, torch.Tensor]:
+    """Held-out steps of the kind that a rule judges: the other model's, where there are some."""
+    judged = [at for at, i in enumerate(test) if not rows.own[i]] or list(range(len(test)))
+    numbers = {name: n for n, name in enumerate(sorted(set(rows.chains)))}
+    chosen = [test[at] for at in judged]
+    return {
+        "calibration.scores": torch.tensor(score[judged], dtype=torch.float32),
+        "calibration.semantic": rows.target[chosen].clone(),
+        "calibration.groups": torch.tensor([numbers[rows.chains[i]] for i in chosen]),
+    }
+
+
+def _config(
+    config: ProbeConfig,
+    rows: Rows,
+    model: ModelFacts,
+    made: Trained,
+    measured: dict[str, Any],
+    index: dict[str, list[int]],
+) -> dict[str, Any]:
+    features: Features = rows.features
+    return {
+        "kind": Probe.kind,
+        "version": Probe.version,
+        "provenance": base.made_with(),
+        "role": config.role,
+        "model": {
+            "id": model.name,
+            "revision": model.revision,
+            "fingerprint": model.fingerprint,
+            "layers": model.layers,
+            "width": model.width,
+            "tokenizer": model.tokenizer,
+        },
+        "split": config.split,
+        "temperature": {
+            "sampled": config.temperature,
+            "lowest": 0.0,
+            "highest": max(config.max_temperature, config.temperature),
+        },
+        "features": features.to_json()
+        | {"inputs": rows.size, "hidden": made.hidden, "activation": made.activation},
+        "data": provenance_of(config)
+        | {
+            "contexts": len(set(rows.contexts)),
+            "rows": len(rows),
+            "samples": config.samples,
+            "drafted": config.drafted if config.both_write else 0,
+            "top_k": config.top_k,
+            "top_p": config.top_p,
+            "seed": config.seed,
+            "cluster": config.cluster.name,
+            "cluster_options": cluster_options(config),
+            "trained_on": list(config.train_on),
+        },
+        "training": {
+            "loss": config.loss,
+            "rate": config.rate,
+            "weight_decay": config.weight_decay,
+            "dropout": config.dropout,
+            "batch": config.train_batch,
+            "epochs": made.epochs,
+            "best_epoch": made.best_epoch,
+            "seed": config.train_seed,
+            "rows": {part: len(index[part]) for part in Parts},
+            "problems": {part: len({rows.chains[i] for i in index[part]}) for part in Parts},
+        },
+        "metrics": measured,
+    }

@@ -1,0 +1,102 @@
+"""Stage 3: which samples of a context mean the same, and so each step's semantic probability.
+
+    semantic-NAME.jsonl    one line a context: clusters, and a probability for each of its samples
+
+SemanticSpec 3.2.1, steps 2 and 3: the share of the model's own samples that are in a step's
+cluster. A step of the other model is clustered along, but it is no sample of this model: only own
+samples count, and its probability is 0 where none means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from semspec.models.location import EMBEDDED
+from semspec.probes.cluster import clusterer, shares
+from semspec.storage.digest import digest
+from semspec.storage.files import LineFile, cut_torn_line, parse, whole_lines
+from semspec.training.probes.contexts import Chain
+from semspec.training.probes.settings import ClusterOptions, Nli, ProbeConfig
+from semspec.training.probes.shards import Sample
+
+SYNC = 50  # contexts between two fsyncs: what a crash costs
+
+
+def options(config: ProbeConfig) -> dict[str, Any]:
+    """What decides the clusters, beside the clusterer's name."""
+    cluster: ClusterOptions = config.cluster
+    if not isinstance(cluster, Nli):
+        return {}
+    embedded = config.source == "embedded"
+    default = f"{EMBEDDED}tiny-nli" if embedded else "microsoft/deberta-v2-xlarge-mnli"
+    told: dict[str, Any] = {"model": cluster.model or default}
+    return told | ({"revision": cluster.revision} if cluster.revision else {})
+
+
+def path_of(config: ProbeConfig, folder: Path) -> Path:
+    told = options(config)
+    return folder / f"semantic-{config.cluster.name}{'-' + digest(told) if told else ''}.jsonl"
+
+
+def _clusterer(config: ProbeConfig) -> Any:
+    how: dict[str, Any] = {}
+    if isinstance(config.cluster, Nli):
+        how = {"device": config.cluster.device, "batch_size": config.cluster.batch_size}
+    return clusterer(config.cluster.name, **options(config), **how)
+
+
+def probabilities(clusters: Sequence[int], own: Sequence[bool]) -> list[float]:
+    """Each sample's semantic probability, counted over own samples only."""
+    counted = [c for c, mine in zip(clusters, own, strict=True) if mine]
+    share = dict(zip(counted, shares(counted), strict=True)) if counted else {}
+    return [share.get(c, 0.0) for c in clusters]
+
+
+def by_context(samples: Iterator[Sample]) -> Iterator[tuple[str, list[Sample]]]:
+    for name, group in groupby(samples, key=lambda s: s.context):
+        yield name, list(group)
+
+
+def cluster_samples(
+    config: ProbeConfig,
+    chains: Sequence[Chain],
+    samples: Callable[[], Iterator[Sample]],
+    folder: Path,
+    tell: Callable[[int], None] = lambda _: None,
+) -> dict[str, list[float]]:
+    """The probabilities of every context's samples, by context; goes on where a kill left off."""
+    path = path_of(config, folder)
+    cut_torn_line(path)
+    found = {
+        value["context"]: value["semantic"]
+        for line in whole_lines(path)
+        if (value := parse(line)) is not None
+    }
+    tell(len(found))
+    missing = any(name not in found for name, _ in by_context(samples()))
+    if not missing:
+        return found
+    texts = {chain.id: chain for chain in chains}
+    waiting: list[tuple[str, list[Sample]]] = []
+
+    def items() -> Iterator[tuple[str, list[str]]]:
+        for name, group in by_context(samples()):
+            if name not in found:
+                waiting.append((name, group))
+                yield texts[group[0].chain].text(group[0].cut), [s.text for s in group]
+
+    made = _clusterer(config)
+    with LineFile(path) as file:
+        for number, clusters in enumerate(made.cluster_many(items()), 1):
+            name, group = waiting.pop(0)
+            semantic = probabilities(clusters, [s.writer == "own" for s in group])
+            file.append({"context": name, "clusters": clusters, "semantic": semantic})
+            found[name] = semantic
+            tell(1)
+            if number % SYNC == 0:
+                file.sync()
+        file.sync()
+    return found

@@ -1,0 +1,182 @@
+"""The options of ``python -m semspec.train_probe``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from omegaconf import MISSING
+
+from semspec import world
+from semspec.config import Decoding
+from semspec.models.location import ModelConfig
+from semspec.types import Role
+
+Pooling = Literal["mean", "max", "last"]
+POOLINGS: tuple[Pooling, ...] = ("mean", "max", "last")
+
+
+@dataclass(kw_only=True)
+class ClusterOptions:
+    """Which samples mean the same."""
+
+    name: str = MISSING
+
+
+@dataclass(kw_only=True)
+class Nli(ClusterOptions):
+    """Bidirectional entailment by an NLI model (the paper's way)."""
+
+    name: str = "nli"
+    model: str = ""  # what suits the source: the embedded one, or DeBERTa
+    revision: str | None = None
+    device: str = "cpu"
+    batch_size: int = 64  # pairs in a pass
+
+
+@dataclass(kw_only=True)
+class OracleClusters(ClusterOptions):
+    """The embedded world's own meanings (source=embedded only)."""
+
+    name: str = "oracle"
+
+
+@dataclass(kw_only=True)
+class ExactClusters(ClusterOptions):
+    """Equal texts only: a lower bound of every semantic probability."""
+
+    name: str = "exact"
+
+
+@dataclass(kw_only=True)
+class FeatureOptions:
+    """What of a step the probe sees: layers all, last, or a list such as [0,12,24]."""
+
+    pooling: list[str] = field(default_factory=lambda: ["mean"])
+    layers: Any = "all"
+    logprobs: bool = False
+
+
+@dataclass(kw_only=True)
+class Paper(FeatureOptions):
+    """The paper's: states of all layers, averaged over the step's tokens."""
+
+
+@dataclass(kw_only=True)
+class LastLayer(FeatureOptions):
+    """The paper's ablation: the last layer's states, averaged."""
+
+    layers: Any = "last"
+
+
+@dataclass(kw_only=True)
+class Plus(FeatureOptions):
+    """Mean, maximum and last token of all layers, and the step's token log-probabilities."""
+
+    pooling: list[str] = field(default_factory=lambda: list(POOLINGS))
+    logprobs: bool = True
+
+
+@dataclass(kw_only=True)
+class Logprobs(FeatureOptions):
+    """The token log-probabilities alone: free, from the same pass."""
+
+    pooling: list[str] = field(default_factory=list)
+    logprobs: bool = True
+
+
+CLUSTERS: dict[str, type[ClusterOptions]] = {
+    "nli": Nli,
+    "oracle": OracleClusters,
+    "exact": ExactClusters,
+}
+FEATURES: dict[str, type[FeatureOptions]] = {
+    "paper": Paper,
+    "last_layer": LastLayer,
+    "plus": Plus,
+    "logprobs": Logprobs,
+}
+
+
+@dataclass(kw_only=True)
+class ProbeConfig(Decoding):
+    """Everything that a probe depends on; ``python -m semspec.train_probe --help`` explains each."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    draft: Any = MISSING
+    engine: Any = MISSING
+    role: str = "target"
+    folder: str = ""
+    out: str = ""
+    # 1. contexts
+    source: str = "embedded"
+    data: str = ""
+    revision: str | None = None
+    domains: list[str] = field(default_factory=lambda: list(world.DOMAINS))
+    definitions: list[int] = field(default_factory=lambda: [3, 7])
+    problems: int = 64
+    chains: str = "model"
+    split: str = "paragraph"
+    step_cap: int = 0
+    max_new_tokens: int = 512
+    per_problem: int = 0
+    contexts: int = 0
+    # 2. sampling
+    samples: int = 20
+    keep: int = 0
+    writers: str = "auto"
+    drafted: int = 4
+    temperature: float = 0.6
+    top_k: int = 0
+    top_p: float = 1.0
+    pooling: list[str] = field(default_factory=lambda: list(POOLINGS))
+    batch: int = 80
+    seed: int = 0
+    # 3. clustering
+    cluster: Any = MISSING
+    # 4. training
+    features: Any = MISSING
+    train_on: list[str] = field(default_factory=list)
+    hidden: list[int] = field(default_factory=lambda: [256, 64])
+    activation: str = "relu"
+    loss: str = "bce"
+    rate: float = 1e-3
+    weight_decay: float = 0.05
+    dropout: float = 0.1
+    epochs: int = 60
+    patience: int = 8
+    train_batch: int = 128
+    train_seed: int = 0
+    train_device: str = "auto"
+    memory: float = 2.0
+    max_temperature: float = 1.0
+    quiet: bool = False
+
+    @property
+    def probed(self) -> Role:
+        """The engine that is probed: with a draft model given, ``role`` says which one."""
+        return "draft" if self.role == "draft" and not self.draft.plain else "target"
+
+    @property
+    def both_write(self) -> bool:
+        if self.writers == "auto":
+            return self.role == "target" and not self.draft.plain
+        return self.writers == "both"
+
+    def sampled(self) -> dict[str, Any]:
+        """What the samples depend on: a folder goes on only with the same."""
+        names = (
+            *("source", "data", "revision", "problems", "chains", "split", "max_new_tokens"),
+            *("per_problem", "contexts", "samples", "keep", "temperature", "top_k", "top_p"),
+            *("pooling", "seed", "role", "batch"),
+        )
+        told = {name: getattr(self, name) for name in names}
+        told["model"] = asdict(self.model)
+        told["draft"] = None if self.draft.plain else asdict(self.draft)
+        told["engine"] = asdict(self.engine)
+        told["step_cap"] = self.longest_unit
+        told["drafted"] = self.drafted if self.both_write else 0
+        if self.source == "embedded":
+            told["domains"] = list(self.domains)
+            told["definitions"] = list(self.definitions)
+        return told

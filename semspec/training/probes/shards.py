@@ -1,0 +1,168 @@
+"""Samples on disk: pooled states in shards of safetensors, everything else in JSON lines.
+
+    samples/group-00003.00.safetensors    states [rows, poolings, layers + 1, width], fp16
+    samples/group-00003.jsonl             one line a sample; this file commits the group
+
+A group is what is sampled together. It is done or not: what a kill leaves of a group without its
+lines is overwritten. Equal batches give equal numbers, so that an interrupted run ends with the
+same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.storage.files import _write_all, dumps, parse, replacing, whole_lines
+
+LARGEST = torch.finfo(torch.float16).max
+SHARD = 64 * 2**20  # bytes of states that are held in memory before they are written
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sampled step of one context."""
+
+    chain: str
+    domain: str
+    cut: int  # how many steps of the chain the context holds
+    writer: str  # own: the probed model; other: the other one
+    number: int
+    text: str
+    tokens: list[int]
+    logprobs: list[float]  # the probed model's, raw
+    file: str | None = None  # where its states are, if they were kept
+    row: int = 0
+
+    @property
+    def context(self) -> str:
+        return f"{self.chain}/{self.cut}"
+
+
+class GroupWriter:
+    """Collects one group; states go to disk as they become many, the lines at the end."""
+
+    def __init__(self, folder: Path, number: int, shard: int = SHARD) -> None:
+        self.folder, self.name, self.shard = folder, f"group-{number:05d}", shard
+        self._rows: list[Tensor] = []
+        self._bytes = self._files = 0
+        self._lines: list[Sample] = []
+
+    def add(self, sample: Sample, states: Tensor | None) -> None:
+        """``states`` [poolings, layers + 1, width]; None keeps the text and the figures only."""
+        if states is not None:
+            sample = Sample(**asdict(sample) | {"file": self._file(), "row": len(self._rows)})
+            # a few dimensions of large models exceed what fp16 holds
+            self._rows.append(states.clamp(-LARGEST, LARGEST).to(torch.float16).cpu())
+            self._bytes += self._rows[-1].nbytes
+        self._lines.append(sample)
+        if self._bytes >= self.shard:
+            self._flush()
+
+    def _file(self) -> str:
+        return f"{self.name}.{self._files:02d}.safetensors"
+
+    def _flush(self) -> None:
+        if self._rows:
+            with replacing(self.folder / self._file()) as fd:
+                _write_all(fd, save({"states": torch.stack(self._rows)}))
+            self._rows, self._bytes = [], 0
+            self._files += 1
+
+    def commit(self) -> None:
+        self._flush()
+        # a context's samples stand together: its own first
+        ordered = sorted(self._lines, key=lambda s: (s.chain, s.cut, s.writer != "own", s.number))
+        with replacing(self.folder / f"{self.name}.jsonl") as fd:
+            for line in ordered:
+                _write_all(fd, (dumps(asdict(line)) + "\n").encode())
+
+
+def is_done(folder: Path, number: int) -> bool:
+    return (folder / f"group-{number:05d}.jsonl").exists()
+
+
+def read_samples(folder: Path) -> Iterator[Sample]:
+    """Every committed sample, in order."""
+    for path in sorted(folder.glob("group-*.jsonl")):
+        for line in whole_lines(path):
+            value = parse(line)
+            if value is not None:
+                yield Sample(**value)
+
+
+def read_states(folder: Path, file: str) -> Tensor:
+    """A shard's states [rows, poolings, layers + 1, width]."""
+    with safe_open(folder / file, framework="pt") as opened:
+        states: Tensor = opened.get_tensor("states")
+        return states
+
+
+def state_bytes(rows: int, poolings: int, layers: int, width: int) -> int:
+    """What so many rows take on disk: two bytes a number."""
+    return rows * poolings * (layers + 1) * width * 2
+
+
+def check_room(folder: Path, needed: int, margin: float = 1.1) -> str:
+    """Refuses what the disk has no room for; says how much there is."""
+    free = shutil.disk_usage(folder).free
+    if needed * margin > free:
+        raise UserError(
+            f"the states need {gigabytes(needed)}, but {folder} has {gigabytes(free)} free: keep"
+            " fewer with keep=, contexts= or pooling=[mean], or choose another folder="
+        )
+    return gigabytes(free)
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much there is to do, told before it begins."""
+
+    contexts: int
+    own: int  # samples of the model itself in a context
+    kept: int  # of these with states
+    drafted: int  # steps of the other model in a context
+    poolings: int
+    layers: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return self.contexts * (self.kept + self.drafted)
+
+    @property
+    def samples(self) -> int:
+        return self.contexts * (self.own + self.drafted)
+
+    @property
+    def bytes(self) -> int:
+        return state_bytes(self.rows, self.poolings, self.layers, self.width)
+
+    def line(self, free: str) -> str:
+        written = f" + {self.drafted} by the other model" if self.drafted else ""
+        return (
+            f"{self.contexts} contexts x ({self.own} samples{written}); states kept: {self.rows:,}"
+            f" rows x {self.poolings} pools x {self.layers + 1} layers x {self.width} x 2 bytes ="
+            f" {gigabytes(self.bytes)} ({free} free)"
+        )
+
+
+def summary(rows: Any) -> dict[str, int]:
+    """How many of each writer."""
+    told: dict[str, int] = {}
+    for row in rows:
+        told[row.writer] = told.get(row.writer, 0) + 1
+    return told

@@ -1,0 +1,122 @@
+"""Where questions and chains of thought come from: the embedded world, the Hub, or a local file."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semspec import world
+from semspec.errors import UserError
+from semspec.models.hub import DATASET, locate
+from semspec.storage import dataset_rows as rows
+from semspec.training.probes.settings import ProbeConfig
+
+THINKING = ("thinking", "deepseek_thinking_trajectory", "thinking_trajectories")
+"""Columns that hold a chain: ours, and those of simplescaling/s1K and s1K-1.1."""
+
+ASKED = ("question", "prompt", "instruction", "text")
+"""Columns that hold a question, where the model is to answer it (``chains=answers``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and its chain of thought where the source has one."""
+
+    id: str  # also what the split into training and test goes by
+    domain: str
+    question: str
+    thinking: str | None = None
+
+
+def questions(config: ProbeConfig) -> Iterator[Question]:
+    """``config.problems`` questions of the source, in an order that its seed decides."""
+    if config.source == "embedded":
+        yield from _embedded(config)
+        return
+    found = list(_rows(config))
+    order = list(range(len(found)))
+    random.Random(f"{config.seed} questions").shuffle(order)
+    for number in order[: config.problems]:
+        yield found[number]
+
+
+def _embedded(config: ProbeConfig) -> Iterator[Question]:
+    for number in range(config.problems):
+        known = world.DOMAINS[config.domains[number % len(config.domains)]]
+        domain = type(known)(*config.definitions)
+        # benchmarks draw from "SEED DOMAIN NUMBER": "probe" keeps the two apart, whatever the seeds
+        rng = random.Random(f"probe {config.seed} {domain.name} {number}")
+        problem = domain.make(rng)
+        thinking = None
+        if config.chains == "world":
+            turn = world.render_solution(problem, domain.solve(rng, problem))
+            thinking = turn.removeprefix(world.THINK_OPEN)
+        yield Question(f"{domain.name}-{number:05d}", domain.name, problem.question, thinking)
+
+
+def _rows(config: ProbeConfig) -> Iterator[Question]:
+    path = Path(config.data).expanduser()
+    if config.source == "hub":
+        path = locate(config.data, config.revision, DATASET)
+    files = rows.tables(path, DATASET.patterns) if config.source == "hub" else [path]
+    found = [row for file in files for row in rows.read(file)]
+    if not found and config.source == "hub":
+        raise UserError(f"{config.data} holds no parquet, JSONL or JSON rows: use source=jsonl")
+    read = _asked if config.chains == "answers" else _questions
+    yield from read(found, config.data)
+
+
+def commit_of(config: ProbeConfig) -> str | None:
+    """The commit of a data set from the Hub, fetched where it is not yet; None for a folder."""
+    if Path(config.data).expanduser().is_dir():
+        return None
+    return locate(config.data, config.revision, DATASET).name
+
+
+def _asked(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
+    """Questions alone. Of conversations (OASST1's columns) the first turns, and the English ones."""
+    found = 0
+    for number, (_, row) in enumerate(numbered):
+        if not isinstance(row, Mapping):
+            continue
+        opens = row.get("role", "prompter") == "prompter" and row.get("parent_id") is None
+        text = next((row[n] for n in ASKED if isinstance(row.get(n), str) and row[n].strip()), None)
+        if text is not None and opens and row.get("lang", "en") == "en":
+            found += 1
+            yield Question(f"q-{number:05d}", str(row.get("domain") or "all"), text)
+    if not found:
+        raise UserError(f"no row of {source} has a question: looked for {', '.join(ASKED)}")
+
+
+def _questions(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
+    found = 0
+    for number, (where, row) in enumerate(numbered):
+        if not isinstance(row, Mapping):
+            raise UserError(f"{where} is no object: lines look like "
+                            '{"question": "...", "thinking": "..."}')  # fmt: skip
+        question, chain = row.get("question"), _chain(row)
+        if not isinstance(question, str) or not question.strip():
+            raise UserError(f"{where} has no question: lines look like "
+                            '{"question": "...", "thinking": "..."}')  # fmt: skip
+        if chain:  # some rows of s1K have none
+            found += 1
+            # s1K's cot_type is math, science or crossword; its source_type names the collection
+            domain = row.get("domain") or row.get("cot_type") or row.get("source_type") or "all"
+            yield Question(f"q-{number:05d}", str(domain), question, chain)
+    if not found:
+        raise UserError(
+            f"no row of {source} has a chain of thought: looked for {', '.join(THINKING)}"
+        )
+
+
+def _chain(row: Mapping[str, Any]) -> str:
+    for name in THINKING:
+        value = row.get(name)
+        if isinstance(value, list):
+            value = next((v for v in value if isinstance(v, str) and v.strip()), None)
+        if isinstance(value, str) and value.strip():
+            return value
+    return ""

@@ -1,0 +1,140 @@
+"""Stage 4: the perceptron learns semantic probabilities; AdamW, early stopping, seeded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from semspec.errors import UserError
+from semspec.probes.mlp import Mlp
+from semspec.training.probes.dataset import Rows
+from semspec.training.probes.settings import ProbeConfig
+
+EVALUATED = 1024  # rows at a time where nothing is learned
+
+
+@dataclass(slots=True)
+class Trained:
+    """Weights and normalisation of a probe, and how they came about."""
+
+    weights: dict[str, Tensor]
+    mean: Tensor
+    std: Tensor
+    hidden: list[int]
+    activation: str
+    epochs: int = 0
+    best_epoch: int = 0
+    losses: list[tuple[float, float]] = field(default_factory=list)  # training, validation
+
+    def model(self) -> Mlp:
+        made = Mlp(len(self.mean), self.hidden, self.activation)
+        made.load_state_dict(self.weights)
+        return made.eval()
+
+
+def moments(rows: Rows, index: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of every feature over these rows, in one pass."""
+    count, total = 0, torch.zeros(rows.size, dtype=torch.float64)
+    shift: Tensor | None = None  # near the mean, so that squares do not cancel
+    second = torch.zeros(rows.size, dtype=torch.float64)
+    for batch in rows.batches(index, EVALUATED):
+        x = batch.x.double()
+        shift = x.mean(0) if shift is None else shift
+        x -= shift
+        count += len(x)
+        total += x.sum(0)
+        second += x.square().sum(0)
+    assert shift is not None and count
+    mean = total / count
+    std = (second / count - mean.square()).clamp_min(0).sqrt()
+    std[std < 1e-6] = 1.0  # constant features, such as the embedding of the token that ends a step
+    return (mean + shift).float(), std.float()
+
+
+def train(
+    rows: Rows,
+    training: Sequence[int],
+    validation: Sequence[int],
+    config: ProbeConfig,
+    tell: Callable[[int, float], None] = lambda *_: None,
+) -> Trained:
+    """Trains one probe; ends after ``patience`` epochs without a better validation loss."""
+    torch.manual_seed(config.train_seed)
+    mean, std = moments(rows, training)
+    device = device_of(config.train_device)
+    model = Mlp(rows.size, config.hidden, config.activation, config.dropout).to(device)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=config.rate, weight_decay=config.weight_decay
+    )
+    rng = random.Random(f"{config.train_seed} batches")
+    made = Trained({}, mean, std, list(config.hidden), config.activation)
+    best = float("inf")
+    shift, inverse = mean.to(device), (1 / std).to(device)
+    for epoch in range(1, config.epochs + 1):
+        model.train()
+        total = 0.0
+        for batch in rows.batches(training, config.train_batch, rng):
+            optimiser.zero_grad(set_to_none=True)
+            found = model((batch.x.to(device) - shift) * inverse)
+            loss = _loss(found, rows.target[batch.index].to(device), config.loss)
+            loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
+            optimiser.step()
+            total += float(loss.detach()) * len(batch.index)
+        held_out = validation_loss(model, rows, validation, shift, inverse, config.loss)
+        made.losses.append((total / len(training), held_out))
+        made.epochs = epoch
+        tell(epoch, held_out)
+        if held_out < best:
+            best, made.best_epoch = held_out, epoch
+            made.weights = {k: v.detach().cpu().clone() for k, v in model.state_dict().items()}
+        elif epoch - made.best_epoch >= config.patience:
+            break
+    if not made.weights:
+        raise UserError("the training's loss is not a number: give a lower rate=")
+    # as the artifact stores them, so that its figures are those of what is stored
+    made.weights = {name: w.half().float() for name, w in made.weights.items()}
+    return made
+
+
+def device_of(name: str) -> torch.device:
+    """Where training happens; auto: on a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    elif name == "cuda" and not torch.cuda.is_available():
+        raise UserError("train_device=cuda, but there is no GPU here: use train_device=auto")
+    return torch.device(name)
+
+
+def _loss(logits: Tensor, target: Tensor, kind: str) -> Tensor:
+    if kind == "mse":
+        return F.mse_loss(logits.sigmoid(), target)
+    return F.binary_cross_entropy_with_logits(logits, target)
+
+
+@torch.inference_mode()
+def validation_loss(
+    model: Mlp, rows: Rows, index: Sequence[int], shift: Tensor, inverse: Tensor, kind: str
+) -> float:
+    model.eval()
+    total = 0.0
+    for batch in rows.batches(index, EVALUATED):
+        logits = model((batch.x.to(shift.device) - shift) * inverse)
+        target = rows.target[batch.index].to(shift.device)
+        total += float(_loss(logits, target, kind)) * len(batch.index)
+    return total / len(index)
+
+
+@torch.inference_mode()
+def predict(made: Trained, rows: Rows, index: Sequence[int]) -> np.ndarray:
+    """The probe's probabilities of these rows, in their order."""
+    model, inverse = made.model(), 1 / made.std
+    scores = np.zeros(len(rows), dtype=np.float32)
+    for batch in rows.batches(index, EVALUATED):
+        scores[batch.index.numpy()] = model((batch.x - made.mean) * inverse).sigmoid().numpy()
+    return scores[list(index)]
