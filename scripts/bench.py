@@ -22,13 +22,12 @@ from bench_engine import bench_engine
 from rich.console import Console
 from rich.table import Table
 
-from semspec import run
+from semspec.config import build, compose
 from semspec.decoding.pace import Steady
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.loop import speculate
-from semspec.models.location import beside_package
 from semspec.protocols import Kit, Plan
 from semspec.rules.lossless import Lossless
 from semspec.runner import execute
@@ -36,6 +35,7 @@ from semspec.solver import Solver
 from semspec.splitters.token import TokenSplit
 from semspec.storage import provenance
 from semspec.storage.files import write_json
+from semspec.storage.packaged import beside_package
 from semspec.types import Context, Outcome, Sampling
 
 LEVELS = {
@@ -48,7 +48,7 @@ def outside_passes(problems: int) -> dict[str, Any]:
     """Time that is not a model pass: as a share, and for each round of the loop."""
     figures = {}
     for name, overrides in LEVELS.items():
-        config = run.build(run.compose([*overrides, f"problems={problems}"]))
+        config = build(compose([*overrides, f"problems={problems}"]))
         todo = list(islice(config.benchmark.problems(), problems))
         with Solver(config) as solver:
             list(solver.solve(todo[:2], "speculative"))  # warm-up
@@ -108,8 +108,8 @@ def what_the_pair_allows(problems: int) -> dict[str, Any]:
     """End to end with the oracle rule: what any judge of steps could reach at best."""
     figures = {}
     for temperature in (0.0, 0.6):
-        config = run.build(
-            run.compose(["accept=oracle", f"temperature={temperature}", f"problems={problems}"])
+        config = build(
+            compose(["accept=oracle", f"temperature={temperature}", f"problems={problems}"])
         )
         config.quiet = True
         with tempfile.TemporaryDirectory() as folder:

@@ -31,9 +31,9 @@ from semspec.datastores.files import open_arrays, write_arrays
 from semspec.datastores.sparse import SparseStore
 from semspec.datastores.suffixes import sorted_suffixes
 from semspec.datastores.trie import heaviest
-from semspec.models.location import beside_package
 from semspec.storage import provenance
 from semspec.storage.files import read_json, write_json
+from semspec.storage.packaged import beside_package
 
 DIMS, NEAREST, CLUSTER = 64, 10, 50  # keys in a cluster
 SPREAD = 0.5  # of a cluster, in each dimension; its centres have 1

@@ -27,14 +27,15 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from semspec import registry, run
+from semspec import registry
+from semspec.config import build, compose
 from semspec.drafters.dresd import LAST
-from semspec.models.location import beside_package
 from semspec.protocols import DraftSession, Kit
 from semspec.runner import execute
 from semspec.splitters.token import TokenBoundary
 from semspec.storage import provenance
 from semspec.storage.files import read_json, write_json
+from semspec.storage.packaged import beside_package
 from semspec.types import Answer, Context, Query, Read, Room, Sampling, Seen, What
 
 VOCABULARY, WIDTH, LAYERS = 151_936, 5_120, 64
@@ -232,9 +233,7 @@ def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
     rule = "lossless" if temperature else "greedy"
     options = [f"draft={name}", f"accept={rule}", "split=token", "plain=false"]
     options += ["draft_length=5"] if name == "lm" else []
-    config = run.build(
-        run.compose([*options, f"temperature={temperature}", f"problems={problems}"])
-    )
+    config = build(compose([*options, f"temperature={temperature}", f"problems={problems}"]))
     config.quiet = True
     with tempfile.TemporaryDirectory() as folder:
         result = execute(config, {"bench": name}, Path(folder), Console(quiet=True))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from semspec.cli.build_datastore import main as build
-from semspec.models.location import beside_package
+from semspec.storage.packaged import beside_package
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

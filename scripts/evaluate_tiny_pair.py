@@ -18,7 +18,8 @@ from typing import Any
 
 from rich.console import Console
 
-from semspec import run, world
+from semspec import world
+from semspec.config import build, compose
 from semspec.results.metrics import wilson
 from semspec.solver import Solution, Solver
 from semspec.storage.files import write_json
@@ -29,8 +30,8 @@ TEMPERATURES = (0.0, 0.6)
 
 def evaluate(folder: Path, temperature: float, count: int, concurrency: int = 25) -> dict[str, Any]:
     """One model alone at one temperature."""
-    config = run.build(
-        run.compose(
+    config = build(
+        compose(
             [
                 f"model.path={folder}",
                 "draft=none",

@@ -20,7 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from semspec import config, run
+from semspec import config
+from semspec.config import build, compose
 from semspec.errors import UserError
 from semspec.results import reuse
 from semspec.results.figures import Solve
@@ -102,7 +103,7 @@ class Survey:
             arguments = [*self.common, *overrides, f"temperature={temperature}"]
             arguments.append(f"benchmark.seed={self.seed}")
             try:
-                solvers[name] = Solver(run.build(run.compose(config.expand_shorthands(arguments))))
+                solvers[name] = Solver(build(compose(config.expand_shorthands(arguments))))
             except UserError as error:
                 print(f"{name}: left out: {error}", file=sys.stderr)
                 left_out[name] = str(error)

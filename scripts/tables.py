@@ -29,7 +29,8 @@ from typing import Any
 
 from survey import Column, Line, Survey, read, with_interval
 
-from semspec import config, registry, run
+from semspec import config, registry
+from semspec.config import build, compose
 from semspec.errors import UserError
 from semspec.jobs.experiments import slug
 from semspec.results.significance import ALPHA, holm
@@ -140,7 +141,7 @@ def groups(wanted: Callable[[str], bool] = lambda name: True) -> Iterator[Group]
                 given = (*options, f"accept={rule}", *OPTIONS.get(rule, ()))
                 listed = [*common, *given, f"temperature={temperature}"]
                 try:
-                    run.build(run.compose(config.expand_shorthands(listed)))
+                    build(compose(config.expand_shorthands(listed)))
                 except UserError:  # these do not go together, and say so
                     continue
                 by_drafter.setdefault(group, {})[name] = given

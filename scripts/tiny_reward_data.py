@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from semspec import run, world
+from semspec import world
+from semspec.config import build, compose
 from semspec.models.text import Text
 from semspec.solver import Solver
 
@@ -48,7 +49,7 @@ def sample(draft: Path, temperature: float, count: int, seed: int) -> list[Row]:
     """Solutions as the draft model writes them by itself."""
     options = ["draft=none", f"temperature={temperature}", "concurrency=50", "top_p=1"]
     options += [f"model.path={draft}", f"benchmark.seed={seed}", f"problems={count}"]
-    config = run.build(run.compose(options))
+    config = build(compose(options))
     rows = []
     with Solver(config) as solver:
         problems = list(islice(config.benchmark.problems(), count))

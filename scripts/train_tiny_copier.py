@@ -25,7 +25,7 @@ from train_tiny_pair import IGNORED, Rows, Stage, configuration, fit, ship, told
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from semspec import world
-from semspec.models.location import beside_package
+from semspec.storage.packaged import beside_package
 from semspec.world.reuse import Editing, Grounded, Reuse
 
 EVERY = 4  # of the target's blocks

@@ -16,10 +16,11 @@ import sys
 import time
 from pathlib import Path
 
-from semspec.cli.train_probe import build, result_table
+from semspec.cli.train_probe import result_table
 from semspec.errors import UserError
 from semspec.report.progress import Steps
 from semspec.report.terminal import duration, open_console
+from semspec.training.probes.compose import build
 from semspec.training.probes.pipeline import make
 
 # few steps of the draft are wrong, and those are what a target's probe is for: many of them

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, get_args
 
+import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from semspec import registry
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, beside_package, known_as
+from semspec.models.location import ModelConfig, known_as
+from semspec.storage.packaged import beside_package
 from semspec.types import Sampling, What
 
 GROUPS = {
@@ -466,3 +469,33 @@ def _name(group: str, plugin: object) -> str:
         if known.cls is type(plugin):
             return name
     raise AssertionError(f"{plugin} is no {group}")
+
+
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """The configuration of one job, as Hydra composes it."""
+    register_configs()
+    with hydra.initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
+        return hydra.compose("config", overrides=list(overrides))
+
+
+def build(composed: DictConfig) -> RunConfig:
+    """The typed configuration, every plugin an object."""
+    try:
+        made = OmegaConf.to_object(composed)
+    except OmegaConfBaseException as error:
+        raise UserError(one_line(error)) from error
+    assert isinstance(made, RunConfig), type(made)
+    if made.prompt is not None:
+        from semspec.benchmarks.prompt import Prompt
+
+        made.benchmark = Prompt(text=made.prompt)
+    check(made)
+    return made
+
+
+def one_line(error: BaseException) -> str:
+    while error.__cause__ is not None:  # Hydra wraps what says more
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kept = [x for x in lines if not x.startswith(("full_key", "object_type", "reference_type"))]
+    return "; ".join(kept[:2]) or type(error).__name__

@@ -15,13 +15,13 @@ from typing import Self
 from semspec import registry
 from semspec.config import RunConfig, drawn_by
 from semspec.decoding.pace import Adaptive, Steady
-from semspec.decoding.thinking import OPEN, Thinking
+from semspec.decoding.thinking import Thinking
 from semspec.driver import Driver
 from semspec.engines.bridge import BridgedEngine, bridged, build_bridge
 from semspec.errors import UserError
 from semspec.loop import Extras, Pen, decode_plainly, speculate
 from semspec.models.location import KnownModels, ModelConfig
-from semspec.models.text import Text
+from semspec.models.text import OPEN, Text
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary

@@ -28,9 +28,10 @@ from semspec.artifacts import _card, binding
 from semspec.artifacts import manifests as _manifest
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
-from semspec.models.location import EMBEDDED, ModelFacts, beside_package
+from semspec.models.location import EMBEDDED, ModelFacts
 from semspec.storage import json_schema, provenance
 from semspec.storage.files import _write_all, dumps, replacing, told_in_one_line
+from semspec.storage.packaged import beside_package
 
 CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", _manifest.NAME
 LARGEST_CONFIG = 4 * 2**20  # bytes; what is larger is no config of ours

@@ -1,1 +1,1 @@
-"""TODO cli."""
+"""Commands: what each ``python -m semspec.X`` does, one file a command."""

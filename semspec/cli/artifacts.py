@@ -19,9 +19,9 @@ from semspec.cli.command import ends_in_one_line, options
 from semspec.config import nearest
 from semspec.errors import UserError
 from semspec.models.hub import content_hash, hub_errors, list_files, split_revision
-from semspec.models.location import beside_package
 from semspec.report.terminal import open_console
 from semspec.storage.files import read_json
+from semspec.storage.packaged import beside_package
 
 HELP = """\
 usage: python -m semspec.artifacts COMMAND [name=value ...]
@@ -187,7 +187,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ends_in_one_line(lambda: codes.append(run(given)))
     if any(codes):
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

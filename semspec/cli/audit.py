@@ -17,11 +17,12 @@ from rich.table import Table
 
 from semspec import config as shared
 from semspec.calibration.arc import vacuous
+from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
+from semspec.config import build, compose
 from semspec.errors import UserError
 from semspec.report.progress import Steps
 from semspec.report.terminal import open_console
-from semspec.run import build, check_arguments, compose
 from semspec.solver import Solver
 from semspec.storage.files import write_json
 from semspec.training.calibration.audit import Accepted, audited, summary
@@ -110,7 +111,3 @@ def run(arguments: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run_command(run, HELP, arguments)
-
-
-if __name__ == "__main__":
-    main()

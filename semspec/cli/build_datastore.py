@@ -57,7 +57,7 @@ def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
     folder, console = folder_of(config, options), open_console()
     told = Console(quiet=True) if config.quiet else console
     code = carry_out_parts(
-        "semspec.build_datastore", own, hydra_ones, parts, stages(options), folder, told
+        "semspec.cli.build_datastore", own, hydra_ones, parts, stages(options), folder, told
     )
     if not code:
         what = f"parts: {folder}; the same command without -m and part= makes the datastore"
@@ -82,7 +82,3 @@ def _main(given: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run_command(_main, HELP, arguments, parts=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,6 @@ from semspec.artifacts import base, binding
 from semspec.artifacts.arc_calibration import ArcCalibration
 from semspec.calibration.arc import Quantiles, Setting, hashed, settle, vacuous
 from semspec.cli.command import run_command
-from semspec.cli.train_probe import build
 from semspec.decoding.whitening import Whitened, deviation
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts, known_as
@@ -30,6 +29,7 @@ from semspec.report.terminal import open_console
 from semspec.training.calibration.arc_card import card, plots
 from semspec.training.calibration.next_step import Measure
 from semspec.training.calibration.pairs import Spots, as_columns, measure_chains
+from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import Pair, make_chains, provenance_of
 from semspec.training.probes.pipeline import probe_facts
 from semspec.training.probes.settings import ProbeConfig
@@ -247,7 +247,3 @@ def run(arguments: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run_command(run, HELP, arguments)
-
-
-if __name__ == "__main__":
-    main()

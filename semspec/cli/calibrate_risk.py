@@ -25,12 +25,12 @@ from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import certify
 from semspec.cli.command import flag, run_command
-from semspec.cli.train_probe import build
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED, ModelFacts, known_as
 from semspec.report.progress import Steps
 from semspec.report.terminal import open_console
 from semspec.results.metrics import wilson
+from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import provenance_of
 from semspec.training.probes.dataset import Rows
 from semspec.training.probes.pipeline import labelled_rows, sampled
@@ -303,7 +303,3 @@ def _apart(probe: Probe | None, fresh: Judged, least: float) -> RiskCalibration:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run_command(run, HELP, arguments)
-
-
-if __name__ == "__main__":
-    main()

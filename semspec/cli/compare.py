@@ -94,7 +94,3 @@ def run(arguments: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run_command(run, HELP, arguments)
-
-
-if __name__ == "__main__":
-    main()

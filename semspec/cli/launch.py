@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from semspec import config as configuration
-from semspec import run as running
+from semspec.cli.arguments import check_arguments
 from semspec.cli.command import flag, options, run_command
 from semspec.config import RunConfig
 from semspec.errors import UserError
@@ -275,8 +275,8 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
     configuration.register_configs()
     rest = [a for a in arguments if a not in own and a.partition("=")[0] != "engine"]
     overrides = configuration.expand_shorthands(["engine=sglang", *rest])
-    running.check_arguments(overrides, sweep=False, command="semspec.launch", own=OWN)
-    return running.build(running.compose(overrides)), given
+    check_arguments(overrides, sweep=False, command="semspec.launch", own=OWN)
+    return configuration.build(configuration.compose(overrides)), given
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -303,7 +303,3 @@ def run(arguments: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run_command(run, HELP, arguments)
-
-
-if __name__ == "__main__":
-    main()

@@ -265,7 +265,3 @@ def run(arguments: Sequence[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     ends_in_one_line(lambda: run(given))
-
-
-if __name__ == "__main__":
-    main()

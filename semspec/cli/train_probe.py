@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import hydra
-from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text as Line
 
-from semspec import config as shared
 from semspec.cli.command import ends_in_one_line
-from semspec.errors import UserError
 from semspec.jobs.parts import Part, split
 from semspec.jobs.sweep import Job
 from semspec.report.terminal import open_console
-from semspec.run import one_line
-from semspec.training.probes.checks import HELP, check
-from semspec.training.probes.settings import CLUSTERS, FEATURES, ProbeConfig
+from semspec.training.probes.checks import HELP
+from semspec.training.probes.compose import GROUPS, build, options
+from semspec.training.probes.settings import ProbeConfig
 
-GROUPS = ("model", "draft", "engine", "cluster", "features")
 EXAMPLES = (
     ("python -m semspec.train_probe draft=tiny chains=mixed", "the embedded target's probe"),
     ("python -m semspec.train_probe draft=tiny role=draft", "the embedded draft's"),
@@ -46,65 +38,6 @@ EXAMPLES = (
         "sampled by eight jobs of Slurm; then the same without -m and part= (docs/scale-out.md)",
     ),
 )
-
-
-def register_configs() -> None:
-    shared.register_configs()
-    store = ConfigStore.instance()
-    store.store(name="train_probe_schema", node=shared.composable(ProbeConfig))
-    for group, known in (("cluster", CLUSTERS), ("features", FEATURES)):
-        for name, cls in known.items():
-            store.store(group=group, name=name, node=shared.composable(cls))
-
-
-def options(group: str) -> dict[str, str]:
-    """Everything that ``group=`` takes, with a line about it."""
-    known: dict[str, type[Any]] = {"cluster": CLUSTERS, "features": FEATURES}.get(group, {})  # type: ignore[assignment]
-    if known:
-        return {name: (cls.__doc__ or "").splitlines()[0] for name, cls in known.items()}
-    return shared.options(group)
-
-
-def build(
-    arguments: Sequence[str], command: str = "semspec.train_probe", own: Collection[str] = ()
-) -> ProbeConfig:
-    """The typed configuration; every mistake is one line.
-
-    ``command`` is whose help is named where an option is unknown, ``own`` what it knows besides.
-    """
-    register_configs()
-    for argument in arguments:
-        _check_argument(argument, command, own)
-    try:
-        with hydra.initialize_config_dir(str(shared.CONF.resolve()), version_base="1.3"):
-            composed = hydra.compose("train_probe", overrides=list(arguments))
-        made = OmegaConf.to_object(composed)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_explain(error, arguments)) from error
-    assert isinstance(made, ProbeConfig), type(made)
-    check(made)
-    return made
-
-
-def _check_argument(argument: str, command: str, own: Collection[str]) -> None:
-    key, equals, value = argument.partition("=")
-    names = [f.name for f in fields(ProbeConfig)]
-    if not equals:
-        raise UserError(f"'{argument}' is not an option: options are written name=value")
-    top = key.partition(".")[0]
-    if top not in names:
-        hint = shared.nearest(top, [*names, *own])
-        raise UserError(f"unknown option '{key}'{hint} see python -m {command} --help")
-    if key in GROUPS and value not in options(key):
-        known = options(key)
-        near = shared.nearest(value, list(known))
-        raise UserError(f"unknown {key} '{value}'{near} known: {', '.join(known)}")
-
-
-def _explain(error: Exception, arguments: Sequence[str]) -> str:
-    told = one_line(error)
-    culprit = next((a for a in arguments if f"'{a.partition('=')[2]}'" in told), None)
-    return f"{culprit}: {told}" if culprit else told
 
 
 def show_help(console: Console | None = None) -> None:
@@ -191,7 +124,7 @@ def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
     folder, console = folder_of(config), open_console()
     told = Console(quiet=True) if config.quiet else console
     code = carry_out_parts(
-        "semspec.train_probe", own, hydra_ones, parts, stages(config), folder, told
+        "semspec.cli.train_probe", own, hydra_ones, parts, stages(config), folder, told
     )
     if not code:
         what = f"samples: {folder}; the same command without -m and part= trains the probe"
@@ -224,7 +157,3 @@ def _main(given: Sequence[str]) -> None:
     probe, out = make(config, Steps(console, config.quiet))
     console.print(result_table(probe.config["metrics"]))
     console.print(f"probe: {out}", soft_wrap=True, highlight=False, markup=False)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-OPEN, CLOSE = "<think>", "</think>"
+from semspec.models.text import CLOSE
 
 
 class Thinking:

@@ -1,1 +1,1 @@
-"""TODO jobs."""
+"""Many runs, or one run in parts: experiments, sweeps, and the launchers that carry them out."""

@@ -18,9 +18,9 @@ from omegaconf import OmegaConf
 
 from semspec import config
 from semspec.errors import UserError
-from semspec.models.location import beside_package
 from semspec.results.metrics import ratio
 from semspec.results.reuse import LONGEST
+from semspec.storage.packaged import beside_package
 
 FOLDER = beside_package("conf") / "experiment"
 SCALES = ("real", "tiny")

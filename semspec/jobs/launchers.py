@@ -79,7 +79,7 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
         with hydra.initialize_config_dir(str(CONF.resolve()), "semspec", version_base="1.3"):
             composed = hydra.compose("config", overrides=list(given), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        from semspec.run import one_line
+        from semspec.config import one_line
 
         raise UserError(one_line(error)) from error
     options = OmegaConf.to_container(composed.hydra.launcher)

@@ -31,7 +31,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from semspec.config import SHOWN_ONLY, RunConfig, free, recorded
+from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, recorded
 from semspec.errors import UserError, told
 from semspec.jobs.experiments import slug
 from semspec.report.terminal import interval, number, open_console, seconds
@@ -102,8 +102,6 @@ def _named(override: str) -> bool:
 
 def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
     """A job's configuration, typed and as it is recorded."""
-    from semspec.run import build, compose, one_line
-
     try:
         composed = compose(job.overrides)
         plain = OmegaConf.to_container(composed, resolve=True)

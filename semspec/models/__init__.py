@@ -1,1 +1,1 @@
-"""TODO models."""
+"""Models on disk and on the Hub: where they are, what they hold, their tokenizers."""

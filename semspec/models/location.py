@@ -13,16 +13,10 @@ from omegaconf import MISSING
 
 from semspec.errors import UserError
 from semspec.models.hub import MODEL, WITHOUT_WEIGHTS, locate, split_revision
+from semspec.storage.packaged import beside_package
 from semspec.types import Role
 
-PACKAGE = Path(__file__).parent
 EMBEDDED = "embedded/"  # what is shipped with the package: ``path: embedded/tiny-target``
-
-
-def beside_package(name: str) -> Path:
-    """A top-level folder: inside the package where it is installed, beside it in a checkout."""
-    inside = PACKAGE / name
-    return inside if inside.is_dir() else PACKAGE.parent / name
 
 
 @dataclass(frozen=True, kw_only=True)

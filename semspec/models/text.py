@@ -23,9 +23,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from semspec.decoding.thinking import OPEN
 from semspec.errors import UserError, first_line
 
+OPEN, CLOSE = "<think>", "</think>"  # around the thinking, in the templates of reasoning models
 _TURN = "an-open-turn"  # stands for the running turn while the template is rendered
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 

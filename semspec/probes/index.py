@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from semspec.errors import UserError
-from semspec.models.location import EMBEDDED, beside_package
+from semspec.models.location import EMBEDDED
+from semspec.storage.packaged import beside_package
 
 if TYPE_CHECKING:
     from semspec.artifacts.probe import Probe

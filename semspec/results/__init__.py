@@ -1,1 +1,1 @@
-"""TODO results."""
+"""What a run leaves behind: its folder, its figures, and the statistics over them."""

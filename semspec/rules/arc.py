@@ -25,10 +25,11 @@ from semspec.decoding.arc_bound import Constants, distance, loose_nodes, normali
 from semspec.decoding.trim import depths, keep_nodes
 from semspec.decoding.whitening import Whitened
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts, beside_package
+from semspec.models.location import ModelFacts
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
+from semspec.storage.packaged import beside_package
 from semspec.types import Context, Draft, Role, Verdict, What
 
 LOG = logging.getLogger("semspec")

@@ -15,8 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from semspec.decoding.thinking import OPEN, Thinking
+from semspec.decoding.thinking import Thinking
 from semspec.errors import UserError
+from semspec.models.text import OPEN
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule

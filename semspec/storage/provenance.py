@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]  # of the checkout, where there is one
 PACKAGES = ("semspec", "torch", "transformers", "huggingface-hub", "sglang")
 
 _NAME = r"(?:[\w.+~@/-]*[._/-]|[-+~]*)(?:token|secret|password|passwd|credentials?|api_?-?key|auth)"
@@ -103,10 +104,9 @@ def _run(*command: str) -> str:
 
 def _git() -> dict[str, Any] | None:
     """The checkout that this package is run from; None where it is installed."""
-    root = Path(__file__).resolve().parent.parent
-    git = ("git", "-C", str(root))
+    git = ("git", "-C", str(ROOT))
     top = _run(*git, "rev-parse", "--show-toplevel")
-    if Path(top).resolve() != root:  # someone else's repository, with our package somewhere in it
+    if Path(top).resolve() != ROOT:  # someone else's repository, with our package somewhere in it
         return None
     dirty = _run(*git, "status", "--porcelain", "--untracked-files=no")
     return {"revision": _run(*git, "rev-parse", "HEAD"), "dirty": bool(dirty)}

@@ -1,1 +1,1 @@
-"""TODO training."""
+"""How probes, datastores and calibrations are made: offline work, in stages that resume."""

@@ -17,8 +17,9 @@ from semspec.artifacts import _card, base, inspection
 from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.base import Artifact
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts, beside_package
+from semspec.models.location import ModelFacts
 from semspec.storage import json_schema
+from semspec.storage.packaged import beside_package
 
 KINDS = {name: plugin.cls for name, plugin in registry.plugins("artifact").items()}
 TENSORS = [n for n, cls in KINDS.items() if cls.example().tensors]

@@ -17,8 +17,8 @@ from semspec.cli.build_datastore import main
 from semspec.datastores.files import write_arrays
 from semspec.datastores.sparse import write_shard
 from semspec.engines.hf import Hf
-from semspec.models.location import beside_package
 from semspec.models.text import Text
+from semspec.storage.packaged import beside_package
 from semspec.training.datastores import build, build_dense, corpus
 from semspec.training.datastores.corpus import Documents
 from semspec.training.datastores.settings import Options

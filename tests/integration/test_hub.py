@@ -20,9 +20,10 @@ from semspec.cli import publish as publish_command
 from semspec.cli import pull as pull_command
 from semspec.cli.publish import publish
 from semspec.errors import UserError
-from semspec.models.location import KnownModels, ModelConfig, beside_package, facts
+from semspec.models.location import KnownModels, ModelConfig, facts
 from semspec.models.text import Text
 from semspec.probes import index as _index
+from semspec.storage.packaged import beside_package
 from semspec.training.probes.sources import commit_of, questions
 from tests.support.hub import (
     ALICE,

@@ -29,9 +29,10 @@ from semspec.cli import pull as pull_command
 from semspec.datastores import indices
 from semspec.datastores.files import write_arrays
 from semspec.errors import UserError
-from semspec.models.location import KnownModels, ModelConfig, ModelFacts, beside_package, facts
+from semspec.models.location import KnownModels, ModelConfig, ModelFacts, facts
 from semspec.models.text import Text
 from semspec.solver import Solver
+from semspec.storage.packaged import beside_package
 from tests.support.datastores import sparse_folder
 from tests.support.hub import ALICE, hub_for, requests, snapshot_files
 from tests.support.hub_server import HubServer

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from semspec.cli.train_probe import build, main
+from semspec.cli.train_probe import main
 from semspec.errors import UserError
 from semspec.jobs.parts import Part
 from semspec.report.progress import Steps
 from semspec.storage.files import read_json
+from semspec.training.probes.compose import build
 from semspec.training.probes.pipeline import make, probe_facts, sampled
 from semspec.training.probes.shards import GroupWriter
 from semspec.training.probes.stages import sample_part

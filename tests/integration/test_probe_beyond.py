@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
-from semspec import config, run, world
+from semspec import config, world
 from semspec.artifacts.probe import Probe
+from semspec.config import build, compose
 from semspec.rules.semantic_plus import SemanticPlus
 from semspec.solver import Solver
 from semspec.types import Context, Query, Sampling
@@ -20,7 +21,7 @@ PROBLEMS = 5  # of each domain and length
 
 @pytest.fixture(scope="module")
 def solver() -> Solver:
-    return Solver(run.build(run.compose(config.expand_shorthands(["accept=semantic_plus"]))))
+    return Solver(build(compose(config.expand_shorthands(["accept=semantic_plus"]))))
 
 
 @pytest.mark.parametrize("definitions", [1, 2, 9])

@@ -18,6 +18,7 @@ import pytest
 
 from semspec import registry
 from semspec import run as run_command
+from semspec.cli.arguments import check_arguments
 from semspec.config import HELP, expand_shorthands
 from semspec.results.schema import SCHEMA
 from semspec.storage.json_schema import check
@@ -289,7 +290,7 @@ def test_commands_of_the_page_on_drafters_are_what_they_show() -> None:
     assert len(shown) > 8
     for line in shown:
         overrides = expand_shorthands(shlex.split(line, comments=True)[3:])
-        run_command.check_arguments(overrides, sweep=False)
+        check_arguments(overrides, sweep=False)
 
 
 def test_a_prompt_longer_than_the_context_is_refused(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import torch
 from rich.console import Console
 
 from semspec.artifacts.probe import Probe
-from semspec.cli.train_probe import build
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig, facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
+from semspec.training.probes.compose import build
 from semspec.training.probes.pipeline import make, probe_facts
 from semspec.types import Context, Query, Sampling
 from tests.integration.test_own_prompt import renamed  # noqa: F401

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from semspec.cli import launch, train_probe
+from semspec.cli import launch
 from semspec.engines._sglang import local
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.report.progress import Steps
 from semspec.solver import Solver
+from semspec.training.probes.compose import build as probe_options
 from semspec.training.probes.pipeline import make
 from semspec.training.probes.sample import FOLDER
 from semspec.training.probes.shards import read_samples, read_states
@@ -49,7 +50,7 @@ def test_both_models_in_this_process_write_what_the_hf_engine_writes() -> None:
 
 
 def test_a_model_in_this_process_is_sampled_for_a_probe(tmp_path: Path) -> None:
-    config = train_probe.build(
+    config = probe_options(
         [
             *("engine=sglang", f"engine.server_args={server_args()}", f"folder={tmp_path}"),
             *("problems=14", "per_problem=1", "chains=world", "samples=3", "cluster=oracle"),

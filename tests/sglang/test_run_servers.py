@@ -18,9 +18,10 @@ import psutil
 import pytest
 from rich.console import Console
 
-from semspec.cli import launch, train_probe
+from semspec.cli import launch
 from semspec.errors import UserError
 from semspec.report.progress import Steps
+from semspec.training.probes.compose import build as probe_options
 from semspec.training.probes.pipeline import make
 from tests.support.processes import finished, hear_interrupts
 from tests.support.sglang_servers import WAIT, Pair, free_port, launch_options
@@ -281,7 +282,7 @@ def test_a_server_without_the_plugin_is_named_at_the_first_probed_request(
     )
     assert done.stderr.count("\n") == 1
     assert "plugin is not loaded" in done.stderr
-    config = train_probe.build(
+    config = probe_options(
         ["engine=sglang", f"engine.target_url={mortal.url}", f"folder={tmp_path / 'probe'}"]
     )
     with pytest.raises(UserError, match="plugin is not loaded") as refused:

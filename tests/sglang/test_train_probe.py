@@ -18,12 +18,12 @@ import torch
 from rich.console import Console
 
 from semspec.artifacts.probe import Probe
-from semspec.cli.train_probe import build
 from semspec.engines._sglang.server import Reply, Server
 from semspec.engines.hf import Hf
 from semspec.models.location import ModelConfig, facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
+from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import Chain, read_chains
 from semspec.training.probes.pipeline import make
 from semspec.training.probes.sample import FOLDER

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from semspec import run
-from semspec.config import RunConfig
-from semspec.models.location import beside_package
+from semspec.config import RunConfig, build, compose
+from semspec.storage.packaged import beside_package
 
 TARGET = beside_package("hub_artifacts") / "tiny-target"
 DRAFT = beside_package("hub_artifacts") / "tiny-draft"
 
 
 def configuration(*overrides: str) -> RunConfig:
-    return run.build(run.compose(list(overrides)))
+    return build(compose(list(overrides)))
 
 
 def reference_outputs(prompts: Sequence[Sequence[int]], limit: int) -> list[list[int]]:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from semspec.artifacts.probe import Probe
-from semspec.cli.train_probe import build
 from semspec.models.location import ModelFacts
 from semspec.probes.features import LOGPROB_NAMES
 from semspec.probes.mlp import shapes
+from semspec.training.probes.compose import build
 from semspec.training.probes.settings import ProbeConfig
 
 LAYERS, WIDTH = 3, 8

@@ -27,7 +27,6 @@ from semspec.calibration.arc import (
     vacuous,
 )
 from semspec.cli import calibrate
-from semspec.cli.train_probe import build
 from semspec.decoding.sampling import probabilities
 from semspec.decoding.whitening import Whitened, deviation
 from semspec.driver import Driver
@@ -36,6 +35,7 @@ from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
 from semspec.training.calibration.next_step import Measure
 from semspec.training.calibration.pairs import Place, Spots, measure_text, places
+from semspec.training.probes.compose import build
 from semspec.training.probes.sources import questions
 from semspec.types import Context, Query, Read, Sampling, What
 from tests.support.arc import FACTS, slow_js, some_calibration

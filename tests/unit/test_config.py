@@ -8,8 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semspec import config, run
+from semspec import config
 from semspec.cli import audit, launch
+from semspec.cli.arguments import check_arguments
+from semspec.config import build, compose
 from semspec.drafters.adapld import AdaPld
 from semspec.errors import UserError
 from semspec.report.progress import Steps
@@ -25,13 +27,13 @@ from tests.support.pair import configuration
 @example("\\\n")
 def test_any_prompt_arrives_as_it_was_typed(text: str) -> None:
     overrides = config.expand_shorthands([f"prompt=a{text}"])
-    assert run.build(run.compose(overrides)).prompt == "a" + text
+    assert build(compose(overrides)).prompt == "a" + text
 
 
 def test_an_option_of_the_chosen_rule_needs_no_prefix() -> None:
     expanded = config.expand_shorthands(["accept=logprob", "threshold=-3", "split=token"])
     assert expanded == ["accept=logprob", "accept.threshold=-3", "split=token"]
-    assert run.build(run.compose(expanded)).accept.threshold == -3.0
+    assert build(compose(expanded)).accept.threshold == -3.0
 
 
 def test_an_option_of_the_plugin_under_a_preset_needs_no_prefix() -> None:
@@ -45,7 +47,7 @@ def test_an_option_of_the_plugin_under_a_preset_needs_no_prefix() -> None:
 def test_an_option_of_another_rule_stays_unknown() -> None:
     assert config.expand_shorthands(["accept=lossless", "threshold=-3"])[1] == "threshold=-3"
     with pytest.raises(UserError, match="unknown option 'threshold'"):
-        run.check_arguments(["accept=lossless", "threshold=-3"])
+        check_arguments(["accept=lossless", "threshold=-3"])
 
 
 @pytest.mark.parametrize(
@@ -82,12 +84,12 @@ def test_every_choice_of_every_group_composes(group: str) -> None:
         split = (
             ["split=token", "accept=lossless"] if group == "draft" else []
         )  # trees have no steps
-        made = run.build(run.compose([f"{group}={name}", "temperature=0", *split]))
+        made = build(compose([f"{group}={name}", "temperature=0", *split]))
         assert made.model.path
 
 
 def test_real_models_are_a_valid_configuration() -> None:
-    made = run.build(run.compose(["model=qwq32b", "draft=r1-1.5b"]))
+    made = build(compose(["model=qwq32b", "draft=r1-1.5b"]))
     assert made.model.path == "Qwen/QwQ-32B"
     assert made.draft.model.path.endswith("R1-Distill-Qwen-1.5B")
 
@@ -143,7 +145,7 @@ def test_an_engine_must_give_what_a_drafters_options_read() -> None:
     tokens = ["engine=sglang", "split=token", "accept=greedy", "temperature=0"]
 
     def built(*overrides: str) -> None:
-        run.build(run.compose(config.expand_shorthands([*tokens, *overrides])))
+        build(compose(config.expand_shorthands([*tokens, *overrides])))
 
     built("draft=hybrid", "sources=suffix+prompt_lookup")
     built("draft=adapld", *bare)

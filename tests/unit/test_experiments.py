@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from semspec.cli import reproduce, train_probe
+from semspec.cli import reproduce
 from semspec.errors import UserError
 from semspec.jobs import experiments
 from semspec.jobs.experiments import Experiment, Job, jobs, load
 from semspec.training.datastores import settings
+from semspec.training.probes.compose import build as probe_options
 
 NAMES = sorted(experiments.available())
 
@@ -86,7 +87,7 @@ def can_be_given(command: str) -> None:
     words = shlex.split(command)
     assert words[:2] == ["python", "-m"]
     if words[2] == "semspec.train_probe":
-        train_probe.build(words[3:])
+        probe_options(words[3:])
         return
     assert words[2] == "semspec.build_datastore"
     settings.split_options(words[3:])

@@ -12,13 +12,13 @@ import torch
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.cli import calibrate_risk
-from semspec.cli.train_probe import build
 from semspec.config import drawn_by
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.models.location import KnownModels, ModelConfig, ModelFacts
 from semspec.rules.logprob import THRESHOLD, LogProb, PreparedLogProb
 from semspec.rules.lossless import Lossless
+from semspec.training.probes.compose import build
 from semspec.types import Sampling
 from tests.support.law import toy_kit
 from tests.support.pair import configuration

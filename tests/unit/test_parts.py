@@ -103,7 +103,9 @@ def test_a_part_is_held_and_says_how_it_ended(tmp_path: Path) -> None:
 
 def test_a_part_that_ended_an_earlier_stage_waits_for_the_next(tmp_path: Path) -> None:
     part = Part(1, 2)
-    chains, samples = (Job(part.name, (), "semspec.train_probe", s) for s in ("chains", "samples"))
+    chains, samples = (
+        Job(part.name, (), "semspec.cli.train_probe", s) for s in ("chains", "samples")
+    )
     assert state_of(chains, tmp_path)[0] == "waiting"
     with part.at_work(tmp_path, chains.about):
         part.keep(tmp_path, "chains", {"chains": 4})

@@ -14,10 +14,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from semspec import world
-from semspec.cli.train_probe import build
 from semspec.errors import UserError
 from semspec.probes.features import FLOOR, LOGPROB_NAMES, Features, of_logprobs, resolve
 from semspec.training.probes import shards
+from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import Chain, Pair, choose_cuts, make_chains
 from semspec.training.probes.dataset import Rows, check_split, split_chains
 from semspec.training.probes.sample import plan, sample

@@ -11,11 +11,12 @@ import pytest
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, ModelFacts, beside_package, facts
+from semspec.models.location import ModelConfig, ModelFacts, facts
 from semspec.models.text import Text
 from semspec.rules._probed import Probed
 from semspec.rules.semantic import Semantic
 from semspec.rules.semantic_plus import SemanticPlus
+from semspec.storage.packaged import beside_package
 from tests.support.pair import DRAFT, TARGET
 
 SHIPPED = sorted(beside_package("hub_artifacts").glob("probe-*"))

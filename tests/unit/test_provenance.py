@@ -92,12 +92,12 @@ def test_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     git("init")
     git("add", ".")
     git("-c", "commit.gpgsign=false", "commit", "-m", "one", "--no-verify")
-    monkeypatch.setattr(provenance, "__file__", str(file))
+    monkeypatch.setattr(provenance, "ROOT", file.parent.parent)
     told = provenance.collect()["git"]
     assert len(told["revision"]) >= 40 and told["dirty"] is False
     file.write_text("changed")
     assert provenance.collect()["git"]["dirty"] is True
     inner = package / "site-packages" / "semspec"  # installed within someone else's checkout
     inner.mkdir(parents=True)
-    monkeypatch.setattr(provenance, "__file__", str(inner / "provenance.py"))
+    monkeypatch.setattr(provenance, "ROOT", inner.parent)
     assert provenance.collect()["git"] is None

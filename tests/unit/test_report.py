@@ -11,7 +11,6 @@ import pytest
 
 from semspec.cli.report import main
 from semspec.errors import UserError
-from semspec.models.location import beside_package
 from semspec.report import words
 from semspec.report.html import clipped, esc
 from semspec.report.html_transcript import choose
@@ -24,6 +23,7 @@ from semspec.report.write import write_run
 from semspec.results.schema import SCHEMA
 from semspec.storage.files import write_json
 from semspec.storage.json_schema import check
+from semspec.storage.packaged import beside_package
 from semspec.storage.provenance import without_folders
 from tests.support.runs import CONFIG, make_run, text
 

@@ -13,13 +13,13 @@ from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import certify
 from semspec.cli import calibrate_risk
-from semspec.cli.train_probe import build
 from semspec.config import drawn_by
 from semspec.errors import UserError
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.rules.semantic_risk import SemanticRisk
 from semspec.solver import Solver
 from semspec.storage.lock import is_locked
+from semspec.training.probes.compose import build
 from semspec.training.resume import at_work
 from tests.support.pair import configuration
 

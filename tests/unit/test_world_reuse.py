@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec import registry, world
-from semspec.models.location import beside_package
 from semspec.models.text import Text
+from semspec.storage.packaged import beside_package
 
 TASKS = sorted(world.TASKS)
 seeds = st.integers(0, 10**9)

@@ -1,1 +1,1 @@
-"""TODO calibration."""
+"""Measurements that calibrations and audits are made of."""

@@ -1,1 +1,1 @@
-"""TODO datastores."""
+"""Builds the corpora that drafters copy from."""

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from semspec.datastores.files import Shapes, open_arrays, write_arrays
-from semspec.decoding.thinking import OPEN
 from semspec.errors import UserError
 from semspec.jobs.parts import Part
 from semspec.models.hub import DATASET, locate
-from semspec.models.text import Text
+from semspec.models.text import OPEN, Text
 from semspec.storage import dataset_rows as rows
 from semspec.storage.files import read_json, write_json
 from semspec.training.datastores.settings import Options

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from semspec.artifacts import base
-from semspec.cli.train_probe import build
 from semspec.config import nearest
 from semspec.datastores.indices import NAMES
 from semspec.datastores.suffixes import BYTES, LARGEST
 from semspec.errors import UserError
 from semspec.storage.dataset_rows import FORMATS
+from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import provenance_of
 from semspec.training.probes.settings import ProbeConfig
 

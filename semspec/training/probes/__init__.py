@@ -1,1 +1,1 @@
-"""TODO probes."""
+"""Trains semantic-probability probes: contexts, samples, clusters, labels, training."""

@@ -17,11 +17,11 @@ from typing import Any
 
 from semspec.benchmarks.prompt import Prompt
 from semspec.config import RunConfig
-from semspec.decoding.thinking import OPEN
 from semspec.decoding.units import unit_ends
 from semspec.drafters.none import NoDrafter
 from semspec.errors import UserError
 from semspec.jobs.parts import Part
+from semspec.models.text import OPEN
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.rules.logprob import LogProb
 from semspec.rules.lossless import Lossless

@@ -1,0 +1,6 @@
+"""``python -m semspec.calibrate``: the constants of ARC-Decode's bound, from texts to an artifact."""
+
+from semspec.cli.calibrate import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Arguments of commands that Hydra composes: mistakes found before any work, in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from semspec import config
+from semspec.config import build, compose, one_line
+from semspec.errors import UserError
+
+FLAGS_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"}
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Hydra's own flags with their values, and the overrides; Hydra wants the flags first."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    for argument in arguments:
+        if argument.startswith("-") or (flags and flags[-1] in FLAGS_WITH_VALUE):
+            flags.append(argument)
+        else:
+            overrides.append(argument)
+    return flags, overrides
+
+
+def check_arguments(
+    given: Sequence[str],
+    sweep: bool = True,
+    command: str = "semspec.run",
+    own: Collection[str] = (),
+) -> None:
+    """Composes once for every value of every swept option, so that a mistake ends before work.
+
+    ``command`` is whose help is named where an option is unknown, ``own`` what it knows besides.
+    """
+    choices = []
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"'{text}' is not an option: options are written name=value")
+        if key.startswith("+"):
+            raise UserError(f"'{text}' would add an option that nothing reads: leave the + out")
+        if key in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip():
+            raise UserError(f"{key} is empty: name a folder")
+        try:
+            (override,) = OverridesParser.create().parse_overrides([text])
+            swept = override.is_sweep_override()
+            values = list(override.sweep_string_iterator()) if swept else []
+        except HydraException as error:
+            raise UserError(f"cannot read '{text}' ({one_line(error)}): quote it") from error
+        if swept and not sweep:
+            raise UserError(_several(text, [a for a in given if a != text]))
+        choices.append([f"{key}={value}" for value in values] if swept else [text])
+    first = [values[0] for values in choices]
+    for at, values in enumerate(choices):
+        for value in values if at == 0 else values[1:]:
+            job = [*first[:at], value, *first[at + 1 :]]
+            plain = [a for a in job if not a.startswith(("hydra.", "hydra/"))]
+            try:
+                build(compose(plain))
+            except (HydraException, OmegaConfBaseException) as error:
+                raise UserError(_explain(error, plain, command, own)) from error
+    if not choices:
+        build(compose([]))
+
+
+def _several(text: str, others: Sequence[str]) -> str:
+    """What to write in place of several values, so that a shell and Hydra take it as one."""
+    told = f"'{text}' is several values: add -m for a sweep"
+    key, _, value = text.partition("=")
+    plain = [a for a in others if not a.startswith(("hydra.", "hydra/"))]
+    for one in (f"{key}=[{value}]", f"{key}='{value}'"):
+        with contextlib.suppress(UserError, HydraException, OmegaConfBaseException):
+            build(compose([*plain, one]))
+            return f"{told}, or write {shlex.quote(one)} for one value"
+    return told
+
+
+def _explain(error: Exception, job: Sequence[str], command: str, own: Collection[str]) -> str:
+    """What is wrong with which argument, and what would be right."""
+    keys = [f.name for f in fields(config.RunConfig)]
+    for argument in job:
+        key, equals, value = argument.partition("=")
+        key = key.lstrip("+~")
+        if not equals:
+            return f"'{argument}' is not an option: options are written name=value"
+        if key in config.GROUPS or key == "model":
+            known = config.options(key)
+            if value not in known:
+                near = config.nearest(value, list(known))
+                return f"unknown {key} '{value}'{near} known: {', '.join(known)}"
+        elif "." not in key and key not in keys:
+            hint = config.nearest(key, [*keys, *own])
+            return f"unknown option '{key}'{hint} see python -m {command} --help"
+    told = one_line(error)
+    culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in told), None)
+    return f"{culprit}: {told}" if culprit else told

@@ -1,0 +1,80 @@
+"""Composes the options of ``python -m semspec.train_probe`` and of the commands that share them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from semspec import config as shared
+from semspec.config import one_line
+from semspec.errors import UserError
+from semspec.training.probes.checks import check
+from semspec.training.probes.settings import CLUSTERS, FEATURES, ProbeConfig
+
+GROUPS = ("model", "draft", "engine", "cluster", "features")
+
+
+def register_configs() -> None:
+    shared.register_configs()
+    store = ConfigStore.instance()
+    store.store(name="train_probe_schema", node=shared.composable(ProbeConfig))
+    for group, known in (("cluster", CLUSTERS), ("features", FEATURES)):
+        for name, cls in known.items():
+            store.store(group=group, name=name, node=shared.composable(cls))
+
+
+def options(group: str) -> dict[str, str]:
+    """Everything that ``group=`` takes, with a line about it."""
+    known: dict[str, type[Any]] = {"cluster": CLUSTERS, "features": FEATURES}.get(group, {})  # type: ignore[assignment]
+    if known:
+        return {name: (cls.__doc__ or "").splitlines()[0] for name, cls in known.items()}
+    return shared.options(group)
+
+
+def build(
+    arguments: Sequence[str], command: str = "semspec.train_probe", own: Collection[str] = ()
+) -> ProbeConfig:
+    """The typed configuration; every mistake is one line.
+
+    ``command`` is whose help is named where an option is unknown, ``own`` what it knows besides.
+    """
+    register_configs()
+    for argument in arguments:
+        _check_argument(argument, command, own)
+    try:
+        with hydra.initialize_config_dir(str(shared.CONF.resolve()), version_base="1.3"):
+            composed = hydra.compose("train_probe", overrides=list(arguments))
+        made = OmegaConf.to_object(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_explain(error, arguments)) from error
+    assert isinstance(made, ProbeConfig), type(made)
+    check(made)
+    return made
+
+
+def _check_argument(argument: str, command: str, own: Collection[str]) -> None:
+    key, equals, value = argument.partition("=")
+    names = [f.name for f in fields(ProbeConfig)]
+    if not equals:
+        raise UserError(f"'{argument}' is not an option: options are written name=value")
+    top = key.partition(".")[0]
+    if top not in names:
+        hint = shared.nearest(top, [*names, *own])
+        raise UserError(f"unknown option '{key}'{hint} see python -m {command} --help")
+    if key in GROUPS and value not in options(key):
+        known = options(key)
+        near = shared.nearest(value, list(known))
+        raise UserError(f"unknown {key} '{value}'{near} known: {', '.join(known)}")
+
+
+def _explain(error: Exception, arguments: Sequence[str]) -> str:
+    told = one_line(error)
+    culprit = next((a for a in arguments if f"'{a.partition('=')[2]}'" in told), None)
+    return f"{culprit}: {told}" if culprit else told
