@@ -1,0 +1,110 @@
+"""The structure holds: packages without cycles, private modules at home, lazy imports with a reason."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "semspec"
+ROOT_MODULES = {  # the journey of a problem, in the order in which it is made
+    "run", "config", "runner", "solver", "driver", "loop",
+    "types", "protocols", "registry", "errors",
+}  # fmt: skip
+LAZY = {  # imports inside functions, of our own modules: (importing, imported) -> why
+}
+DOOR_LINES = 8
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return every module of semspec by its dotted name."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def is_door(path: Path) -> bool:
+    """Doors are ``semspec/NAME.py`` (or ``__main__.py``) files that only hand over to a command."""
+    text = path.read_text(encoding="utf-8")
+    return "from semspec.cli." in text and len(text.splitlines()) <= DOOR_LINES
+
+
+def room(module: str) -> str:
+    """Return the package that a module stands in; a module of the root is a room of its own."""
+    if is_door(modules()[module]):
+        return f"door {module}"
+    return ".".join(module.split(".")[:2])
+
+
+@cache
+def imports() -> tuple[tuple[str, str, bool], ...]:
+    """Return all imports among our modules: who, what, and if it is inside a function."""
+    return tuple((m, t, lazy) for m, path in modules().items() for t, lazy in _imports(m, path))
+
+
+def _imports(module: str, path: Path) -> Iterator[tuple[str, bool]]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    inside = {
+        id(child) for node in ast.walk(tree) if isinstance(node, functions) for child in ast.walk(node)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: imports are absolute"
+            base = node.module or ""
+            full = [f"{base}.{alias.name}" for alias in node.names]
+            names = [name if name in modules() else base for name in full]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "semspec" and name != module:
+                yield name, id(node) in inside
+
+
+def test_packages_import_each_other_in_one_direction() -> None:
+    needs: dict[str, set[str]] = defaultdict(set)
+    for module, imported, _ in imports():
+        if room(module) != room(imported):
+            needs[room(module)].add(room(imported))
+    rooms = {room(module) for module in modules()}
+    while free := {one for one in rooms if not needs[one] & rooms}:
+        rooms -= free
+    # what is left imports itself, by way of others
+    assert not rooms, {one: sorted(needs[one] & rooms) for one in sorted(rooms)}
+
+
+def test_private_modules_are_imported_by_their_own_package_only() -> None:
+    trespassing = []
+    for module, imported, _ in imports():
+        parts = imported.split(".")
+        private = next((i for i, part in enumerate(parts) if part.startswith("_")), None)
+        if private is not None:
+            owner = ".".join(parts[:private])
+            if module != owner and not module.startswith(f"{owner}."):
+                trespassing.append((module, imported))
+    assert not trespassing
+
+
+def test_lazy_imports_are_few_and_have_a_reason() -> None:
+    lazy = {(module, imported) for module, imported, inside in imports() if inside}
+    assert lazy == set(LAZY)
+
+
+def test_the_root_shows_the_journey_and_doors() -> None:
+    found = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    doors = {name for name in found if is_door(PACKAGE / f"{name}.py")}
+    assert found - doors == ROOT_MODULES
+    for door in doors:
+        assert (PACKAGE / "cli" / f"{door}.py").is_file()
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    for init in PACKAGE.rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), init
