@@ -18,8 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from semspec.artifacts import base, inspection
-from semspec.artifacts import manifests as _manifest
+from semspec.artifacts import base, inspection, manifests
 from semspec.artifacts.probe import Probe
 from semspec.cli.command import ends_in_one_line, flag, options
 from semspec.errors import UserError
@@ -75,7 +74,7 @@ def publish(
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     artifact = inspection.check(folder)
-    files = [*_manifest.names(folder), base.MANIFEST]
+    files = [*manifests.names(folder), base.MANIFEST]
     api = HfApi(token=token)
     repo_id = _with_owner(api, repo_id, token)
     with _told(repo_id, token):
@@ -219,7 +218,7 @@ def show(folder: Path, repo: str, given: Mapping[str, str], console: Console) ->
     table = Table(box=SIMPLE_HEAD)
     table.add_column("file")
     table.add_column("bytes", justify="right")
-    names = [*_manifest.names(folder), base.MANIFEST]
+    names = [*manifests.names(folder), base.MANIFEST]
     for name in names:
         table.add_row(name, f"{(folder / name).stat().st_size:,}")
     table.add_row("together", f"{sum((folder / n).stat().st_size for n in names):,}")

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from semspec.artifacts import base, inspection
-from semspec.artifacts import manifests as _manifest
+from semspec.artifacts import base, inspection, manifests
 from semspec.cli.command import ends_in_one_line, options
 from semspec.errors import UserError
 from semspec.report.terminal import open_console
@@ -39,7 +38,7 @@ def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
     with told_in_one_line(out):
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        for name in [*_manifest.names(folder), base.MANIFEST]:
+        for name in [*manifests.names(folder), base.MANIFEST]:
             shutil.copyfile(folder / name, beside / name)
         beside.replace(out)
     return out, inspection.check(out)

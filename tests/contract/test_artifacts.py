@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from semspec import registry
-from semspec.artifacts import _card, base, inspection
-from semspec.artifacts import manifests as _manifest
+from semspec.artifacts import _card, base, inspection, manifests
 from semspec.artifacts.base import Artifact
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
@@ -175,7 +174,7 @@ def test_hub_artifacts_are_exactly_what_would_be_published() -> None:
     wrong = [line for one in found for line in one.wrong]
     assert not wrong, "python -m semspec.artifacts seal path=hub_artifacts"
     for one in found:
-        manifest = _manifest.read(one.folder)
+        manifest = manifests.read(one.folder)
         assert manifest is not None
         if one.kind in LAID_OUT:
             tensors = load_file(one.folder / base.TENSORS)

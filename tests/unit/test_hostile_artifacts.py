@@ -19,8 +19,7 @@ import torch
 import yaml  # type: ignore[import-untyped]
 
 from semspec import registry
-from semspec.artifacts import _card, inspection
-from semspec.artifacts import manifests as _manifest
+from semspec.artifacts import _card, inspection, manifests
 from semspec.artifacts.base import CARD, CONFIG, MANIFEST, TENSORS, Artifact
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.model import Model
@@ -292,7 +291,7 @@ def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
     watch = Watch(tmp_path)
     for case in range(CARDS):
         (folder / CARD).write_bytes(card(rng, intact))
-        _manifest.seal(folder, cls.kind, cls.version)
+        manifests.seal(folder, cls.kind, cls.version)
         began = time.process_time()
         watch.on = True
         try:
