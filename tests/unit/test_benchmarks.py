@@ -163,7 +163,7 @@ def test_programs_may_compute_and_read() -> None:
     assert run_program("import math, re, json, collections\nassert math.gcd(12, 18) == 6", 5) == (
         "passed"
     )
-    assert run_program(f"assert 'def' in open({__file__!r}).read()", 5) == "passed"
+    assert run_program(f"assert 'def' in open({os.__file__!r}).read()", 5) == "passed"
     assert run_program("print('x' * 1000000)", 5) == "passed"
 
 
