@@ -182,9 +182,9 @@ FORGERIES = {
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_program_cannot_say_itself_that_it_passed(grader: Grader, name: str) -> None:
-    graded = grader.grade(FORGERIES[name], 1, entry="solve", check=CHECK)
+    graded = grader.grade(FORGERIES[name], 2, entry="solve", check=CHECK)
     assert graded.verdict != "passed"
-    assert graded.seconds < 4 and graded.peak < 100
+    assert graded.seconds < 5 and graded.peak < 100
 
 
 def test_a_right_program_passes(grader: Grader) -> None:
@@ -430,14 +430,14 @@ FLOODS = {
 
 @pytest.mark.parametrize("name", FLOODS)
 def test_time_and_memory_of_the_grader_are_bounded(grader: Grader, name: str) -> None:
-    graded = grader.grade(FLOODS[name], 1)
+    graded = grader.grade(FLOODS[name], 2)
     assert graded.verdict != "passed"
-    assert graded.seconds < 4 and graded.peak < 100
+    assert graded.seconds < 5 and graded.peak < 100
 
 
 def test_without_confinement_the_pipes_are_bounded_and_children_end_too(grader: Grader) -> None:
     graded = grader.grade(FLOODS["bytes"], 2, strict=False)
-    assert graded.verdict != "passed" and graded.seconds < 4 and graded.peak < 100
+    assert graded.verdict != "passed" and graded.seconds < 5 and graded.peak < 100
     told = grader.grade(
         "import os, time\nchild = os.fork()\nif not child: time.sleep(60)\nraise ValueError(child)",
         strict=False,
