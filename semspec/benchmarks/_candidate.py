@@ -15,7 +15,6 @@ of the kernel would be one here.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import ctypes
 import importlib
 import json
@@ -192,6 +191,7 @@ def restrict(order: dict[str, Any]) -> str | None:
 # ---- between the two --------------------------------------------------------------------------------
 
 
+STOPS = (StopIteration, StopAsyncIteration)
 NUMBERS = {"Fraction": "fractions", "Decimal": "decimal"}
 
 
@@ -275,6 +275,7 @@ class Line:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.read = b""
+        self.ended = False  # for a test that swallows every exception
 
     def send(self, message: dict[str, Any]) -> None:
         """Write a message; raise EndedError where nobody reads."""
@@ -283,7 +284,11 @@ class Line:
             while left:
                 left = left[os.write(self.descriptor, left) :]
         except OSError as error:
-            raise EndedError from error
+            raise self.end() from error
+
+    def end(self) -> EndedError:
+        self.ended = True
+        return EndedError()
 
     def receive(self, most: float = float("inf")) -> dict[str, Any]:
         """Return the next message; raise EndedError where there is none, or it has more than ``most`` bytes."""
@@ -293,14 +298,14 @@ class Line:
             try:
                 parts.append(os.read(self.descriptor, 1 << 16))
             except OSError as error:
-                raise EndedError from error
+                raise self.end() from error
             size += len(parts[-1])
             if not parts[-1] or size > most:
-                raise EndedError
+                raise self.end()
         line, _, self.read = b"".join(parts).partition(b"\n")
         message = json.loads(line)
         if not isinstance(message, dict):
-            raise EndedError
+            raise self.end()
         return message
 
 
@@ -311,8 +316,9 @@ def be_candidate(line: Line) -> None:
     """Run the program of the first message, then the calls that the others ask for."""
     order = line.receive()
     refused = restrict(order)
+    line.send({"unconfined": refused})  # before the program runs, so that it is no word of its own
     if refused is not None:
-        return line.send({"unconfined": refused})
+        return
     space: dict[str, Any] = {"__name__": "candidate"}
 
     def run() -> None:
@@ -348,17 +354,14 @@ def be_judge(line: Line, verdict: int, order: dict[str, Any]) -> None:
     refused = restrict(order)
 
     def ask() -> Any:
-        nonlocal refused
         told = line.receive(REPLY)
-        if "unconfined" in told:
-            refused = str(told["unconfined"])
-            raise EndedError
         if "raised" in told:
             name, message = map(str, told["raised"])
             kind = getattr(builtins, name, None)
-            if isinstance(kind, type) and issubclass(kind, Exception):
-                with contextlib.suppress(TypeError):  # some want more than a message
-                    raise kind(message)
+            # not StopIteration, which would end a loop of the tests, nor what wants more than a message
+            simple = isinstance(kind, type) and issubclass(kind, Exception)
+            if simple and not issubclass(kind, (*STOPS, UnicodeError, BaseExceptionGroup)):
+                raise kind(message)
             raise RaisedError(f"{name if name.isidentifier() else 'Exception'}: {message}")
         return rebuild(told["value"])
 
@@ -366,25 +369,24 @@ def be_judge(line: Line, verdict: int, order: dict[str, Any]) -> None:
         line.send({"args": describe(args), "named": describe(named)})
         return ask()
 
-    passed = False
+    told = "passed"
     try:
         if refused is None:
             shown = ("program", "entry", "seconds", "memory", "strict")
             line.send({key: order[key] for key in shown})
+            refused = line.receive()["unconfined"]
             ask()
             space: dict[str, Any] = {"__name__": "judge"}
             exec(compile(order["given"], "given", "exec"), space)
             space[order["entry"]] = call
             exec(compile(order["check"], "check", "exec"), space)
-            passed = True
-        told = "passed"
-    except EndedError:
-        told = "died: it closed its side, or said too much"
     except RaisedError as error:
         told = str(error)
     except BaseException as error:
         told = f"{type(error).__name__}: {error}"
-    report = {"passed": passed, "told": told.splitlines()[0][:200], "unconfined": refused}
+    if line.ended:
+        told = "died: it closed its side, or said too much"
+    report = {"told": told.splitlines()[0][:200], "unconfined": refused}
     os.write(verdict, json.dumps(report).encode() + b"\n")
 
 

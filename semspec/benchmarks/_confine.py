@@ -79,7 +79,6 @@ def run_program(
             f"this system cannot confine programs ({verdict['unconfined']}), so none is run: give"
             " benchmark.confine=limits to run them with limits of time and memory only"
         )
-    assert verdict["passed"] == (verdict["told"] == "passed"), verdict
     return str(verdict["told"])
 
 

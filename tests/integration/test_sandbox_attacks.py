@@ -150,6 +150,8 @@ FORGERIES = {
     '    try: os.write(fd, b\'{"value": null}\\n{"value": true}\\n\' * 20)\n'
     "    except OSError: pass\n" + IN_SOLVE + "    pass",
     "says that nothing is confined": "import os\nfor fd in range(64):\n"
+    '    try: os.write(fd, b\'{"unconfined": "really"}\n\')\n    except OSError: pass\n' + IN_SOLVE + "    pass",
+    "breaks the protocol": "import os\nfor fd in range(64):\n"
     '    try: os.write(fd, b\'{"raised": [{}, []]}\\n{"value": {"list": 1, "int": "z"}}\\n[]\\n\')\n'
     "    except OSError: pass\n" + IN_SOLVE + "    pass",
     "looks for what is expected": "import gc, sys, __main__\n" + IN_SOLVE
@@ -187,6 +189,21 @@ def test_a_program_cannot_say_itself_that_it_passed(grader: Grader, name: str) -
     assert graded.seconds < 5 and graded.peak < 100
 
 
+@pytest.mark.parametrize(
+    ("body", "check"),
+    [
+        ("import os; os._exit(0)", "try: solve(1)\nexcept BaseException: pass"),
+        ("raise SystemExit", "try: solve(1)\nexcept SystemExit: pass"),
+        ("raise StopIteration", "assert all(map(solve, [1, 2]))"),
+        ("raise GeneratorExit", "try: solve(1)\nexcept GeneratorExit: pass"),
+    ],
+)
+def test_tests_that_expect_exceptions_are_not_fooled_by_an_end(
+    grader: Grader, body: str, check: str
+) -> None:
+    assert grader.grade(IN_SOLVE + f"    {body}", entry="solve", check=check).verdict != "passed"
+
+
 def test_a_right_program_passes(grader: Grader) -> None:
     assert grader.grade(RIGHT, entry="solve", check=CHECK).verdict == "passed"
 
@@ -201,6 +218,7 @@ def test_values_cross_as_they_are(grader: Grader) -> None:
         "    assert result == value and type(result) is type(value)\n"
         "assert list(same([1], generated=True)) == [1] and same([1], generated=True) != [1]\n"
         "try:\n    same(1, divided=0)\n    assert False\nexcept ZeroDivisionError: pass\n"
+        "try:\n    same(1, divided='')\n    assert False\nexcept TypeError: pass\n"
     )
     program = (
         "def same(value, generated=False, divided=1):\n    1 / divided\n"
