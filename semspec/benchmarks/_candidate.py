@@ -191,7 +191,8 @@ def restrict(order: dict[str, Any]) -> str | None:
 # ---- between the two --------------------------------------------------------------------------------
 
 
-STOPS = (StopIteration, StopAsyncIteration)
+# exceptions that would end a loop of the tests, or want more than a message
+ODD = (StopIteration, StopAsyncIteration, UnicodeError, BaseExceptionGroup)
 NUMBERS = {"Fraction": "fractions", "Decimal": "decimal"}
 
 
@@ -358,9 +359,7 @@ def be_judge(line: Line, verdict: int, order: dict[str, Any]) -> None:
         if "raised" in told:
             name, message = map(str, told["raised"])
             kind = getattr(builtins, name, None)
-            # not StopIteration, which would end a loop of the tests, nor what wants more than a message
-            simple = isinstance(kind, type) and issubclass(kind, Exception)
-            if simple and not issubclass(kind, (*STOPS, UnicodeError, BaseExceptionGroup)):
+            if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ODD):
                 raise kind(message)
             raise RaisedError(f"{name if name.isidentifier() else 'Exception'}: {message}")
         return rebuild(told["value"])
