@@ -35,6 +35,7 @@ from semspec.rules.lossless import Lossless
 from semspec.runner import execute
 from semspec.solver import Solver
 from semspec.splitters.token import TokenSplit
+from semspec.terminal import open_console
 from semspec.types import Context, Outcome, Sampling
 
 LEVELS = {
@@ -112,7 +113,7 @@ def what_the_pair_allows(problems: int) -> dict[str, Any]:
         )
         config.quiet = True
         with tempfile.TemporaryDirectory() as folder:
-            silent = Console(quiet=True)
+            silent = open_console(quiet=True)
             figures[f"T={temperature:g}"] = execute(
                 config, {"bench": temperature}, Path(folder), silent
             )

@@ -24,7 +24,6 @@ from typing import Any
 
 import bench_corpora
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from semspec import provenance, registry, run
@@ -34,6 +33,7 @@ from semspec.models import beside_package
 from semspec.protocols import DraftSession, Kit
 from semspec.runner import execute
 from semspec.splitters.token import TokenBoundary
+from semspec.terminal import open_console
 from semspec.types import Answer, Context, Query, Read, Room, Sampling, Seen, What
 
 VOCABULARY, WIDTH, LAYERS = 151_936, 5_120, 64
@@ -236,7 +236,7 @@ def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
     )
     config.quiet = True
     with tempfile.TemporaryDirectory() as folder:
-        result = execute(config, {"bench": name}, Path(folder), Console(quiet=True))
+        result = execute(config, {"bench": name}, Path(folder), open_console(quiet=True))
     told = ("accept_length", "pass_at_1", "target_passes", "tokens", "acceptance_rate_tokens")
     return {key: result[key] for key in told} | {"reuse": result["reuse"], "problems": problems}
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from semspec import config as shared
@@ -25,7 +24,7 @@ from semspec.files import write_json
 from semspec.probes.progress import Steps
 from semspec.run import build, check_arguments, compose
 from semspec.solver import Solver
-from semspec.terminal import open_console
+from semspec.terminal import Screen, open_console
 
 HELP = """\
 usage: python -m semspec.audit accept=arc theta=0.3 split=token draft_length=5 [problems=32] [...]
@@ -86,7 +85,7 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     return told
 
 
-def show(told: dict[str, Any], console: Console) -> None:
+def show(told: dict[str, Any], console: Screen) -> None:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("drafted tokens")
     for heading in ("tokens", "mean JS", "99th", "JS <= U [95 %, Wilson]"):
@@ -100,7 +99,7 @@ def show(told: dict[str, Any], console: Console) -> None:
         table.add_row(name, f"{f['tokens']:,}", *js, share)
     console.print(table)
     if told.get("warning"):
-        console.print(told["warning"], soft_wrap=True, highlight=False)
+        console.say(told["warning"])
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from semspec.artifacts import _binding, base
@@ -32,7 +31,7 @@ from semspec.probes.make import probe_facts
 from semspec.probes.progress import Steps
 from semspec.probes.settings import ProbeConfig
 from semspec.rules._whitened import Whitened, deviation
-from semspec.terminal import open_console
+from semspec.terminal import Screen, open_console
 from semspec.train_probe import build
 
 HELP = """\
@@ -214,7 +213,7 @@ def _config(
     }
 
 
-def show(told: ArcCalibration, console: Console) -> None:
+def show(told: ArcCalibration, console: Screen) -> None:
     table = Table(box=SIMPLE_HEAD)
     for heading in ("T", "c_s'", "alpha*kappa", "tau", "pairs", "JS mean", "JS <= U [95 %]"):
         table.add_column(heading, justify="right")
@@ -235,14 +234,14 @@ def show(told: ArcCalibration, console: Console) -> None:
     for setting in told.settings:
         warning = vacuous(float(setting.constants.tau))
         if warning:
-            console.print(f"T = {setting.temperature:g}: {warning}", soft_wrap=True)
+            console.say(f"T = {setting.temperature:g}: {warning}")
 
 
 def run(arguments: Sequence[str]) -> None:
     console = open_console()
     told, out = calibrate(arguments, Steps(console))
     show(told, console)
-    console.print(f"calibration: {out}", soft_wrap=True, highlight=False, markup=False)
+    console.say(f"calibration: {out}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from semspec.artifacts import base
@@ -34,7 +33,7 @@ from semspec.probes.dataset import Rows
 from semspec.probes.make import labelled_rows, sampled
 from semspec.probes.progress import Steps
 from semspec.probes.settings import ProbeConfig
-from semspec.terminal import open_console
+from semspec.terminal import Screen, open_console
 from semspec.train_probe import build
 
 RISKS = (0.02, 0.05, 0.1)
@@ -202,7 +201,7 @@ def _thresholds(fresh: Judged, least: float) -> dict[str, float | None]:
     return found
 
 
-def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
+def show(rows: Sequence[dict[str, Any]], console: Screen) -> None:
     table = Table(box=SIMPLE_HEAD)
     for heading in ("asked risk", "threshold", "accepted", "measured [95 %]"):
         table.add_column(heading, justify="right")
@@ -246,7 +245,7 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     fresh = drafted_steps(probe, passed, Steps(open_console()))
     if own["apart"]:
         _apart(probe, fresh, least).save(Path(own["apart"]))
-        open_console().print(f"{len(fresh.scores)} steps: {own['apart']}")
+        open_console().say(f"{len(fresh.scores)} steps: {own['apart']}")
         return None
     assert probe is not None
     probe.tensors |= {f"calibration.{name}": column for name, column in fresh.tensors.items()}
@@ -258,7 +257,7 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     }
     out = Path(own["out"] or base.find(own["probe"]))
     probe.save(out)
-    open_console().print(f"{len(fresh.scores)} steps calibrate {out}")
+    open_console().say(f"{len(fresh.scores)} steps calibrate {out}")
     return None
 
 

@@ -10,6 +10,7 @@ from semspec.comparison import Comparison, Finding, compare
 from semspec.errors import UserError
 from semspec.files import dumps
 from semspec.report.words import p_value
+from semspec.screen import echo, visible
 from semspec.terminal import number, open_console
 
 HELP = """\
@@ -86,10 +87,10 @@ def run(arguments: Sequence[str]) -> None:
     found = compare(*(Path(folder).expanduser() for folder in folders), margin=margin)
     console = open_console()
     if flag(given, "json"):
-        print(dumps(found.as_json(), indent=2))
+        echo(dumps(found.as_json(), indent=2))
         return
     for line in sentences(found):
-        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+        console.print(visible(line, newline=" "), soft_wrap=not console.is_terminal)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

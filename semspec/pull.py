@@ -11,7 +11,7 @@ from semspec.artifacts import _folders, _manifest, base
 from semspec.command import ends_in_one_line, options
 from semspec.errors import UserError
 from semspec.files import told_in_one_line
-from semspec.terminal import open_console
+from semspec.screen import echo
 
 HELP = """\
 usage: python -m semspec.pull repo=OWNER/NAME[@REVISION] [out=FOLDER]
@@ -46,16 +46,14 @@ def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
 
 def run(arguments: Sequence[str]) -> None:
     if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
+        echo(HELP.rstrip())
         return
     given = options(arguments, ("repo", "out"), "python -m semspec.pull")
     if not given.get("repo"):
         raise UserError("repo= is missing: see python -m semspec.pull --help")
     out = Path(given["out"]).expanduser() if given.get("out") else None
     folder, artifact = pull(given["repo"], out)
-    open_console().print(
-        f"{artifact.kind}: {folder}", highlight=False, soft_wrap=True, markup=False
-    )
+    echo(f"{artifact.kind}: {folder}", newline=" ")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.text import Text as Styled
 
 from semspec import metrics, provenance, terminal
 from semspec.config import RunConfig, free, recorded
@@ -18,6 +18,7 @@ from semspec.protocols import BenchmarkProblem
 from semspec.records import Mode, OpenRun, RunFolder, Solve, problem_line
 from semspec.report.page import REPORT
 from semspec.report.write import write_run
+from semspec.screen import visible
 from semspec.solver import Solution, Solver
 from semspec.transcript import pieces
 from semspec.truth import accepted_steps
@@ -30,14 +31,15 @@ def execute(
     config: RunConfig,
     resolved: Mapping[str, Any],
     folder: Path,
-    console: Console | None = None,
+    console: terminal.Screen | None = None,
     job: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Runs (or continues) a run in ``folder``; returns what result.json holds.
 
     One ``job`` of several shows how it goes, and leaves the tables to who started it.
     """
-    console = Console(quiet=True) if config.quiet else console or terminal.open_console()
+    if config.quiet or console is None:
+        console = terminal.open_console(quiet=config.quiet)
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
     started["machine"]["threads"] = None  # known only when the engines have set them: see below
@@ -46,7 +48,7 @@ def execute(
         folder, resolved, total=len(problems), free=free(config), provenance=started, about=job
     ) as run:
         if run.result is not None and job is None:
-            console.print(f"[dim]{folder}: finished before; this is its result[/]", soft_wrap=True)
+            console.say(f"{folder}: finished before; this is its result", "dim")
         if run.result is not None:
             result = run.result
         else:
@@ -67,7 +69,7 @@ def execute(
 
 
 def _solve_all(
-    config: RunConfig, problems: Sequence[BenchmarkProblem], run: OpenRun, console: Console
+    config: RunConfig, problems: Sequence[BenchmarkProblem], run: OpenRun, console: terminal.Screen
 ) -> dict[str, Any]:
     todo = list(run.todo(problems))
     if todo:
@@ -187,12 +189,12 @@ def _warm_up(solver: Solver, problem: BenchmarkProblem, config: RunConfig) -> No
             pass
 
 
-def _report(run: RunFolder, console: Console) -> None:
+def _report(run: RunFolder, console: terminal.Screen) -> None:
     """The page about the run; that it cannot be written makes no finished run fail."""
     try:
         write_run(run.path)
     except UserError as error:
-        console.print(f"[dim]no report: {error}[/]", soft_wrap=True)
+        console.say(f"no report: {error}", "dim")
 
 
 def _show(
@@ -200,19 +202,22 @@ def _show(
     run: RunFolder,
     result: Mapping[str, Any],
     problems: Sequence[BenchmarkProblem],
-    console: Console,
+    console: terminal.Screen,
 ) -> None:
     if config.transcript and not config.quiet and problems:
         try:
             _show_transcript(config, run, problems, console)
         except UserError as error:  # a finished run outlives its models
-            console.print(f"[dim]no transcript: {error}[/]")
+            console.say(f"no transcript: {error}", "dim")
     console.print(terminal.result_table(result))
-    console.print(f"[dim]results: {run.path}, to be read: {run.path / REPORT}[/]", soft_wrap=True)
+    console.say(f"results: {run.path}, to be read: {run.path / REPORT}", "dim")
 
 
 def _show_transcript(
-    config: RunConfig, run: RunFolder, problems: Sequence[BenchmarkProblem], console: Console
+    config: RunConfig,
+    run: RunFolder,
+    problems: Sequence[BenchmarkProblem],
+    console: terminal.Screen,
 ) -> None:
     """One problem in which both wrote, so that there is something to see."""
     from semspec.text import Text
@@ -223,7 +228,8 @@ def _show_transcript(
         problems[0],
     )
     text = Text(str(config.model.fetch(config.engine.holds_weights)))
-    console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
+    title = visible(shown.id, newline=" "), "bold"
+    console.print(Styled.assemble("\n", title, "  ", visible(shown.question)))
     rounds = run.round_lines(shown.id, "speculative")
 
     parts = pieces(rounds, text.readable, "tokens" if config.split == "token" else "steps")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from html import escape as escaped
 from typing import Any
 
-from semspec.transcript import visible
+from semspec.screen import visible
 
 
 def escape(text: str) -> str:

@@ -11,7 +11,7 @@ from semspec.errors import UserError
 from semspec.report.transcripts import Limits
 from semspec.report.write import write_run, write_sweep
 from semspec.result_schema import SCHEMA
-from semspec.terminal import open_console
+from semspec.screen import echo
 
 HELP = """\
 usage: python -m semspec.report run=FOLDER   [out=FILE] [transcripts=24]
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> None:
         arguments, ("run", "sweep", "out", "transcripts", "schema"), "python -m semspec.report"
     )
     if flag(given, "schema"):
-        print(json.dumps(SCHEMA, indent=2))
+        echo(json.dumps(SCHEMA, indent=2))
         return
     if ("run" in given) == ("sweep" in given):
         raise UserError(
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> None:
         written = write_run(Path(given["run"]).expanduser(), out, limits)
     else:
         written = write_sweep(Path(given["sweep"]).expanduser(), out)
-    open_console().print(f"report: {written}", soft_wrap=True, highlight=False, markup=False)
+    echo(f"report: {written}", newline=" ")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,7 +7,6 @@ the verifying pass gives anyway. Where U is too large, the lossless rule decides
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -28,10 +27,9 @@ from semspec.rules._acceptance import without_gaps
 from semspec.rules._arc import Constants, distance, loose_nodes, normalised_entropy
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.rules._whitened import Whitened
+from semspec.screen import LOG
 from semspec.trim import depths, keep_nodes
 from semspec.types import Context, Draft, Role, Verdict, What
-
-LOG = logging.getLogger("semspec")
 
 
 @dataclass(frozen=True, kw_only=True)

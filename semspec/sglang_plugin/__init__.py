@@ -29,6 +29,8 @@ def register() -> None:
         start.start(settings.read())
     except Exception as error:
         from semspec.errors import UserError, first_line
+        from semspec.screen import visible
 
         told = str(error) if isinstance(error, UserError) else f"failed: {first_line(error)}"
-        raise SystemExit(f"semspec's SGLang plugin: {told}") from error
+        line = visible(f"semspec's SGLang plugin: {told}", newline=" ")
+        raise SystemExit(line) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,10 +15,9 @@ from semspec.models import ModelConfig, facts
 from semspec.rules._arc import Constants, Moments, distance, inverse_deviation
 from semspec.rules._whitened import PART
 from semspec.rules.arc import Arc, entry
+from semspec.screen import LOG
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.text import Text
-
-LOG = logging.getLogger("semspec")
 
 
 @dataclass

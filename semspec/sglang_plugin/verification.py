@@ -11,7 +11,6 @@ Afterwards the true logits are back, so that log-probabilities stay the model's.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -24,6 +23,7 @@ from semspec.errors import UserError
 from semspec.rules._acceptance import point_mass_nodes
 from semspec.rules._tokens import TokenRule
 from semspec.rules.arc import Arc
+from semspec.screen import LOG
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin import trees
 from semspec.sglang_plugin.bound import ModelBound, Source
@@ -31,8 +31,6 @@ from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.protocol import KEY
 from semspec.sglang_plugin.rules import OPTIONS, Judged, loosely, named
 from semspec.types import Sampling
-
-LOG = logging.getLogger("semspec")
 
 
 @dataclass(frozen=True, kw_only=True)

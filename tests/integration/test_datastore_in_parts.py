@@ -6,7 +6,6 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from semspec.build_datastore import main
 from semspec.datastores.build import make
@@ -15,9 +14,10 @@ from semspec.datastores.divided import build_part
 from semspec.datastores.settings import split_options
 from semspec.parts import Part
 from semspec.probes.progress import Steps
+from semspec.terminal import Screen
 from tests.support.parts import contents
 
-QUIET = Steps(Console(file=io.StringIO()), quiet=True)
+QUIET = Steps(Screen(file=io.StringIO()), quiet=True)
 SMALL = ("quiet=true", "max_new_tokens=12", "batch=64", "problems=70", "domains=[residues]")
 DENSE = ("kind=dense", "responses=as_is", "longest=24", "dims=8", *SMALL[:-2])
 

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from semspec.errors import UserError
 from semspec.files import read_json
@@ -20,12 +19,13 @@ from semspec.probes.divided import sample_part
 from semspec.probes.make import make, probe_facts, sampled
 from semspec.probes.progress import Steps
 from semspec.probes.shards import GroupWriter
+from semspec.terminal import Screen
 from semspec.train_probe import build, main
 from tests.support.parts import contents
 from tests.support.probes import configuration, options
 from tests.support.processes import finished
 
-QUIET = Steps(Console(file=io.StringIO()), quiet=True)
+QUIET = Steps(Screen(file=io.StringIO()), quiet=True)
 
 
 def command(*arguments: str) -> list[str]:

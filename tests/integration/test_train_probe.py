@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models import ModelConfig, facts
 from semspec.probes.make import make, probe_facts
 from semspec.probes.progress import Steps
+from semspec.terminal import Screen
 from semspec.text import Text
 from semspec.train_probe import build
 from semspec.types import Context, Query, Sampling
@@ -47,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def make_here(*arguments: str) -> str:
     """The same in this process, which has its imports; gives what was shown."""
-    console = Console(file=io.StringIO(), width=100)
+    console = Screen(file=io.StringIO(), width=100)
     make(build(arguments), Steps(console))
     told: str = console.file.getvalue()  # type: ignore[attr-defined]
     return told

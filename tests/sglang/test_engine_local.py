@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from semspec import launch, train_probe
 from semspec.engines._sglang import local
@@ -20,6 +19,7 @@ from semspec.probes.progress import Steps
 from semspec.probes.sample import FOLDER
 from semspec.probes.shards import read_samples, read_states
 from semspec.solver import Solver
+from semspec.terminal import Screen
 from tests.support import sglang_env
 from tests.support.pair import TARGET, configuration
 
@@ -56,7 +56,7 @@ def test_a_model_in_this_process_is_sampled_for_a_probe(tmp_path: Path) -> None:
             *("hidden=[8,4]", "epochs=2", "quiet=true"),
         ]
     )
-    probe, _ = make(config, Steps(Console(), quiet=True))
+    probe, _ = make(config, Steps(Screen(), quiet=True))
     samples = list(read_samples(tmp_path / FOLDER))
     assert len(samples) == 14 * 3
     for one in samples:

@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
-from rich.console import Console
 
 from semspec import launch, train_probe
 from semspec.errors import UserError
 from semspec.probes.make import make
 from semspec.probes.progress import Steps
+from semspec.terminal import Screen
 from tests.support.processes import finished, hear_interrupts
 from tests.support.sglang_servers import WAIT, Pair, free_port, launch_options
 
@@ -285,7 +285,7 @@ def test_a_server_without_the_plugin_is_named_at_the_first_probed_request(
         ["engine=sglang", f"engine.target_url={mortal.url}", f"folder={tmp_path / 'probe'}"]
     )
     with pytest.raises(UserError, match="plugin is not loaded") as refused:
-        make(config, Steps(Console(), quiet=True))
+        make(config, Steps(Screen(), quiet=True))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "probe" / "chains.jsonl").exists(), "it was asked too late"
     code, out = mortal.interrupt()

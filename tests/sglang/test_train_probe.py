@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from semspec.artifacts.probe import Probe
 from semspec.engines._sglang.server import Reply, Server
@@ -26,6 +25,7 @@ from semspec.probes.make import make
 from semspec.probes.progress import Steps
 from semspec.probes.sample import FOLDER
 from semspec.probes.shards import read_samples, read_states
+from semspec.terminal import Screen
 from semspec.text import Text
 from semspec.train_probe import build
 from semspec.types import Context, Query, Read, Sampling, What
@@ -56,7 +56,7 @@ def options(folder: Path, servers: Pair, *more: str) -> list[str]:
 
 
 def make_here(*arguments: str) -> str:
-    console = Console(file=io.StringIO(), width=100)
+    console = Screen(file=io.StringIO(), width=100)
     make(build(arguments), Steps(console))
     told: str = console.file.getvalue()  # type: ignore[attr-defined]
     return told
