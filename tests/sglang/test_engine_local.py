@@ -48,6 +48,7 @@ def test_both_models_in_this_process_write_what_the_hf_engine_writes() -> None:
     assert solved("engine=sglang", f"engine.server_args={server_args()}") == solved()
 
 
+@pytest.mark.deep
 def test_a_model_in_this_process_is_sampled_for_a_probe(tmp_path: Path) -> None:
     config = train_probe.build(
         [

@@ -137,6 +137,7 @@ def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_goes_on
     assert result["prefix_reuse"]["target"] > 0.3
 
 
+@pytest.mark.deep
 def test_a_restart_of_all_replicas_is_waited_for(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_restart_of_all_replicas_is_waited_for(
     assert len({line["id"] for line in lines(committed)}) == 10 == len(lines(committed))
 
 
+@pytest.mark.deep
 def test_a_lost_replica_s_problems_are_continued_on_the_other(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:

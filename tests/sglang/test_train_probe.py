@@ -147,6 +147,7 @@ def test_many_requests_share_a_cached_prefix(trained: tuple[Path, Watched]) -> N
     assert watched.cached > 0.6 * watched.prompt
 
 
+@pytest.mark.deep
 def test_a_killed_sampling_goes_on(servers: Pair, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     given = options(folder, servers, "batch=5")

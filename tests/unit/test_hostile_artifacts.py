@@ -27,9 +27,10 @@ from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.errors import UserError
 from semspec.heads.eagle3 import Eagle3
 from semspec.heads.medusa import Medusa
+from tests.support.deep import samples
 
 KINDS = {name: plugin.cls for name, plugin in registry.plugins("artifact").items()}
-CASES = 10_000
+CASES = samples(quick=2_000, deep=10_000)
 HEADS = 1000  # of each kind, by the drafters' readers
 DEEP = 100_000
 HOSTILE: tuple[Any, ...] = (
@@ -169,6 +170,7 @@ def asked(made: Artifact) -> None:
             made.open(index=True).nearest(np.ones(4, np.float32), 3, 4)
 
 
+@pytest.mark.deep(quick=True)
 def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
     """Of every registered kind, whichever there are: all files that a load reads."""
     intact: dict[str, dict[str, bytes]] = {}
