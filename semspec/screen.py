@@ -50,6 +50,11 @@ def echo(
     print(shown, file=file, flush=flush)
 
 
+def last_line(text: str) -> SystemExit:
+    """Return what ends a process of somebody else's with one line on standard error."""
+    return SystemExit(visible(text, newline=" "))
+
+
 def _sanitise(record: logging.LogRecord) -> bool:
     record.msg, record.args = visible(record.getMessage(), newline=" "), ()
     return True

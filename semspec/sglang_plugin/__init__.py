@@ -29,8 +29,7 @@ def register() -> None:
         start.start(settings.read())
     except Exception as error:
         from semspec.errors import UserError, first_line
-        from semspec.screen import visible
+        from semspec.screen import last_line
 
         told = str(error) if isinstance(error, UserError) else f"failed: {first_line(error)}"
-        line = visible(f"semspec's SGLang plugin: {told}", newline=" ")
-        raise SystemExit(line) from error
+        raise last_line(f"semspec's SGLang plugin: {told}") from error

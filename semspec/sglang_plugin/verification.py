@@ -23,7 +23,7 @@ from semspec.errors import UserError
 from semspec.rules._acceptance import point_mass_nodes
 from semspec.rules._tokens import TokenRule
 from semspec.rules.arc import Arc
-from semspec.screen import LOG
+from semspec.screen import LOG, last_line
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin import trees
 from semspec.sglang_plugin.bound import ModelBound, Source
@@ -124,7 +124,7 @@ class Verification:
         try:
             self.bound = self.source.bind(runner)
         except UserError as error:  # an exception would reach the user as a page of traceback
-            raise SystemExit(f"semspec's SGLang plugin: {error}") from error
+            raise last_line(f"semspec's SGLang plugin: {error}") from error
 
     def sample(
         self,

@@ -35,7 +35,7 @@ from semspec.probes.progress import Steps
 from semspec.records import RunFolder
 from semspec.report import __main__ as report_command
 from semspec.runner import execute
-from semspec.screen import LOG, echo, visible
+from semspec.screen import LOG, echo, last_line, visible
 from semspec.solver import Solver
 from semspec.sweep import Job, carry_out
 from semspec.terminal import Progress, Screen, open_console, result_table, transcript
@@ -229,6 +229,10 @@ def test_a_traceback_of_a_command_is_harmless(capsys: Captured) -> None:
     assert done.returncode == 1 and "RuntimeError: a[/INST] [red]" in text and "Traceback" in text
 
 
+def test_what_ends_a_server_s_process_is_one_line_of_text() -> None:
+    assert str(last_line(f"plugin: {HOSTILE}")) == f"plugin: {ONE_LINE}"
+
+
 def test_a_warning_is_one_line_of_text(capsys: Captured) -> None:
     handler = logging.StreamHandler(stream := io.StringIO())
     LOG.addHandler(handler)
@@ -371,6 +375,8 @@ def test_the_package_prints_in_no_other_way() -> None:
                 wrong.append(f"{name}: {called} reads markup")
             if called == "TextColumn" and given.get("markup") != "False":
                 wrong.append(f"{name}: TextColumn reads markup")
+            if called == "SystemExit" and name != "screen.py":
+                wrong.append(f"{name}: SystemExit prints, last_line sanitises")
             if called.endswith("getLogger") and "'semspec'" in ast.unparse(node) and name != "screen.py":  # fmt: skip
                 wrong.append(f"{name}: a logger of its own")
     assert not wrong
