@@ -24,8 +24,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from semspec import __version__, config
 from semspec.cli import reproduce
-from semspec.cli.command import ends_in_one_line
+from semspec.cli.command import complain, ends_in_one_line
 from semspec.errors import UserError
+from semspec.storage.screen import echo
 
 
 def build(composed: DictConfig) -> config.RunConfig:
@@ -160,7 +161,7 @@ def run_job(composed: DictConfig) -> None:
         with contextlib.suppress(OSError):  # Hydra has made the folder; where nothing is in it,
             folder.rmdir()  # nothing shall be left
         # SystemExit, because Hydra prints a line of its own about any other
-        print(f"semspec: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(2)
 
 
@@ -175,7 +176,7 @@ def _main(arguments: list[str]) -> None:
         show()
         return
     if "--version" in arguments:
-        print(f"semspec {__version__}")
+        echo(f"semspec {__version__}")
         return
     logging.getLogger("transformers").setLevel(logging.ERROR)
     if reproduce.asked(arguments):

@@ -25,14 +25,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from semspec.artifacts import _card, binding
-from semspec.artifacts import manifests as _manifest
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts, beside_package
-from semspec.storage import json_schema, provenance
+from semspec.storage import json_schema, manifests, provenance
 from semspec.storage.files import _write_all, dumps, replacing, told_in_one_line
 
-CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", _manifest.NAME
+CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", manifests.NAME
 LARGEST_CONFIG = 4 * 2**20  # bytes; what is larger is no config of ours
 LARGEST_TEXT = 4 * 2**20  # of a card or a plot
 LARGEST_HEADER = 2**20  # bytes that name the tensors
@@ -44,14 +43,14 @@ WANTED = Wanted(
     option="the artifact's name",
     patterns=("*.safetensors", "*.json", "*.jsonl"),
     unwanted=("*/*",),
-    refuses=_manifest.strange_in_repository,
+    refuses=manifests.strange_in_repository,
 )
 WHOLE = Wanted(
     noun="artifact",
     option="repo",
     patterns=("*",),
     unwanted=("*/*", ".gitattributes"),
-    refuses=_manifest.strange_in_repository,
+    refuses=manifests.strange_in_repository,
 )
 
 
@@ -131,9 +130,9 @@ class Artifact(ABC):
     @classmethod
     def read(cls, folder: Path) -> Self:
         """From a local folder: nothing is taken for granted."""
-        manifest = _manifest.read(folder)
+        manifest = manifests.read(folder)
         if manifest is not None:
-            unlike = _manifest.differences(folder, manifest, (CONFIG, TENSORS))
+            unlike = manifests.differences(folder, manifest, (CONFIG, TENSORS))
             if unlike:
                 raise UserError(
                     f"{folder} is not as it was made ({unlike[0]}): take an intact copy, or if the"
@@ -303,7 +302,7 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{path} is no JSON object: it is no {kind}'s folder")
     files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
-    wrong = _manifest.strange(files)
+    wrong = manifests.strange(files)
     if wrong:
         raise UserError(f"{folder} holds {wrong}: remove it, or take another artifact")
     return config
@@ -418,7 +417,7 @@ def write(
                 _write_all(fd, data)
         for name, path in (parts or {}).items():
             shutil.copyfile(path, beside / name)
-        _manifest.seal(beside, kind or str(config["kind"]), version or int(config["version"]))
+        manifests.seal(beside, kind or str(config["kind"]), version or int(config["version"]))
         if folder.exists():
             old = folder.with_name(f".{folder.name}.old")
             shutil.rmtree(old, ignore_errors=True)

@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-from semspec.artifacts import base, manifests
+from semspec.artifacts import base
 from semspec.errors import UserError
+from semspec.storage import manifests
 
 COUNT = {"type": "integer", "minimum": 0, "maximum": 1 << 48}
 SHARDS = {

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semspec import registry
-from semspec.artifacts import _card, base, manifests
+from semspec.artifacts import _card, base
 from semspec.artifacts.model import Model
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED
+from semspec.storage import manifests
 from semspec.storage.files import read_json, told_in_one_line
 
 

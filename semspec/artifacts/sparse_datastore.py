@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from semspec.artifacts import base, binding
-from semspec.artifacts import datastore as _datastore
+from semspec.artifacts import base, binding, datastore
 from semspec.datastores.sparse import SparseStore, write_shard
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
@@ -23,8 +22,8 @@ SCHEMA = base.of_schema(
     {
         "model": binding.MODEL,
         "depth": {"type": "integer", "minimum": 1, "maximum": 4096},
-        "shards": _datastore.SHARDS,
-        "documents": _datastore.COUNT,
+        "shards": datastore.SHARDS,
+        "documents": datastore.COUNT,
         "responses": {"enum": ["target", "as_is"]},
     },
     ("model", "depth", "shards", "documents", "responses", "data"),
@@ -33,7 +32,7 @@ SCHEMA = base.of_schema(
 
 @register("artifact", "sparse_datastore")
 @dataclass
-class SparseDatastore(_datastore.Datastore):
+class SparseDatastore(datastore.Datastore):
     """A corpus in a model's tokens, sorted so that the longest match of a text's end is found at once."""
 
     name: str = "sparse_datastore"
@@ -45,7 +44,7 @@ class SparseDatastore(_datastore.Datastore):
 
     @classmethod
     def part_names(cls, config: Mapping[str, Any]) -> list[str]:
-        return _datastore.shard_names(len(config["shards"]))
+        return datastore.shard_names(len(config["shards"]))
 
     def open(self) -> SparseStore:
         names = self.part_names(self.config)
@@ -60,7 +59,7 @@ class SparseDatastore(_datastore.Datastore):
 
     @classmethod
     def example(cls) -> Self:
-        path = _datastore.example_folder(cls.kind) / "shard-00000.safetensors"
+        path = datastore.example_folder(cls.kind) / "shard-00000.safetensors"
         count = write_shard(path, [[1, 2, 3, 1, 2, 4], [2, 3]], 8)
         model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
         config = {

@@ -31,6 +31,7 @@ from semspec.errors import UserError
 from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
 from semspec.rules._probed import Probed
 from semspec.sglang_plugin.settings import VARIABLE
+from semspec.storage.screen import echo
 from semspec.types import Role
 
 HELP = """\
@@ -285,8 +286,8 @@ def run(arguments: Sequence[str]) -> None:
     line = " ".join(f"engine.{one.role}_url={one.url}" for one in planned)
     if not flag(given, "start"):
         for one in planned:
-            print(f"# the {one.role}\n{one.command}\n")
-        print(f"# then: python -m semspec.run engine=sglang {line} ...")
+            echo(f"# the {one.role}\n{one.command}\n")
+        echo(f"# then: python -m semspec.run engine=sglang {line} ...")
         return
     try:
         wait = float(given.get("wait", "900"))
@@ -295,8 +296,8 @@ def run(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends them as Ctrl-C does
     logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     with started(planned, wait, logs) as processes:
-        print(line, flush=True)
-        print(f"# logs: {logs}; Ctrl-C ends both", flush=True)
+        echo(line, flush=True)
+        echo(f"# logs: {logs}; Ctrl-C ends both", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             watch(processes, logs)
 

@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import importlib
 import itertools
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,17 +27,18 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from semspec.cli.command import complain
 from semspec.config import SHOWN_ONLY, RunConfig, free, recorded
 from semspec.errors import UserError, told
 from semspec.jobs.experiments import slug
-from semspec.report.terminal import interval, number, open_console, seconds
+from semspec.report.terminal import Screen, interval, number, open_console, seconds
 from semspec.results.records import RunFolder, State, now, status
 from semspec.storage.digest import difference
 from semspec.storage.files import write_json
 from semspec.storage.lock import FolderInUseError, is_locked
+from semspec.storage.screen import visible
 
 LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
 ERROR = "error.txt"
@@ -114,7 +114,7 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
 
 
 def work(
-    job: Job, root: Path, console: Console, leaving: Callable[[], bool] = lambda: False
+    job: Job, root: Path, console: Screen, leaving: Callable[[], bool] = lambda: False
 ) -> None:
     """Runs one job to its end; whatever happens, its folder tells of it and nothing else ends.
 
@@ -141,7 +141,7 @@ def work(
         say(job, root, "failed", failed, started)
 
 
-def _do(job: Job, folder: Path, console: Console) -> None:
+def _do(job: Job, folder: Path, console: Screen) -> None:
     if job.command:
         importlib.import_module(job.command).do_part(job, console)
         return
@@ -184,7 +184,7 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
 def carry_out(
     jobs: Sequence[Job],
     root: Path,
-    console: Console,
+    console: Screen,
     launcher: str = "basic",
     options: Mapping[str, Any] | None = None,
 ) -> None:
@@ -199,10 +199,7 @@ def carry_out(
     count = itertools.count(1)
 
     def tell(job: Job) -> None:
-        console.print(
-            f"{next(count)}/{len(jobs)}  {job.name}: {headline(job, root)}",
-            soft_wrap=True, markup=False, highlight=False,
-        )  # fmt: skip
+        console.say(f"{next(count)}/{len(jobs)}  {job.name}: {headline(job, root)}")
 
     todo = []
     for job in jobs:
@@ -264,14 +261,15 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
     return listed
 
 
-def show(jobs: Sequence[Job], root: Path, console: Console) -> None:
+def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
     """The table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
     listed = rows(jobs, root)
     if console.quiet:
         return
     if not console.is_terminal:
         for row in (COLUMNS, *listed):
-            print("\t".join(row), file=console.file)  # rich would make spaces of the tabs
+            cells = (visible(cell, newline=" ") for cell in row)
+            console.file.write("\t".join(cells) + "\n")  # rich would make spaces of the tabs
         return
     table = Table(box=SIMPLE_HEAD)
     for number_of, heading in enumerate(COLUMNS):
@@ -295,14 +293,14 @@ def main(overrides: Sequence[str]) -> int:
     launcher, options = options_of(hydra_ones)
     jobs = plan(plain)
     root = Path(given[-1].partition("=")[2]) if given else Path("runs") / f"sweep_{_called(plain)}"
-    console = Console(quiet=True) if _quiet(jobs) else open_console()
+    console = open_console(quiet=_quiet(jobs))
     try:
         carry_out(jobs, root, console, launcher, options)
     except KeyboardInterrupt:
         show(jobs, root, console)
         raise
     show(jobs, root, console)
-    console.print(f"results: {root}", style="dim", soft_wrap=True, markup=False)
+    console.say(f"results: {root}", "dim")
     return ended(jobs, root)
 
 
@@ -321,9 +319,8 @@ def ended(jobs: Sequence[Job], root: Path) -> int:
     if bad:
         listed = ", ".join(f"{name} ({states[name]})" for name in bad[:5])
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-        print(
-            f"semspec: {len(bad)} of {len(jobs)} jobs are not finished: {listed}{more};"
-            " the same command goes on with them",
-            file=sys.stderr,
+        complain(
+            f"{len(bad)} of {len(jobs)} jobs are not finished: {listed}{more};"
+            " the same command goes on with them"
         )
     return 1 if bad else 0

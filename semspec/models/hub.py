@@ -56,6 +56,9 @@ class Wanted:
         wrong = self.refuses(names) if self.refuses else None
         if wrong:
             raise UserError(f"{at} holds {wrong}: it is not loaded; take another {self.noun}")
+        if strange := [name for name in self.of(names) if not name.isprintable()]:
+            # their names reach the terminal by the Hub client's own bars
+            raise UserError(f"{at} holds a file named {strange[0]!r}: take another {self.noun}")
         if not self.of(names):
             raise UserError(f"{at} holds no {self.noun}: check {self.option}")
 

@@ -27,6 +27,7 @@ from semspec.decoding.thinking import OPEN
 from semspec.errors import UserError, first_line
 
 _TURN = "an-open-turn"  # stands for the running turn while the template is rendered
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -119,6 +120,12 @@ class Text:
         """A question as the model expects it: text, and ids, ready for the answer to begin."""
         if not question.strip():
             raise UserError("the question is empty: there is nothing to solve")
+        for text in (question, system or ""):
+            if half := _SURROGATE.search(text):
+                raise UserError(
+                    f"'{text[: half.end()][-40:]}' ends in half a character (a lone surrogate), which no"
+                    " model can be asked: give text in UTF-8"
+                )
         if not self.tokenizer.chat_template:
             raise UserError(
                 f"'{self.name}' has no chat template: take an instruction-tuned model, "

@@ -14,11 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from semspec import registry
 from semspec.artifacts import _card, base, inspection
-from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.base import Artifact
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts, beside_package
-from semspec.storage import json_schema
+from semspec.storage import json_schema, manifests
 
 KINDS = {name: plugin.cls for name, plugin in registry.plugins("artifact").items()}
 TENSORS = [n for n, cls in KINDS.items() if cls.example().tensors]
@@ -174,7 +173,7 @@ def test_hub_artifacts_are_exactly_what_would_be_published() -> None:
     wrong = [line for one in found for line in one.wrong]
     assert not wrong, "python -m semspec.artifacts seal path=hub_artifacts"
     for one in found:
-        manifest = _manifest.read(one.folder)
+        manifest = manifests.read(one.folder)
         assert manifest is not None
         if one.kind in LAID_OUT:
             tensors = load_file(one.folder / base.TENSORS)

@@ -369,7 +369,7 @@ def test_another_tokenizer_behind_the_right_name(servers: Pair, tmp_path: Path) 
 
 def test_no_server_of_the_draft(servers: Pair) -> None:
     refused(
-        "engine.draft_url is missing.*semspec.cli.launch",
+        "engine.draft_url is missing.*semspec.launch",
         role="draft",
         folder=DRAFT,
         target_url=servers.target,

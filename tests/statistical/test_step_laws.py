@@ -28,10 +28,12 @@ from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.rules.lookahead import LookaheadSession
 from semspec.rules.lossless import Lossless
 from semspec.types import Answer, Context, Draft, Handover, Read, Sampling, Verdict, What
+from tests.support.deep import samples
 from tests.support.law import PROMPT, Unit, p_value, piece, plain_plan, speculative_plan, step_law
 
 SURE = 1e-4
-SAMPLES = 6_000
+SAMPLES = samples(quick=1_500, deep=6_000)
+pytestmark = pytest.mark.deep(quick=True)
 Accept = Callable[[Unit], bool]
 TOY = Toy(vocabulary=4, seed=3)
 STOPPING = Toy(vocabulary=4, seed=3, stop=True)

@@ -20,7 +20,6 @@ import yaml  # type: ignore[import-untyped]
 
 from semspec import registry
 from semspec.artifacts import _card, inspection
-from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.base import CARD, CONFIG, MANIFEST, TENSORS, Artifact
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.model import Model
@@ -28,9 +27,11 @@ from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.errors import UserError
 from semspec.heads.eagle3 import Eagle3
 from semspec.heads.medusa import Medusa
+from semspec.storage import manifests
+from tests.support.deep import samples
 
 KINDS = {name: plugin.cls for name, plugin in registry.plugins("artifact").items()}
-CASES = 10_000
+CASES = samples(quick=2_000, deep=10_000)
 HEADS = 1000  # of each kind, by the drafters' readers
 DEEP = 100_000
 HOSTILE: tuple[Any, ...] = (
@@ -170,6 +171,7 @@ def asked(made: Artifact) -> None:
             made.open(index=True).nearest(np.ones(4, np.float32), 3, 4)
 
 
+@pytest.mark.deep(quick=True)
 def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
     """Of every registered kind, whichever there are: all files that a load reads."""
     intact: dict[str, dict[str, bytes]] = {}
@@ -292,7 +294,7 @@ def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
     watch = Watch(tmp_path)
     for case in range(CARDS):
         (folder / CARD).write_bytes(card(rng, intact))
-        _manifest.seal(folder, cls.kind, cls.version)
+        manifests.seal(folder, cls.kind, cls.version)
         began = time.process_time()
         watch.on = True
         try:

@@ -1,4 +1,4 @@
-"""``semspec.cli.launch`` as far as it needs no SGLang: what it plans, what it refuses, what it watches."""
+"""``semspec.launch`` as far as it needs no SGLang: what it plans, what it refuses, what it watches."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.launchers import options_of, queued
 from semspec.jobs.sweep import LONGEST, Job, carry_out, name_of, plan, state_of
+from semspec.report.terminal import Screen
 from semspec.results.records import RunFolder
 from semspec.storage.lock import FolderLock
 
@@ -81,11 +81,11 @@ def test_every_name_is_a_folder_of_its_own(values: list[str]) -> None:
         assert not name.startswith((".", "-"))
 
 
-def quiet() -> Console:
-    return Console(file=io.StringIO(), width=200)
+def quiet() -> Screen:
+    return Screen(file=io.StringIO(), width=200)
 
 
-def said(console: Console) -> str:
+def said(console: Screen) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -227,7 +227,7 @@ def test_the_table_is_plain_lines_elsewhere_than_on_a_terminal(tmp_path: Path) -
     assert [line[0] for line in lines] == ["job", "seed=0", "seed=1"]
     assert [line[1] for line in lines] == ["state", "finished", "waiting"]
     assert len({len(line) for line in lines}) == 1 and lines[1][3].endswith("x")
-    terminal = Console(file=io.StringIO(), width=120, force_terminal=True)
+    terminal = Screen(file=io.StringIO(), width=120, force_terminal=True)
     sweep.show(jobs, tmp_path, terminal)
     assert "speed-up [95 %]" in said(terminal) and "─" in said(terminal)
 
