@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from semspec.errors import UserError
+from semspec.urls import without_passwords
 
 
 def ends_in_one_line(command: Callable[[], object]) -> None:
@@ -15,7 +16,7 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
     try:
         command()
     except UserError as error:
-        print(f"semspec: {error}", file=sys.stderr)
+        print(f"semspec: {without_passwords(str(error))}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         # who read along has seen enough, as head does; what is still to be flushed goes nowhere

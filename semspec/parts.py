@@ -20,7 +20,7 @@ from typing import Any
 from semspec.errors import UserError, told
 from semspec.files import read_json, told_in_one_line, write_json
 from semspec.lock import FolderLock
-from semspec.records import now, status
+from semspec.records import foreign_status, now, status
 
 MANY = {"-m", "--multirun"}
 _WRITTEN = re.compile(r"(\d{1,6}|all)/(\d{1,6})")
@@ -66,6 +66,8 @@ class Part:
         """Makes the part's folder and holds it; its status tells how it ended."""
         folder, started = self.folder(root), now()
         with told_in_one_line(folder):
+            if wrong := foreign_status(folder):
+                raise UserError(wrong.replace("hydra.run.dir", "folder="))
             folder.mkdir(parents=True, exist_ok=True)
             lock = FolderLock(folder)
             try:

@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from semspec import __version__, config, reproduce
 from semspec.command import ends_in_one_line
 from semspec.errors import UserError
+from semspec.urls import without_passwords
 
 
 def build(composed: DictConfig) -> config.RunConfig:
@@ -159,7 +160,7 @@ def run_job(composed: DictConfig) -> None:
         with contextlib.suppress(OSError):  # Hydra has made the folder; where nothing is in it,
             folder.rmdir()  # nothing shall be left
         # SystemExit, because Hydra prints a line of its own about any other
-        print(f"semspec: {error}", file=sys.stderr)
+        print(f"semspec: {without_passwords(str(error))}", file=sys.stderr)
         sys.exit(2)
 
 

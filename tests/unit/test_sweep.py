@@ -174,7 +174,7 @@ def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
     (job,) = plan(TINY)
     folder = tmp_path / job.name
     folder.mkdir()
-    before = {"state": "running", "error": None, "pid": 1}
+    before = {"state": "running", "error": None, "pid": 1, "host": "node7", "started": "then"}
     (folder / "status.json").write_text(json.dumps(before))
     hold = (
         "import sys\nfrom pathlib import Path\nfrom semspec.lock import FolderLock\n"
@@ -200,7 +200,8 @@ def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
 def test_what_was_killed_is_told_with_the_process_that_it_was(tmp_path: Path) -> None:
     (job,) = plan(TINY)
     (tmp_path / job.name).mkdir()
-    was = {"state": "running", "pid": 123, "host": "node7", "started": "then", "done": 3}
+    was: dict[str, Any] = {"state": "running", "error": None, "pid": 123, "host": "node7"}
+    was |= {"started": "then", "done": 3}
     (tmp_path / job.name / "status.json").write_text(json.dumps(was))
     sweep.say(job, tmp_path, "killed", "its process ended")
     told = status(tmp_path, job)
