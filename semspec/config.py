@@ -383,8 +383,8 @@ def free(config: RunConfig) -> tuple[str, ...]:
 
 def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's config.json holds; servers' addresses without passwords."""
-    engine = without_passwords(resolved["engine"])
-    return {**resolved, "engine": engine, "plugins": plugin_names(config)}
+    engine = {k: without_passwords(v) for k, v in resolved.items() if k == "engine"}
+    return {**resolved, **engine, "plugins": plugin_names(config)}
 
 
 def _check_trees(config: RunConfig) -> None:

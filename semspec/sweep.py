@@ -183,8 +183,8 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
         return "finished", ""
     found = folder.status
     state = found.get("state", "waiting")
-    if job.stage and state == "finished":  # with a stage before this one
-        state = "waiting"
+    if state == "finished":  # with a stage before this one; or its result is gone
+        state = "waiting" if job.stage else "killed"
     return state, found.get("error") or ""
 
 
