@@ -316,8 +316,8 @@ def test_command_goes_on_after_a_kill_and_refuses_what_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    given = ["model.path=embedded/tiny-draft", "draft=tiny", "problems=6", "positions=6", "batch=3"]
-    given += ["max_new_tokens=60", "correction=none", f"folder={folder}"]
+    given = ["draft=tiny", "problems=6", "positions=8", "batch=4"]
+    given += ["max_new_tokens=120", "correction=none", f"folder={folder}"]
     calibrate.main(given)
     assert "alpha*kappa" in capsys.readouterr().out
     whole = ArcCalibration.load(str(folder / "arc"))

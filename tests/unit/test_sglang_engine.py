@@ -322,6 +322,21 @@ def test_a_replica_that_comes_back_as_something_else_is_asked_nothing(
     assert "asked" not in a.told + b.told
 
 
+def test_a_replica_that_comes_back_with_other_weights_of_that_name_is_asked_nothing(
+    moody: tuple[SglangEngine, list[Moody]],
+) -> None:
+    engine, (a, b) = moody
+    assert engine.served == "right"
+    a.there = b.there = False
+    future = engine.submit(write_one(0))
+    time.sleep(0.2)
+    a.model = b.model = "tuned/right"
+    a.there = b.there = True
+    with pytest.raises(UserError, match="serves tuned/right, and served right when this run began"):
+        future.result(5)
+    assert "asked" not in a.told + b.told
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
