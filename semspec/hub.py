@@ -102,7 +102,7 @@ _FOUND: ContextVar[dict[str, Found] | None] = ContextVar("found", default=None)
 
 @contextlib.contextmanager
 def noted() -> Iterator[dict[str, Found]]:
-    """Note everything that is located within the block, by the name that was given."""
+    """Note everything that is located within the block, by the name and the revision that were given."""
     found: dict[str, Found] = {}
     token = _FOUND.set(found)
     try:
@@ -129,7 +129,8 @@ def locate(
     local = Path(folder_or_repo).expanduser().is_dir()
     folder = _located(folder_or_repo, revision, wanted, access)
     if (found := _FOUND.get()) is not None:
-        found[folder_or_repo] = Found(folder, on_hub=not local)
+        name = f"{folder_or_repo}@{revision}" if revision else folder_or_repo
+        found[name] = Found(folder, on_hub=not local)
     return folder
 
 

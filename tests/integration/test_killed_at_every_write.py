@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from semspec.records import RunFolder
+from semspec.records import Mode, RunFolder
 from tests.support.kill_at import Command, survives_kills
 
 OPTIONS = (
@@ -31,11 +31,12 @@ def left(folder: Path) -> Any:
         line["id"]: (line["text"], line["answer"], line["plain"]["text"])
         for line in run.problem_lines()
     }
+    modes: tuple[Mode, ...] = ("plain", "speculative")
     rounds = [
-        [(r["drafted"], r["kept"], r["written"], r["handed"], r["scores"]) for r in found]
+        (r["drafted"], r["kept"], r["written"], r["handed"], r["scores"])
         for name in lines
-        for mode in ("plain", "speculative")
-        if (found := list(run.round_lines(name, mode)))  # type: ignore[arg-type]
+        for mode in modes
+        for r in run.round_lines(name, mode)
     ]
     return lines, rounds, run.config, (folder / "weights.json").read_bytes()
 

@@ -17,8 +17,8 @@ def test_user_and_password_go_and_the_rest_stays() -> None:
         ("mail me@here, see http://x y@z", "mail me@here, see http://x y@z"),
     ):
         assert without_passwords(given) == wanted
-    given = {"urls": ["http://a:b@c"], "deep": {"n": 1, "url": "http://a:b@c"}, "none": None}
-    assert without_passwords(given) == {
+    value = {"urls": ["http://a:b@c"], "deep": {"n": 1, "url": "http://a:b@c"}, "none": None}
+    assert without_passwords(value) == {
         "urls": ["http://c"], "deep": {"n": 1, "url": "http://c"}, "none": None
     }  # fmt: skip
 
