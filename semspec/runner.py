@@ -52,7 +52,8 @@ def execute(
         if run.result is not None and job is None:
             console.say(f"{folder}: finished before; this is its result", "dim")
         if run.result is not None:
-            result = run.result
+            result = run.figures()
+            assert result is not None
         else:
             try:
                 result = _solve_all(config, problems, run, console)
@@ -75,7 +76,9 @@ def _solve_all(
 ) -> dict[str, Any]:
     todo = list(run.todo(problems))
     if todo:
-        with Solver(config) as solver:
+        with Solver(config, run.identify) as solver:
+            for note in run.notes:
+                console.print(note, style="dim", soft_wrap=True, markup=False, highlight=False)
             _warm_up(solver, todo[0], config)
             with terminal.Progress(len(problems), quiet=config.quiet, console=console) as progress:
                 progress.resume(run.problem_lines())
@@ -225,10 +228,11 @@ def _show_transcript(
     from semspec.models.text import Text
 
     lines = {line["id"]: line for line in run.problem_lines()}
-    shown = next(
-        (p for p in problems if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"]),
-        problems[0],
-    )
+    there = [p for p in problems if p.id in lines]
+    both = (p for p in there if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"])
+    shown = next(both, there[0] if there else None)
+    if shown is None:  # every line is damaged
+        return
     text = Text(str(config.model.fetch(config.engine.holds_weights)))
     title = visible(shown.id, newline=" "), "bold"
     console.print(Styled.assemble("\n", title, "  ", visible(shown.question)))

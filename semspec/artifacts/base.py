@@ -261,7 +261,7 @@ def find(
         folder = beside_package("hub_artifacts") / folder_or_repo.removeprefix(EMBEDDED)
         if not folder.is_dir():
             raise UserError(f"no artifact {folder_or_repo} is shipped with the package")
-        return folder
+        return locate(str(folder), wanted=wanted)
     place, told = split_revision(folder_or_repo)
     return locate(place, revision or told, wanted, access)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from semspec.errors import UserError
 from semspec.storage.screen import echo
+from semspec.urls import without_passwords
 
 
 def ends_in_one_line(command: Callable[[], object]) -> None:
@@ -32,7 +33,7 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
 
 def complain(error: object) -> None:
     """Print one line on standard error: an error may quote foreign text, line breaks and all."""
-    echo(f"semspec: {error}", newline=" ", file=sys.stderr)
+    echo(f"semspec: {without_passwords(str(error))}", newline=" ", file=sys.stderr)
 
 
 def _show_traceback(_: object, error: BaseException, __: object) -> None:

@@ -162,7 +162,7 @@ def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Result
     found: Results = {}
     for job in todo:
         place = folder / job.folder
-        result = _audited(place / AUDIT) if experiment.audits else RunFolder(place).result
+        result = _audited(place / AUDIT) if experiment.audits else RunFolder(place).figures()
         if not result:
             continue
         rows = found.setdefault(job.block, {})

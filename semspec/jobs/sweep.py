@@ -34,11 +34,12 @@ from semspec.config import SHOWN_ONLY, RunConfig, free, recorded
 from semspec.errors import UserError, told
 from semspec.jobs.experiments import slug
 from semspec.report.terminal import Screen, interval, number, open_console, seconds
-from semspec.results.records import RunFolder, State, now, status
+from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
 from semspec.storage.digest import difference
-from semspec.storage.files import write_json
+from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
 from semspec.storage.screen import visible
+from semspec.urls import without_passwords
 
 LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
 ERROR = "error.txt"
@@ -58,13 +59,13 @@ class Job:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What its status.json says of it."""
-        return {"job": self.name, "overrides": list(self.overrides)}
+        """What its status.json says of it, without passwords."""
+        return {"job": self.name, "overrides": without_passwords(list(self.overrides))}
 
 
 def name_of(overrides: Sequence[str]) -> str:
     """A name for a folder; where one had to be changed or cut, a digest keeps it from others."""
-    text = ",".join(overrides)
+    text = without_passwords(",".join(overrides))
     kept = slug(text, also="=,")
     if kept == text and len(kept) <= LONGEST:
         return kept
@@ -113,6 +114,11 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
     return build(composed), {str(k): v for k, v in plain.items()}
 
 
+def _foreign(job: Job, root: Path) -> str | None:
+    """Say why nothing may be written in a job's folder: somebody else's files are there."""
+    return (foreign_status if job.stage else foreign)(root / job.name)
+
+
 def work(
     job: Job, root: Path, console: Screen, leaving: Callable[[], bool] = lambda: False
 ) -> None:
@@ -121,6 +127,8 @@ def work(
     ``leaving``: whether this process is told to go, and the job will go on in another one.
     """
     folder, started, failed = root / job.name, now(), ""
+    if _foreign(job, root):
+        return  # ``state_of`` says so: nothing is written there
     try:
         _do(job, folder, console)
     except FolderInUseError:
@@ -134,7 +142,8 @@ def work(
             raise
         failed = told(error)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+        trace = without_passwords(traceback.format_exc())
+        (folder / ERROR).write_text(trace, encoding="utf-8")
     if not failed:
         (folder / ERROR).unlink(missing_ok=True)
     elif not is_locked(folder):
@@ -165,19 +174,19 @@ def say(job: Job, root: Path, state: State, error: str, started: str | None = No
 def state_of(job: Job, root: Path) -> tuple[str, str]:
     """How it stands with a job, and the error if there is one."""
     folder = RunFolder(root / job.name)
-    result = folder.result
+    if wrong := _foreign(job, root):
+        return "failed", wrong
     if job.stage:
-        finished = job.stage in (result or {}).get("done", {})
+        told = read_json(folder.path / "result.json")
+        finished = job.stage in (told["done"] if isinstance(told, dict) and "done" in told else ())
     else:
-        finished = (
-            result is not None and folder.config is not None
-        )  # else nothing tells what made it
+        finished = folder.result is not None
     if finished:
         return "finished", ""
     found = folder.status
     state = found.get("state", "waiting")
-    if job.stage and state == "finished":  # with a stage before this one
-        state = "waiting"
+    if state == "finished":  # with a stage before this one; or its result is gone
+        state = "waiting" if job.stage else "killed"
     return state, found.get("error") or ""
 
 
@@ -193,6 +202,9 @@ def carry_out(
 
     for job in jobs:
         _check(job, root)
+    known = read_json(root / "sweep.json")
+    if (root / "sweep.json").exists() and not (isinstance(known, dict) and "jobs" in known):
+        raise UserError(f"{root / 'sweep.json'} is not a sweep's; choose another sweep=DIR")
     root.mkdir(parents=True, exist_ok=True)
     listed = [job.about for job in jobs]
     write_json(root / "sweep.json", {"jobs": listed, "launcher": launcher, "started": now()})
@@ -207,6 +219,8 @@ def carry_out(
             tell(job)
             continue
         todo.append(job)
+        if _foreign(job, root):
+            continue
         with contextlib.suppress(FileNotFoundError):  # of an earlier start
             (root / job.name / "status.json").unlink()
     if todo:
@@ -237,7 +251,8 @@ def headline(job: Job, root: Path) -> str:
         return f"{state}: {error}" if error else state
     if job.stage:
         return state
-    result = RunFolder(root / job.name).result or {}
+    result = RunFolder(root / job.name).figures()
+    assert result is not None, job
     faster = number(result["speedup"], 2, "x") if result["plain"] else "alone"
     return f"pass@1 {number(result['pass_at_1'], 3)}, {faster}"
 
@@ -250,7 +265,7 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
     listed: list[tuple[str, ...]] = []
     for job in jobs:
         state, _ = state_of(job, root)
-        r = RunFolder(root / job.name).result
+        r = RunFolder(root / job.name).figures()
         if state != "finished" or r is None:
             listed.append((job.name, state, "", "", "", ""))
             continue

@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -91,6 +92,28 @@ class Access:
     force: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a name led."""
+
+    folder: Path
+    on_hub: bool  # a snapshot, whose folder has the commit's name
+
+
+_FOUND: ContextVar[dict[str, Found] | None] = ContextVar("found", default=None)
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[dict[str, Found]]:
+    """Note everything that is located within the block, by the name and the revision that were given."""
+    found: dict[str, Found] = {}
+    token = _FOUND.set(found)
+    try:
+        yield found
+    finally:
+        _FOUND.reset(token)
+
+
 def split_revision(name: str) -> tuple[str, str | None]:
     """``owner/name@revision`` -> both; a folder that has such a name is itself."""
     place, _, revision = name.rpartition("@")
@@ -106,17 +129,26 @@ def locate(
     access: Access | None = None,
 ) -> Path:
     """The local folder: itself, or a snapshot of a Hub repository."""
-    folder = Path(folder_or_repo).expanduser()
+    local = Path(folder_or_repo).expanduser().is_dir()
+    folder = _located(folder_or_repo, revision, wanted, access)
+    if (found := _FOUND.get()) is not None:
+        name = f"{folder_or_repo}@{revision}" if revision else folder_or_repo
+        found[name] = Found(folder, on_hub=not local)
+    return folder
+
+
+def _located(name: str, revision: str | None, wanted: Wanted, access: Access | None) -> Path:
+    folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
     if folder.exists():
         raise UserError(f"{folder} is a file: point {wanted.option} at the folder that holds it")
-    if folder_or_repo.startswith((".", "/", "~")) or folder_or_repo.count("/") != 1:
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise UserError(
-            f"no {wanted.noun} folder {folder_or_repo}: download or train the {wanted.noun} first, "
+            f"no {wanted.noun} folder {name}: download or train the {wanted.noun} first, "
             f"or point {wanted.option} at a local folder or a Hub repository (owner/name)"
         )
-    return snapshot(folder_or_repo, revision, wanted, access or Access())
+    return snapshot(name, revision, wanted, access or Access())
 
 
 def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) -> Path:

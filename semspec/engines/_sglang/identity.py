@@ -82,6 +82,21 @@ def check(
         )
 
 
+def served(info: Mapping[str, Any]) -> str:
+    """What a server says that it holds: the model's place, its revision, the version of its weights."""
+    place = str(info.get("model_path") or info.get("served_model_name") or "")
+    parts = PurePosixPath(place).parts
+    cached = [part for part in parts if part.startswith("models--")]
+    if cached:  # the Hub's cache lies elsewhere on another machine
+        place = cached[-1].removeprefix("models--").replace("--", "/")
+        place += f"@{parts[-1]}" if parts[-2] == "snapshots" else ""
+    revision = info.get("revision")
+    version = info.get("weight_version")
+    told = [place, f"revision {revision}" if revision else ""]
+    told.append(f"weights {version}" if version not in (None, "default") else "")
+    return ", ".join(filter(None, told))
+
+
 def check_settings(info: Mapping[str, Any], server: str) -> None:
     """Refuses settings under which the method cannot work."""
     if info.get("is_generation") is False:
