@@ -20,6 +20,7 @@ from tiny_head_data import batches, collect, common_tokens
 from tiny_head_training import Batch, held_out, train, write_head
 from torch import Tensor
 
+from semspec.artifacts._swap import check_replaceable
 from semspec.engines._lean.folder import read_json
 from semspec.engines._lean.spec import read_spec
 from semspec.heads._files import from_target
@@ -122,6 +123,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=224, help="tokens that can be drafted")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    check_replaceable(arguments.out, "eagle3_head")
     torch.set_num_threads(1)
     target = ModelConfig(path=arguments.target).fetch()
     spec = read_spec(target, 0)

@@ -19,6 +19,7 @@ from tiny_head_data import batches, collect
 from tiny_head_training import Batch, held_out, train, write_head
 from torch import Tensor
 
+from semspec.artifacts._swap import check_replaceable
 from semspec.engines._lean.spec import read_spec
 from semspec.heads._files import from_target
 from semspec.heads.medusa import Medusa, Shape, config_of
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    check_replaceable(arguments.out, "medusa_head")
     torch.set_num_threads(1)
     target = ModelConfig(path=arguments.target).fetch()
     spec = read_spec(target, 0)

@@ -25,6 +25,7 @@ from train_tiny_pair import IGNORED, Rows, Stage, configuration, fit, ship, told
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from semspec import world
+from semspec.artifacts._swap import check_replaceable
 from semspec.models import beside_package
 from semspec.world.reuse import Editing, Grounded, Reuse
 
@@ -93,6 +94,8 @@ def main() -> int:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(target)
     is_value = Rows(tokenizer, 0).is_value
     done = [(s, t) for s in LEGS if (t := finished(a.out, s)) is not None]
+    if not done:
+        check_replaceable(a.out, "model")
     for stage in LEGS[len(done) :]:
         torch.manual_seed(stage.seed)
         begin = a.out if done else target

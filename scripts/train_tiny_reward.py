@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from tiny_reward_data import ROWS, Batches, Row, sample
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
+from semspec.artifacts._swap import check_replaceable
 from semspec.files import write_json
 from semspec.text import Text
 
@@ -145,6 +146,7 @@ def main() -> None:
         "seconds": round(sum(leg["seconds"] for leg in legs)),
     }
     out = arguments.out / "tiny-reward"
+    check_replaceable(out, "model")
     shutil.rmtree(out, ignore_errors=True)
     save(model.to(torch.bfloat16), out, training)
     batches.text.tokenizer.save_pretrained(out)

@@ -21,8 +21,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from semspec import foreign
+from semspec.artifacts import _manifest
+from semspec.artifacts._swap import recover
 from semspec.errors import UserError, first_line
 from semspec.files import dumps, read_json
+from semspec.intact import check_model
 from semspec.provenance import masked
 
 PATIENCE = 3.0  # seconds to wait for the Hub to answer at all
@@ -104,8 +108,9 @@ def locate(
 ) -> Path:
     """The local folder: itself, or a snapshot of a Hub repository."""
     folder = Path(folder_or_repo).expanduser()
+    recover(folder)
     if folder.is_dir():
-        return folder
+        return _looked_at(folder, wanted)
     if folder.exists():
         raise UserError(f"{folder} is a file: point {wanted.option} at the folder that holds it")
     if folder_or_repo.startswith((".", "/", "~")) or folder_or_repo.count("/") != 1:
@@ -113,7 +118,13 @@ def locate(
             f"no {wanted.noun} folder {folder_or_repo}: download or train the {wanted.noun} first, "
             f"or point {wanted.option} at a local folder or a Hub repository (owner/name)"
         )
-    return snapshot(folder_or_repo, revision, wanted, access or Access())
+    return _looked_at(snapshot(folder_or_repo, revision, wanted, access or Access()), wanted)
+
+
+def _looked_at(folder: Path, wanted: Wanted) -> Path:
+    if wanted.noun == MODEL.noun:
+        check_model(folder, wanted.of)
+    return folder
 
 
 def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) -> Path:
@@ -269,11 +280,11 @@ class _Cache:
     def named_but_absent(self, commit: str) -> list[str]:
         """What an artifact's manifest or an index of weights names, of a snapshot others downloaded."""
         folder, named = self.folder(commit), set()
-        manifest = read_json(folder / "manifest.json")
-        if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict):
+        manifest = _manifest.read(folder) if _manifest.is_ours(folder) else None
+        if manifest is not None:
             named |= set(self.wanted.of(manifest["files"]))
         for index in folder.glob("*.safetensors.index.json"):
-            told = read_json(index)
+            told = foreign.read_json(index)
             if isinstance(told, dict) and isinstance(told.get("weight_map"), dict):
                 named |= {str(name) for name in told["weight_map"].values()}
         return sorted(name for name in named if not (folder / name).is_file())

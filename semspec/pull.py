@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from semspec.artifacts import _folders, _manifest, base
+from semspec.artifacts import _folders, _manifest, _swap, base
 from semspec.command import ends_in_one_line, options
 from semspec.errors import UserError
 from semspec.files import told_in_one_line
@@ -34,13 +34,11 @@ def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
     artifact = _folders.check(folder)
     if out is None:
         return folder, artifact
-    beside = out.with_name(f".{out.name}.tmp")
     with told_in_one_line(out):
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        beside = _swap.stage(_swap.place(out))
         for name in [*_manifest.names(folder), base.MANIFEST]:
             shutil.copyfile(folder / name, beside / name)
-        beside.replace(out)
+        _swap.finish(beside, _swap.place(out))
     return out, _folders.check(out)
 
 

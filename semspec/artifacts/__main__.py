@@ -17,7 +17,6 @@ from semspec.artifacts import _folders, _manifest, base
 from semspec.command import ends_in_one_line, options
 from semspec.config import nearest
 from semspec.errors import UserError
-from semspec.files import read_json
 from semspec.hub import content_hash, hub_errors, list_files, split_revision
 from semspec.models import beside_package
 from semspec.terminal import open_console
@@ -47,8 +46,8 @@ def show_list(given: Mapping[str, str]) -> int:
         table.add_column(name, justify="right" if name == "KiB" else "left", no_wrap=name == "name")
     for found in _folders.below(path):
         if found.folder.is_dir():
-            config = read_json(found.folder / base.CONFIG)
-            model = config.get("model") if isinstance(config, dict) else None
+            config = base.read_json(found.folder, found.kind) if found.kind else {}
+            model = config.get("model")
             bound = model.get("id", "") if isinstance(model, dict) else ""
             size = sum(f.stat().st_size for f in found.folder.iterdir() if f.is_file())
             state = "not as published" if found.wrong else ""

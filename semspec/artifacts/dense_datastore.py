@@ -116,12 +116,7 @@ class DenseDatastore(_datastore.Datastore):
     def _check_index(self) -> None:
         """Native readers check little: what they are given is hashed first."""
         path = self.parts[INDEX]
-        manifest = _manifest.read(path.parent)
-        unlike = manifest and _manifest.differences(path.parent, manifest, (path.name,))
-        if unlike:
-            raise UserError(
-                f"{path.parent} is not as it was made ({unlike[0]}): take an intact copy"
-            )
+        _manifest.check(path.parent, _manifest.read(path.parent), (path.name,))
 
     def _index_files(self) -> indices.Files:
         path, sizes = self.parts[INDEX], self.config["index"]["files"]

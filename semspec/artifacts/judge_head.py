@@ -20,7 +20,11 @@ from semspec.models import ModelFacts
 from semspec.registry import register
 
 SCHEMA = base.of_schema(
-    {"model": _binding.model_with("layers", "width")}, ("model", "data", "training", "metrics")
+    {
+        "model": _binding.model_with("layers", "width"),
+        "metrics": {"type": "object", "additionalProperties": {"type": "number"}},
+    },
+    ("model", "data", "training", "metrics"),
 )
 
 

@@ -35,6 +35,7 @@ SCHEMA = base.of_schema(
             "properties": {"name": _binding.TEXT, "digest": _binding.TEXT},
         },
         "score": {"enum": ["logprob"]},  # in place of a probe
+        "metrics": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
     },
     ("model", "split", "temperature", "data", "metrics"),
 )

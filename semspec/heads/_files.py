@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
+from semspec import foreign
+from semspec.artifacts import _manifest
 from semspec.artifacts.base import tensor_names
 from semspec.engines._lean.folder import read_json, weight_files
 from semspec.errors import UserError
@@ -21,6 +22,8 @@ def head_file(folder: Path, name: str) -> Path:
     """The one safetensors file of a head."""
     for known in (folder / name, folder / "model.safetensors"):
         if known.exists():
+            if _manifest.is_ours(folder):
+                _manifest.check(folder, _manifest.read(folder), ("config.json", known.name))
             return known
     raise UserError(
         f"no {name} in {folder}: pickled heads (.bin, .pt) are never read; convert it once"
@@ -56,7 +59,7 @@ def from_target(folder: Path, name: str, shape: tuple[int, int]) -> Tensor:
     """One matrix of the target, by its name."""
     for file in weight_files(folder):
         if name in tensor_names(file):
-            with safe_open(file, framework="pt") as opened:
+            with foreign.open_tensors(file) as opened:
                 tensor: Tensor = opened.get_tensor(name)
             if tuple(tensor.shape) != shape:
                 raise UserError(

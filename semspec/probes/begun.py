@@ -44,6 +44,8 @@ def begin(folder: Path, config: ProbeConfig, model: ModelFacts, **more: Any) -> 
     """
     file = folder / "config.json"
     stored: Mapping[str, Any] | None = read_json(file)
+    if file.exists() and not (isinstance(stored, dict) and {"facts", "engine"} <= set(stored)):
+        raise UserError(f"{file} was not written by this command: give another folder=")
     if config.source == "hub" and config.revision is None:
         config.revision = stored["revision"] if stored else commit_of(config)
     wanted = config.sampled() | {"facts": asdict(model)} | _plain(more)
