@@ -10,10 +10,12 @@ import json
 import math
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -23,6 +25,7 @@ LARGEST_TEXT = 16 * 2**20  # bytes of a text or of JSON
 LARGEST_HEADER = 16 * 2**20  # bytes of a safetensors header: some 100,000 tensors
 LARGEST_TOKEN = 1 << 24  # ids of tokens are below; so are the sizes of models
 INTACT = "take an intact copy"
+SETTLED = 2 * 10**9  # ns after which a file that is written again has another time
 _SHOWN = 40  # characters of a number in an error
 
 
@@ -30,7 +33,7 @@ class MissingFileError(UserError):
     """There is no such file."""
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> BufferedReader:
     """Open a regular file for reading.
 
     Raises OSError, also where a folder, a pipe or a device has its name: opening a pipe would wait for
@@ -122,7 +125,7 @@ def read_header(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, An
         return header, 8 + length, os.fstat(file.fileno()).st_size
 
 
-def _header_length(file: BinaryIO, largest: int) -> int:
+def _header_length(file: BufferedReader, largest: int) -> int:
     length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
     if not 2 <= length <= min(largest, size - 8):
         raise ValueError(f"its header claims {length:,} bytes")
@@ -148,6 +151,14 @@ def tensor_places(path: Path) -> dict[str, tuple[str, list[int], int, int]]:
                 raise ValueError(f"{name[:_SHOWN]!a} ends behind the file's end")
             places[name] = (str(entry.get("dtype")), entry["shape"], base + start, end - start)
         return places
+
+
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is written; None where it was written just now, and the clock may not tell."""
+    state = path.stat()
+    if time.time_ns() - state.st_mtime_ns < SETTLED:
+        return None
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def token_ids(value: object, where: str) -> frozenset[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from semspec.artifacts import _manifest
 from semspec.errors import UserError
 
 LARGEST_FILE = 128 * 2**20  # bytes of a tokenizer or a config; weights may have any size
-LARGEST_HASHED = 256 * 2**20  # bytes; larger files are compared with the manifest by size alone
 AGAIN = "download the model again"
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")  # fmt: skip
 _SIZES = (
@@ -35,7 +35,7 @@ def check_model(folder: Path, wanted: Callable[[Iterable[str]], list[str]]) -> N
 
     ``wanted`` picks from names of files those that will be read. They must be plain files, config.json
     must not claim more than the weights can hold, and where there is a manifest of ours, sizes and
-    sha256 (of files of up to 256 MiB) must be those that it lists.
+    sha256 (of files of up to 256 MiB) must be those that it lists. A tokenizer is checked, too.
     """
     there = wanted(sorted(f.name for f in folder.iterdir()))
     for name in there:
@@ -47,11 +47,17 @@ def check_model(folder: Path, wanted: Callable[[Iterable[str]], list[str]]) -> N
         check_sizes(path, config)
         if weights:
             _check_fit(path, config, weights)
+    if "tokenizer.json" in there:
+        path = folder / "tokenizer.json"
+        stamp = foreign.stamp(path)
+        check_tokenizer(path) if stamp is None else _check_tokenizer_once(path, stamp)
     if _manifest.is_ours(folder):
         manifest = _manifest.read(folder)
         assert manifest is not None
-        names = set(wanted([*manifest["files"], *there])) - {_manifest.NAME}
-        _manifest.check(folder, manifest, names, LARGEST_HASHED)
+        # weights that are missing are missed by whoever reads them: a server may have its own
+        listed = [n for n in manifest["files"] if not n.endswith(".safetensors")]
+        names = set(wanted(listed)) | set(there) - {_manifest.NAME}
+        _manifest.check(folder, manifest, names, _manifest.LARGEST_HASHED)
 
 
 def _check_plain(path: Path) -> None:
@@ -94,6 +100,11 @@ def _check_fit(path: Path, config: Mapping[str, Any], weights: Iterable[Path]) -
                 f"{path} does not belong to the weights beside it ({tensors:,} tensors of"
                 f" {bits // 8:,} bytes hold no such model): {AGAIN}"
             )
+
+
+@lru_cache(maxsize=64)
+def _check_tokenizer_once(path: Path, _: tuple[int, ...]) -> None:
+    check_tokenizer(path)
 
 
 def check_tokenizer(path: Path) -> None:

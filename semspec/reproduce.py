@@ -6,7 +6,6 @@ experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from semspec import config, sweep
+from semspec import config, foreign, sweep
 from semspec.errors import UserError
 from semspec.experiments import (
     METRICS,
@@ -125,12 +124,10 @@ def _audit(todo: Sequence[Job], folder: Path, console: Console) -> int:
 def _audited(file: Path) -> dict[str, Any] | None:
     """The figures of an audit; None where there are none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        found = foreign.read_object(file, way_out="it is no audit: remove it")
+    except foreign.MissingFileError:
         return None
-    except ValueError as error:
-        raise UserError(f"{file} is no audit: {error}: remove it") from error
-    if not isinstance(found, dict) or not {"arguments", "kept", "problems"} <= set(found):
+    if not {"arguments", "kept", "problems"} <= set(found):
         raise UserError(f"{file} is no audit: remove it")
     return found
 

@@ -51,7 +51,7 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
         whole = cached_file(
             source, "tokenizer.json", _raise_exceptions_for_missing_entries=False, **options
         )
-        if whole:
+        if whole and not local:  # ``check_model`` has looked at it
             check_tokenizer(Path(whole))
         kind = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer
         tokenizer = kind.from_pretrained(source, **options)

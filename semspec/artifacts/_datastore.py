@@ -1,8 +1,8 @@
 """What datastores share: files of any size beside config and tensors, which are mapped and not read.
 
-Opening one looks at their headers and sizes alone, so that it takes no longer for a store that is larger
-than memory. Their hashes stand in the manifest all the same: ``python -m semspec.artifacts verify`` reads them,
-publishing does, and what comes from the Hub is hashed once, after the download.
+Opening one looks at the headers and sizes of files of more than 256 MiB, so that it takes no longer for a
+store that is larger than memory; smaller ones are hashed. The hashes of all stand in the manifest: ``python -m
+semspec.artifacts verify`` reads them, publishing does, and what comes from the Hub is hashed once, after the download.
 """
 
 from __future__ import annotations
@@ -44,18 +44,12 @@ class Datastore(base.Artifact):
     @classmethod
     def read(cls, folder: Path) -> Self:
         made = super().read(folder)
-        manifest = _manifest.read(folder)
-        for name in cls.part_names(made.config):
+        names = cls.part_names(made.config)
+        for name in names:
             path = made.parts[name] = folder / name
             if not path.is_file():
                 raise UserError(f"{path} is missing: take an intact copy of the {cls.kind}")
-            size, listed = path.stat().st_size, (manifest or {"files": {}})["files"].get(name)
-            if manifest is not None and (listed is None or listed["size"] != size):
-                told = "not listed" if listed is None else f"{listed['size']:,} bytes"
-                raise UserError(
-                    f"{path} has {size:,} bytes, in the manifest it is {told}: take an intact copy of"
-                    f" the {cls.kind}"
-                )
+        _manifest.check(folder, _manifest.read(folder), names, _manifest.LARGEST_HASHED)
         made.open()
         return made
 

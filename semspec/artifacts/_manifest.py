@@ -6,7 +6,6 @@ It has one way to be written, so that a flipped byte anywhere in the folder, in 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +18,7 @@ from semspec.files import _write_all, dumps, replacing
 
 NAME, FORMAT = "manifest.json", 1
 LARGEST = 2**20  # bytes of a manifest
-SETTLED = 2 * 10**9  # ns after which a file that is written again has another time
+LARGEST_HASHED = 256 * 2**20  # bytes of models' and datastores' files that every load hashes
 THEIRS = {".gitattributes", ".cache"}  # what the Hub and its client put beside an artifact
 UNFINISHED = ".semspec-unfinished"  # marks a folder of ours that is being written or removed
 PICKLES = {
@@ -30,9 +29,10 @@ PARTS = {".safetensors", ".json", ".jsonl", ".md", ".svg", ".png", ".txt", ".jin
 """Suffixes that a part of an artifact may have."""
 
 _HASH = {"type": "string", "minLength": 64, "maxLength": 64}
+_KEYS = {"format", "kind", "version", "files", "sha256"}
 _SCHEMA = {
     "type": "object",
-    "required": ["format", "kind", "version", "files", "sha256"],
+    "required": sorted(_KEYS),
     "additionalProperties": False,
     "properties": {
         "format": {"const": FORMAT},
@@ -59,14 +59,12 @@ def sha256(path: Path) -> str:
 
 def hashed(path: Path) -> str:
     """sha256 of a file, computed anew only when it was written since."""
-    state = path.stat()
-    if time.time_ns() - state.st_mtime_ns < SETTLED:  # clocks of file systems tick slowly
-        return sha256(path)
-    return _hashed(path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+    stamp = foreign.stamp(path)
+    return sha256(path) if stamp is None else _hashed(path, stamp)
 
 
 @lru_cache(maxsize=4096)
-def _hashed(path: Path, *_: int) -> str:
+def _hashed(path: Path, _: tuple[int, ...]) -> str:
     return sha256(path)
 
 
@@ -170,7 +168,7 @@ def is_ours(folder: Path) -> bool:
         return False
     except (OSError, ValueError):
         return True
-    return isinstance(told, dict) and len(set(told) & set(_SCHEMA["required"])) >= 3
+    return isinstance(told, dict) and len(_KEYS & set(told)) >= 3
 
 
 def differences(

