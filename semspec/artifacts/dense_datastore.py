@@ -67,6 +67,7 @@ class DenseDatastore(_datastore.Datastore):
     schema: ClassVar[Schema] = SCHEMA
     made_by: ClassVar[str] = "python -m semspec.build_datastore kind=dense"
     tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
+    hashed_later: ClassVar[frozenset[str]] = frozenset({INDEX})
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> base.Layout:
