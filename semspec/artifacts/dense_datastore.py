@@ -68,6 +68,7 @@ class DenseDatastore(datastore.Datastore):
     schema: ClassVar[Schema] = SCHEMA
     made_by: ClassVar[str] = "python -m semspec.build_datastore kind=dense"
     tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
+    hashed_later: ClassVar[frozenset[str]] = frozenset({INDEX})
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> base.Layout:
@@ -117,12 +118,7 @@ class DenseDatastore(datastore.Datastore):
     def _check_index(self) -> None:
         """Native readers check little: what they are given is hashed first."""
         path = self.parts[INDEX]
-        manifest = manifests.read(path.parent)
-        unlike = manifest and manifests.differences(path.parent, manifest, (path.name,))
-        if unlike:
-            raise UserError(
-                f"{path.parent} is not as it was made ({unlike[0]}): take an intact copy"
-            )
+        manifests.check(path.parent, manifests.read(path.parent), (path.name,))
 
     def _index_files(self) -> indices.Files:
         path, sizes = self.parts[INDEX], self.config["index"]["files"]

@@ -20,8 +20,7 @@ from semspec.errors import UserError
 from semspec.models.hub import content_hash, hub_errors, list_files, split_revision
 from semspec.models.location import beside_package
 from semspec.report.terminal import open_console
-from semspec.storage import manifests as _manifest
-from semspec.storage.files import read_json
+from semspec.storage import manifests
 from semspec.storage.screen import echo, visible
 
 HELP = """\
@@ -49,8 +48,8 @@ def show_list(given: Mapping[str, str]) -> int:
         table.add_column(name, justify="right" if name == "KiB" else "left", no_wrap=name == "name")
     for found in inspection.below(path):
         if found.folder.is_dir():
-            config = read_json(found.folder / base.CONFIG)
-            model = config.get("model") if isinstance(config, dict) else None
+            config = base.read_json(found.folder, found.kind) if found.kind else {}
+            model = config.get("model")
             bound = model.get("id", "") if isinstance(model, dict) else ""
             size = sum(f.stat().st_size for f in found.folder.iterdir() if f.is_file())
             state = "not as published" if found.wrong else ""
@@ -63,7 +62,7 @@ def show_list(given: Mapping[str, str]) -> int:
 def inspect(given: Mapping[str, str]) -> int:
     folder = base.find(required(given, "path"), wanted=replace(base.WHOLE, option="path"))
     artifact = inspection.kind_of(folder).read(folder)
-    manifest = _manifest.read(folder)
+    manifest = manifests.read(folder)
     out = open_console()
     out.say(f"{artifact.kind} {folder}", "bold")
     for name in ("model", "draft", "role", "split", "temperature", "provenance"):
@@ -117,7 +116,7 @@ def _unlike_repository(folder: Path, name: str) -> list[str]:
     with hub_errors(repo, name, base.WHOLE):
         _, listing = list_files(repo, revision, base.WHOLE)
     wrong = []
-    for file in sorted({*base.WHOLE.of(listing), *_manifest.names(folder), base.MANIFEST}):
+    for file in sorted({*base.WHOLE.of(listing), *manifests.names(folder), base.MANIFEST}):
         path = folder / file
         if file not in listing or not path.is_file():
             wrong.append(f"{file} is {'not in ' + name if path.exists() else 'missing'}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from semspec.artifacts import base, inspection
 from semspec.cli.command import ends_in_one_line, options
 from semspec.errors import UserError
-from semspec.storage import manifests
+from semspec.storage import manifests, swap
 from semspec.storage.files import told_in_one_line
 from semspec.storage.screen import echo
 
@@ -35,13 +35,11 @@ def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
     artifact = inspection.check(folder)
     if out is None:
         return folder, artifact
-    beside = out.with_name(f".{out.name}.tmp")
     with told_in_one_line(out):
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        beside = swap.stage(swap.place(out))
         for name in [*manifests.names(folder), base.MANIFEST]:
             shutil.copyfile(folder / name, beside / name)
-        beside.replace(out)
+        swap.finish(beside, swap.place(out))
     return out, inspection.check(out)
 
 

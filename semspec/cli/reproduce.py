@@ -6,7 +6,6 @@ experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from semspec.jobs.launchers import options_of
 from semspec.report.progress import Steps
 from semspec.report.terminal import DASH, Screen, number, open_console, percent, seconds
 from semspec.results.records import RunFolder
+from semspec.storage import foreign
 from semspec.storage.files import write_json
 
 OWN = ("experiment", "scale", "plan", "hydra.run.dir")
@@ -126,12 +126,10 @@ def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
 def _audited(file: Path) -> dict[str, Any] | None:
     """The figures of an audit; None where there are none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        found = foreign.read_object(file, way_out="it is no audit: remove it")
+    except foreign.MissingFileError:
         return None
-    except ValueError as error:
-        raise UserError(f"{file} is no audit: {error}: remove it") from error
-    if not isinstance(found, dict) or not {"arguments", "kept", "problems"} <= set(found):
+    if not {"arguments", "kept", "problems"} <= set(found):
         raise UserError(f"{file} is no audit: remove it")
     return found
 

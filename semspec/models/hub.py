@@ -23,8 +23,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from semspec.errors import UserError, first_line
+from semspec.models.intact import check_model
+from semspec.storage import foreign, manifests
 from semspec.storage.files import dumps, read_json
 from semspec.storage.provenance import masked
+from semspec.storage.swap import recover
 
 PATIENCE = 3.0  # seconds to wait for the Hub to answer at all
 AT_A_TIME = 8  # files
@@ -139,8 +142,9 @@ def locate(
 
 def _located(name: str, revision: str | None, wanted: Wanted, access: Access | None) -> Path:
     folder = Path(name).expanduser()
+    recover(folder)
     if folder.is_dir():
-        return folder
+        return _looked_at(folder, wanted)
     if folder.exists():
         raise UserError(f"{folder} is a file: point {wanted.option} at the folder that holds it")
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
@@ -148,7 +152,13 @@ def _located(name: str, revision: str | None, wanted: Wanted, access: Access | N
             f"no {wanted.noun} folder {name}: download or train the {wanted.noun} first, "
             f"or point {wanted.option} at a local folder or a Hub repository (owner/name)"
         )
-    return snapshot(name, revision, wanted, access or Access())
+    return _looked_at(snapshot(name, revision, wanted, access or Access()), wanted)
+
+
+def _looked_at(folder: Path, wanted: Wanted) -> Path:
+    if wanted.noun == MODEL.noun:
+        check_model(folder, wanted.of)
+    return folder
 
 
 def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) -> Path:
@@ -304,11 +314,11 @@ class _Cache:
     def named_but_absent(self, commit: str) -> list[str]:
         """What an artifact's manifest or an index of weights names, of a snapshot others downloaded."""
         folder, named = self.folder(commit), set()
-        manifest = read_json(folder / "manifest.json")
-        if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict):
+        manifest = manifests.read(folder) if manifests.is_ours(folder) else None
+        if manifest is not None:
             named |= set(self.wanted.of(manifest["files"]))
         for index in folder.glob("*.safetensors.index.json"):
-            told = read_json(index)
+            told = foreign.read_json(index)
             if isinstance(told, dict) and isinstance(told.get("weight_map"), dict):
                 named |= {str(name) for name in told["weight_map"].values()}
         return sorted(name for name in named if not (folder / name).is_file())

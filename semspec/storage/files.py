@@ -127,10 +127,13 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """The file's content; None where there is none or it is not JSON."""
+    """The file's content; None where there is none or it is not JSON.
+
+    For files of our own; those of others go through ``semspec.storage.foreign``.
+    """
     try:
         return json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
 
 
@@ -150,7 +153,7 @@ def parse(line: bytes) -> dict[str, Any] | None:
     """A line's object, or None where it is not one."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

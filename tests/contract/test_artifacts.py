@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def saved(kind: str, folder: Path) -> Artifact:
     made = KINDS[kind].example()
+    shutil.rmtree(folder, ignore_errors=True)  # what was damaged is never replaced
     made.save(folder)
     return made
 

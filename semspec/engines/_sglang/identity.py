@@ -6,13 +6,13 @@ answers without a word. So names, architecture and tokenizer are compared first.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from semspec.errors import UserError
+from semspec.storage import foreign
 
 SAMPLE = 'So 2 + 3 = 5.\n\nTherefore (x - 7)^2 is 64: naïve, isn\'t it? {"done": [1]}\n'
 
@@ -34,7 +34,7 @@ class Expected:
         from semspec.models.text import Text
 
         try:
-            shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            shape = foreign.read_object(folder / "config.json", finite=False)
             shape = {**shape, **shape.get("text_config", {})}
             return cls(
                 model_name(str(folder)),
@@ -45,7 +45,7 @@ class Expected:
                 int(shape["hidden_size"]),
                 tuple(Text(str(folder)).encode(SAMPLE)),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, OverflowError, KeyError, TypeError) as error:
             raise UserError(
                 f"{folder / 'config.json'} does not describe a language model ({error})"
             ) from error
