@@ -51,8 +51,9 @@ class Dresd(DrafterBase):
 
     def bind(self, models: Mapping[Role, ModelFacts]) -> Dresd:
         found = _corpus.load(DenseDatastore, self.datastore, models, self.allow_mismatch)
-        options = {f.name: getattr(self, f.name) for f in fields(Dresd)}
-        return _Bound(**options, store=found.open(index=True))
+        store = found.open(index=True)
+        _corpus.bind(self.datastore, store, models)
+        return _Bound(**{f.name: getattr(self, f.name) for f in fields(Dresd)}, store=store)
 
     def open(self, kit: Kit) -> DresdSession:
         raise AssertionError("bind() comes first")

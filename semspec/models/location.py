@@ -67,6 +67,7 @@ class ModelFacts:
     layers: int
     width: int
     tokenizer: str  # fingerprint, see Text
+    vocabulary: int = 0  # rows of its embedding table; 0: not known
 
 
 class KnownModels(Mapping[Role, ModelFacts]):
@@ -101,13 +102,14 @@ def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
     try:
         shape = foreign.read_object(folder / "config.json", way_out=AGAIN, finite=False)
         layers, width = int(shape["num_hidden_layers"]), int(shape["hidden_size"])
-    except (ValueError, OverflowError, KeyError, TypeError) as error:
+        vocabulary = int(shape.get("vocab_size") or 0)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
     local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
     if not local:  # a snapshot's folder has the commit's name
-        return ModelFacts(model.path, folder.name, "", layers, width, tokenizer)
+        return ModelFacts(model.path, folder.name, "", layers, width, tokenizer, vocabulary)
     weights = weights_fingerprint(folder.resolve())
-    return ModelFacts(known_as(model), None, weights, layers, width, tokenizer)
+    return ModelFacts(known_as(model), None, weights, layers, width, tokenizer, vocabulary)
 
 
 def weights_fingerprint(folder: Path) -> str:

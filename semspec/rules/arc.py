@@ -16,7 +16,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from semspec.artifacts.arc_calibration import ArcCalibration
+from semspec.artifacts.arc_calibration import ArcCalibration, check_sampled
 from semspec.calibration.arc import Setting, hashed, vacuous
 from semspec.decoding import tree_pruning
 from semspec.decoding.acceptance import without_gaps
@@ -44,6 +44,7 @@ class Calibrated(TokenRule):
     leaf: float = 0.0  # entropy: leaves of a lower confidence go
     prune_share: float = 0.8  # the others: the share of the nodes that is kept
     prune_bias: float = 0.1  # depth, depth_exp: how much depth counts
+    keep_excluded: bool = False  # as published: also tokens that top-k or top-p exclude
     allow_mismatch: bool = False  # constants of another model or temperature, prompts calibrated on
 
     needs: ClassVar[frozenset[What]] = frozenset({What.PROBS, What.EMBEDDINGS})
@@ -66,6 +67,7 @@ class Calibrated(TokenRule):
         """What is known of the model at this temperature, and where it stands in its calibration."""
         known = entry(self.calibration, model.name)
         if "path" not in known:  # published constants: sigma comes from the model itself
+            check_sampled(known["name"], temperature, self.allow_mismatch)
             if known["model"] != model.name and not self.allow_mismatch:
                 raise UserError(
                     f"{known['name']} is for {known['model']}, the model is {model.name}: calibrate it"
@@ -245,6 +247,7 @@ class ArcSession(LosslessSession):
             torch.tensor(ends, device=p.device),
             by,
             self.theta,
+            self.rule.keep_excluded,
         )
         if not self.rule.resume:
             parents = range(-1, count - 1) if draft.parents is None else draft.parents

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semspec.artifacts.arc_calibration import ArcCalibration
+from semspec.artifacts.arc_calibration import ArcCalibration, check_sampled
 from semspec.calibration.arc import vacuous
 from semspec.decoding.arc_bound import Constants, Moments, distance, inverse_deviation
 from semspec.decoding.whitening import PART
@@ -29,7 +29,7 @@ class Source:
 
     @cached_property
     def told(self) -> ArcCalibration | None:
-        """None: published constants, which have no file and are for any temperature."""
+        """None: published constants, which have no file and are for any temperature above 0."""
         known = entry(self.calibration, "")
         if "path" not in known:
             return None
@@ -39,6 +39,8 @@ class Source:
         """Refuses a temperature that it says nothing about."""
         if self.told is not None:
             self.told.at(temperature, self.allow_mismatch)
+        else:
+            check_sampled(self.calibration, temperature, self.allow_mismatch)
 
     def bind(self, runner: Any) -> ModelBound:
         """For the model that was loaded; refuses constants of another one."""

@@ -135,6 +135,18 @@ def abort(engine: Any, rid: str) -> None:
 ARRIVING = "managers.io_struct.GenerateReqInput.normalize_batch_and_arguments"
 
 
+CHECKED = "sampling.sampling_params.SamplingParams.verify"  # a ValueError of it is a request's 400
+
+
+def checking(check: Callable[[Any], None]) -> Callable[..., None]:
+    """A hook that looks at the custom parameters of every request that arrives."""
+
+    def hook(result: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        check(params.custom_params)
+
+    return hook
+
+
 def arriving(
     changed: Callable[[Any, dict[str, str] | None], dict[str, Any] | None],
 ) -> Callable[..., None]:

@@ -26,9 +26,9 @@ from semspec.rules.arc import Arc
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin import trees
 from semspec.sglang_plugin.bound import ModelBound, Source
-from semspec.sglang_plugin.compat import Hook
-from semspec.sglang_plugin.protocol import KEY
-from semspec.sglang_plugin.rules import OPTIONS, Judged, loosely, named
+from semspec.sglang_plugin.compat import CHECKED, Hook
+from semspec.sglang_plugin.protocol import rule_options
+from semspec.sglang_plugin.rules import Judged, loosely, named
 from semspec.storage.screen import LOG, last_line
 from semspec.types import Sampling
 
@@ -40,6 +40,7 @@ class Options:
     accept: str = "lossless"
     theta: float | None = None  # arc
     resume: bool | None = None  # arc
+    keep_excluded: bool | None = None  # arc
     epsilon: float | None = None  # typical
     delta: float | None = None  # typical, topk_delta
     k: int | None = None  # topk_delta
@@ -81,13 +82,8 @@ class Verification:
         return rule
 
     def of(self, custom_params: Any, sampling: Sampling) -> TokenRule | None:
-        """The rule for a request; UserError where it asks for what there is not."""
-        asked = custom_params.get(KEY) if isinstance(custom_params, dict) else None
-        asked = asked if isinstance(asked, dict) else {}
-        said = tuple((key, asked[key]) for key in ("accept", *OPTIONS) if key in asked)
-        if strange := [key for key, value in said if isinstance(value, list | dict)]:
-            raise UserError(f"{', '.join(strange)} in custom_params.{KEY}: give a plain value")
-        found: TokenRule | None = self.rule(said, sampling)
+        """The rule for a request; UserError or ValueError where it asks for what there is not."""
+        found: TokenRule | None = self.rule(tuple(rule_options(custom_params).items()), sampling)
         return found
 
     def groups(self, requests: Sequence[Any]) -> list[Group]:
@@ -95,10 +91,10 @@ class Verification:
         found: dict[tuple[TokenRule, Sampling], list[int]] = {}
         for i, request in enumerate(requests):
             params = compat.params_of(request)
-            sampling = compat.sampling_of(params)
             try:
+                sampling = compat.sampling_of(params)
                 rule = self.of(compat.asked(params), sampling)
-            except UserError as error:
+            except (UserError, ValueError) as error:
                 # who asked was refused on arrival; the server's own rule may not be for everybody
                 _say_once(str(error))
                 continue
@@ -111,7 +107,7 @@ class Verification:
     def check_request(self, result: Any, params: Any, *_: Any, **__: Any) -> None:
         """After a request's parameters were verified: a ValueError is its 400."""
         given = compat.asked(params)
-        if not (isinstance(given, dict) and KEY in given):
+        if not rule_options(given):  # what asks for no rule is served whatever the server's own is
             return
         try:
             self.of(given, compat.sampling_of(params))
@@ -205,7 +201,7 @@ def prepare(options: Options) -> None:
 
 def everywhere(options: Options) -> list[Hook]:
     """Requests are refused where they arrive, which is not where they run."""
-    return [Hook(compat.CHECKED, Verification(options).check_request, "AFTER")]
+    return [Hook(CHECKED, Verification(options).check_request, "AFTER")]
 
 
 def hooks(options: Options) -> list[Hook]:

@@ -135,8 +135,9 @@ RELAXED = [
         "accept=topk_delta accept.k=8 accept.delta=0.99",
     ),
     (
-        {"accept": "arc", "theta": 0.2},
-        "accept=arc accept.theta=0.2 accept.calibration=embedded/arc-tiny accept.allow_mismatch=true",
+        {"accept": "arc", "theta": 0.2, "keep_excluded": True},
+        "accept=arc accept.theta=0.2 accept.calibration=embedded/arc-tiny accept.allow_mismatch=true"
+        " accept.keep_excluded=true",
     ),
 ]
 
@@ -160,6 +161,7 @@ def test_a_looser_rule_writes_what_it_writes_in_the_loop(
         {"accept": "topk_delta", "delta": 0.0},
         {"accept": "topk_delta", "k": 1, "delta": 1.0},
         {"accept": "arc", "theta": 1.5},
+        {"accept": "arc", "theta": 0.2},
         {"accept": "typical"},  # at temperature 0 one token has all the probability
     ],
     ids=lambda one: "-".join(map(str, one.values())),

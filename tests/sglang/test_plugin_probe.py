@@ -206,7 +206,6 @@ def test_a_bad_question_is_answered_in_one_line(served: Served) -> None:
     many = served.model.config.num_hidden_layers + 1
     for ask, told in [
         (pooled(((10, 21),)), "behind the prompt of 20 tokens"),
-        (pooled(((12, 12),)), "spans ascend, and none is empty"),
         (pooled(((5, 9),), layers=(many,)), "the model has 0"),
         (Ask(spans=((5, 9),), probe="c0ffee"), "probe c0ffee is not loaded there"),
     ]:
@@ -216,6 +215,14 @@ def test_a_bad_question_is_answered_in_one_line(served: Served) -> None:
         with pytest.raises(UserError, match=told) as caught:
             reply(answer["meta_info"])
         assert "\n" not in str(caught.value)
+    for wrong, told in [
+        (pooled(((12, 12),)), "spans ascend, and none is empty"),
+        (pooled(((5, 9),), layers=(1, 1)), "layers: name each once"),
+    ]:  # what makes no sense for any model is refused when it arrives
+        with pytest.raises(ValueError, match=told):
+            served.engine.generate(
+                input_ids=ids, sampling_params=ONE | {"custom_params": wrong.params()}
+            )
 
 
 # ---- scores -----------------------------------------------------------------------------------

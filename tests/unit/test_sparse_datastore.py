@@ -7,13 +7,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from semspec.datastores.files import write_arrays
-from semspec.datastores.sparse import END, SparseStore, backwards, write_shard
+from semspec.datastores.files import open_arrays, write_arrays
+from semspec.datastores.sparse import END, SHAPES, SparseStore, backwards, write_shard
 from semspec.datastores.suffixes import sorted_suffixes
 from semspec.datastores.trie import greediest, heaviest
 from semspec.errors import UserError
@@ -189,10 +190,40 @@ def test_damaged_shards_end_in_an_error_or_in_tokens(tmp_path: Path) -> None:
         except UserError:
             refused += 1
             continue
+        store.shards[0].largest()
         matches = store.longest([1, 2], 8)
         if matches:
-            heaviest(store.following(matches, 4, 10), 8)
+            with suppress(UserError):  # of a token that no model has
+                heaviest(store.following(matches, 4, 10), 8)
     assert 500 < refused < 2000
+
+
+def test_the_largest_token_is_found_in_a_few_steps(tmp_path: Path) -> None:
+    rng, path = random.Random(7), tmp_path / "it.safetensors"
+    for documents in [*corpora(rng, 60), [[], []], []]:
+        write_shard(path, documents, 8)
+        (shard,) = SparseStore.open([path], 8).shards
+        assert shard.largest() == max((t for d in documents for t in d), default=END)
+
+
+def test_tokens_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "it.safetensors"
+    write_shard(path, [[1, 2, 3, 1, 2, 70_000]], 8)
+    store = SparseStore.open([path], 8)
+    with pytest.raises(UserError, match="store holds token 70000, and the model's are below 70000"):
+        store.bind("owner/store", 70_000)
+    store.bind("owner/store", 70_001)
+    assert 70_000 in store.following(store.longest([1, 2], 8), 4, 10)
+    # a damaged file in whose sorted suffixes the token is not found says it when it is met
+    mapped = open_arrays(path, SHAPES)
+    tokens, order = (mapped.array(name).copy() for name in ("tokens", "suffixes"))
+    first = tokens.view(">u4")[order, 0]
+    order[first == 70_000] = order[first == 3]
+    write_arrays(path, {"tokens": tokens, "suffixes": order})
+    store = SparseStore.open([path], 8)
+    store.bind("owner/store", 70_000)
+    with pytest.raises(UserError, match="owner/store holds token 70000"):
+        store.following(store.longest([1, 2], 8), 4, 10)
 
 
 def test_damaged_shards_are_refused_in_words(tmp_path: Path) -> None:
