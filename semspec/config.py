@@ -243,9 +243,10 @@ def quoted(text: str) -> str:
     In quotes a backslash means something only before a quote (or before the end), and OmegaConf
     would resolve ``${...}``.
     """
-    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
-    text = re.sub(r"(\\*)'", r"\1\1\\'", text)
-    text = re.sub(r"(\\+)\Z", r"\1\1", text)  # $ would match before a last line break, too
+    # (a run of backslashes is tried from its first one only)
+    text = re.sub(r"(?<!\\)(\\*)\$\{", r"\1\1\\${", text)
+    text = re.sub(r"(?<!\\)(\\*)'", r"\1\1\\'", text)
+    text = re.sub(r"(?<!\\)(\\+)\Z", r"\1\1", text)  # $ would match before a last line break, too
     return f"'{text}'"
 
 

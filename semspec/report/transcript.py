@@ -26,7 +26,8 @@ STYLES = {
     "rejected": "dim strike",
     "note": "dim italic",
 }
-_OVER = re.compile(r"[.?!…。？！][)\]\"'”’*]*\s*$|\n\s*$")
+_STOPS = tuple(".?!…。？！")
+_CLOSERS = ")]\"'”’*"
 BESIDE = " | "  # between branches of one tree
 _HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of half a character
 
@@ -138,9 +139,15 @@ def _of_round(
     text = decoder.feed([*written[saved:], *r["handed"]])
     if text or r["note"]:
         # Rounds do not say where the units of a handover end; a text that looks over is taken so.
-        over = steps and bool(r["handed"]) and _OVER.search(text) is not None
+        over = steps and bool(r["handed"]) and _looks_over(text)
         nested = r.get("nested_kept", 0)
         yield Piece("target", text, note=r["note"], ends=over, nested=nested)
+
+
+def _looks_over(text: str) -> bool:
+    """Return whether a text ends with a line or, but for what closes with it, a sentence."""
+    written = text.rstrip()
+    return "\n" in text[len(written) :] or written.rstrip(_CLOSERS).endswith(_STOPS)
 
 
 def _salvaged(r: Mapping[str, Any]) -> int:
