@@ -103,7 +103,7 @@ def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
         shape = foreign.read_object(folder / "config.json", way_out=AGAIN, finite=False)
         layers, width = int(shape["num_hidden_layers"]), int(shape["hidden_size"])
         vocabulary = int(shape.get("vocab_size") or 0)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError) as error:
         raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
     local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
     if not local:  # a snapshot's folder has the commit's name

@@ -22,7 +22,7 @@ from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.cli.pull import pull
 from semspec.errors import UserError
 from semspec.models.location import beside_package
-from semspec.storage import manifests
+from semspec.storage import manifests, swap
 
 SWAP = frozenset({"swap.py"})
 ALL = SWAP | {"manifests.py", "base.py", "files.py"}
