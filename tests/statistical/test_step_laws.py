@@ -168,7 +168,7 @@ def test_behind_the_thinking_the_target_writes(nested: LanguageModel | None) -> 
 
     go((), 1.0)
     rule = RULES[every]
-    options: dict[str, Any] = {"samples": SAMPLES // 2, "law": law}
+    options: dict[str, Any] = {"samples": 3_000, "law": law}  # fewer do not tell
     plan = speculative_plan(LanguageModel(), rule, nested=nested, closing=CLOSING)
     assert p_value(TOY, plan, rule, Sampling(0.8), **options) > SURE
     plan = speculative_plan(LanguageModel(), rule, nested=nested)
