@@ -29,6 +29,7 @@ from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.loop import speculate
 from semspec.protocols import Kit, Plan
+from semspec.report.terminal import open_console
 from semspec.rules.lossless import Lossless
 from semspec.runner import execute
 from semspec.solver import Solver
@@ -113,7 +114,7 @@ def what_the_pair_allows(problems: int) -> dict[str, Any]:
         )
         config.quiet = True
         with tempfile.TemporaryDirectory() as folder:
-            silent = Console(quiet=True)
+            silent = open_console(quiet=True)
             figures[f"T={temperature:g}"] = execute(
                 config, {"bench": temperature}, Path(folder), silent
             )

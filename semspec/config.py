@@ -21,6 +21,7 @@ from semspec.errors import UserError
 from semspec.models.location import ModelConfig, known_as
 from semspec.storage.packaged import beside_package
 from semspec.types import Sampling, What
+from semspec.urls import without_passwords
 
 GROUPS = {
     "draft": "drafter",
@@ -385,8 +386,9 @@ def free(config: RunConfig) -> tuple[str, ...]:
 
 
 def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's config.json holds."""
-    return {**resolved, "plugins": plugin_names(config)}
+    """What a run's config.json holds; servers' addresses without passwords."""
+    engine = {k: without_passwords(v) for k, v in resolved.items() if k == "engine"}
+    return {**resolved, **engine, "plugins": plugin_names(config)}
 
 
 def _check_trees(config: RunConfig) -> None:

@@ -7,7 +7,7 @@ for done in solver.solve(problems, "speculative"): ...
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -20,9 +20,11 @@ from semspec.driver import Driver
 from semspec.engines.bridge import BridgedEngine, bridged, build_bridge
 from semspec.errors import UserError
 from semspec.loop import Extras, Pen, decode_plainly, speculate
+from semspec.models import hub
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.text import OPEN, Text
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
+from semspec.results.identity import identities
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Context, Outcome, Role
@@ -41,10 +43,28 @@ class Solution:
 
 
 class Solver:
-    """Holds the models of a configuration; close it, or use it as a context manager."""
+    """Holds the models of a configuration; close it, or use it as a context manager.
 
-    def __init__(self, config: RunConfig) -> None:
+    ``identify`` is given the identities (``semspec.results.identity``) of all ``files`` before any weights
+    load, then those of ``servers``, and may refuse them with a UserError.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        identify: Callable[[str, Mapping[str, str]], None] = lambda part, found: None,
+    ) -> None:
         self.config = config
+        with hub.noted() as found:
+            folders = self._prepare()
+        identify("files", identities(found))
+        self._load_all(*folders)
+        if self.served:
+            identify("servers", self.served)
+
+    def _prepare(self) -> tuple[Path, tuple[Path, bool] | None, Mapping[Role, Path]]:
+        """Locate everything and load what is small; return the folders of target, draft and rule."""
+        config = self.config
         self.drafter, self.rule = config.draft, config.accept
         self.nested, self.nested_rule = config.nested, config.nested_accept
         self.splitter = registry.plugin("split", config.split).cls()
@@ -75,10 +95,16 @@ class Solver:
             self.nested_rule.hold(config.sampling, drawn_by(config, "nested"))
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
+        return target, (draft, drafting.own_prompt) if draft and drafting else None, own
+
+    def _load_all(
+        self, target: Path, draft: tuple[Path, bool] | None, own: Mapping[Role, Path]
+    ) -> None:
+        self.served: dict[str, str] = {}  # by role: what its servers say that they hold
         try:
             self.engines["target"] = self._load(target, self.text, "target")
-            if draft is not None and drafting is not None:
-                self.engines["draft"] = self._load_other(draft, "draft", drafting.own_prompt)
+            if draft is not None:
+                self.engines["draft"] = self._load_other(draft[0], "draft", draft[1])
             for role, folder in own.items():
                 self.engines[role] = self._load_other(folder, role)
         except BaseException:
@@ -92,6 +118,8 @@ class Solver:
         engine: Engine = self.config.engine.load(
             str(folder), role=role, probes=self.probes.get(role, ())
         )
+        if served := getattr(engine, "served", None):  # of engines over servers
+            self.served[f"{role}'s server"] = served
         engine.stop_ids |= (
             text.stop_ids
         )  # a tokenizer may name an end that the weights' files do not

@@ -15,13 +15,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from semspec.artifacts import base, binding, datastore, manifests
+from semspec.artifacts import base, binding, datastore
 from semspec.datastores import indices
 from semspec.datastores.dense import DenseStore, Projection, open_shards, write_shard
 from semspec.datastores.files import open_arrays
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
 from semspec.registry import register
+from semspec.storage import manifests
 from semspec.storage.json_schema import Schema
 
 INDEX = "index.safetensors"
@@ -67,6 +68,7 @@ class DenseDatastore(datastore.Datastore):
     schema: ClassVar[Schema] = SCHEMA
     made_by: ClassVar[str] = "python -m semspec.build_datastore kind=dense"
     tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
+    hashed_later: ClassVar[frozenset[str]] = frozenset({INDEX})
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> base.Layout:
@@ -116,12 +118,7 @@ class DenseDatastore(datastore.Datastore):
     def _check_index(self) -> None:
         """Native readers check little: what they are given is hashed first."""
         path = self.parts[INDEX]
-        manifest = manifests.read(path.parent)
-        unlike = manifest and manifests.differences(path.parent, manifest, (path.name,))
-        if unlike:
-            raise UserError(
-                f"{path.parent} is not as it was made ({unlike[0]}): take an intact copy"
-            )
+        manifests.check(path.parent, manifests.read(path.parent), (path.name,))
 
     def _index_files(self) -> indices.Files:
         path, sizes = self.parts[INDEX], self.config["index"]["files"]

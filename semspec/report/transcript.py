@@ -16,6 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from semspec.report.branches import refused
+from semspec.storage.screen import visible
 from semspec.types import Round, Writer
 
 STYLES = {
@@ -251,7 +252,9 @@ class Transcript:
                 gone = Text(visible(piece.text).strip(), STYLES["rejected"])
                 yield from self._row(console, options, "x", piece.score, gone)
             for note in line.notes:
-                yield from self._row(console, options, "·", None, Text(note, STYLES["note"]))
+                yield from self._row(
+                    console, options, "·", None, Text(visible(note, newline=" "), STYLES["note"])
+                )
 
     def _legend(self) -> Text:
         parts = [("D│ draft", STYLES["draft"]), ("T│ target", STYLES["target"]), ("D+T│ both", "")]
@@ -282,16 +285,3 @@ class Transcript:
             part.rstrip()
             front = gutter if number == 0 else " " * len(gutter)
             yield Text.assemble((f"{front}{bar} ", "dim"), part)
-
-
-def visible(text: str) -> str:
-    """Tabs as spaces; control characters, which could command the terminal, as pictures."""
-    text = text.replace("\r\n", "\n").replace("\t", "    ")
-    return "".join(_picture(c) if not c.isprintable() else c for c in text)
-
-
-def _picture(character: str) -> str:
-    code = ord(character)
-    if character == "\n" or character.isspace():
-        return character if character == "\n" else " "
-    return chr(0x2400 + code) if code < 0x20 else _HALF

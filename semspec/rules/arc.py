@@ -7,7 +7,6 @@ the verifying pass gives anyway. Where U is too large, the lossless rule decides
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -30,9 +29,8 @@ from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.storage.packaged import beside_package
+from semspec.storage.screen import LOG
 from semspec.types import Context, Draft, Role, Verdict, What
-
-LOG = logging.getLogger("semspec")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,8 +17,7 @@ from semspec.models.location import ModelConfig, facts
 from semspec.models.text import Text
 from semspec.rules.arc import Arc, entry
 from semspec.sglang_plugin import compat_speculative as compat
-
-LOG = logging.getLogger("semspec")
+from semspec.storage.screen import LOG
 
 
 @dataclass

@@ -208,7 +208,9 @@ def _shown(value: Any) -> str:
         return repr(value)
     if isinstance(value, int):
         return repr(value) if abs(value) < 2**63 else "an integer of many digits"
-    return {list: "a list", dict: "an object"}.get(type(value), "a value of another kind")
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else "a value of another kind"
 
 
 def ask_for(
@@ -251,9 +253,7 @@ def as_label(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {**payload, "sampling_params": params, "custom_labels": label}
 
 
-def from_label(
-    params: dict[str, Any] | None, labels: dict[str, str] | None
-) -> dict[str, Any] | None:
+def from_label(params: Any, labels: Any) -> dict[str, Any] | None:
     """``sampling_params`` with the ``custom_params`` of a label, which is taken out; None: no label.
 
     ValueError, in one line, where the label is not a question that the plugin can take.

@@ -11,7 +11,6 @@ Afterwards the true logits are back, so that log-probabilities stay the model's.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -30,9 +29,8 @@ from semspec.sglang_plugin.bound import ModelBound, Source
 from semspec.sglang_plugin.compat import CHECKED, Hook
 from semspec.sglang_plugin.protocol import rule_options
 from semspec.sglang_plugin.rules import Judged, loosely, named
+from semspec.storage.screen import LOG, last_line
 from semspec.types import Sampling
-
-LOG = logging.getLogger("semspec")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +120,7 @@ class Verification:
         try:
             self.bound = self.source.bind(runner)
         except UserError as error:  # an exception would reach the user as a page of traceback
-            raise SystemExit(f"semspec's SGLang plugin: {error}") from error
+            raise last_line(f"semspec's SGLang plugin: {error}") from error
 
     def sample(
         self,

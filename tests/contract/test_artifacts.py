@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from semspec import registry
-from semspec.artifacts import _card, base, inspection, manifests
+from semspec.artifacts import _card, base, inspection
 from semspec.artifacts.base import Artifact
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
-from semspec.storage import json_schema
+from semspec.storage import json_schema, manifests
 from semspec.storage.packaged import beside_package
 
 KINDS = {name: plugin.cls for name, plugin in registry.plugins("artifact").items()}
@@ -34,6 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 def saved(kind: str, folder: Path) -> Artifact:
     made = KINDS[kind].example()
+    shutil.rmtree(folder, ignore_errors=True)  # what was damaged is never replaced
     made.save(folder)
     return made
 

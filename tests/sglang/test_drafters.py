@@ -88,7 +88,7 @@ def check_identical(answers: Any, greedy: list[list[int]]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "arguments"),
     [
-        ("SEMSPEC_PROMPT_LOOKUP", {}),
+        pytest.param("SEMSPEC_PROMPT_LOOKUP", {}, marks=pytest.mark.deep),
         ("SEMSPEC_ADAPLD", {"enable_return_hidden_states": True}),
     ],
 )

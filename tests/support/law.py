@@ -133,7 +133,7 @@ def p_value(
     plan: MakePlan,
     rule: Rule | None,
     sampling: Sampling,
-    samples: int = 100_000,
+    samples: int,
     length: int = 3,
     draft_length: int = 2,
     step_cap: int = 4,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from semspec import registry
-from semspec.artifacts import base, inspection, manifests
+from semspec.artifacts import base, inspection
 from semspec.artifacts.evaluation import Evaluation
 from semspec.artifacts.probe import Probe
 from semspec.cli import artifacts as command
@@ -21,6 +21,7 @@ from semspec.cli import publish, pull
 from semspec.errors import UserError
 from semspec.probes import index
 from semspec.runner import execute
+from semspec.storage import manifests
 from tests.contract import test_artifacts as contract
 from tests.support.pair import configuration
 

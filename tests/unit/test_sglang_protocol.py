@@ -186,9 +186,9 @@ def test_hostile_labels_are_refused_in_one_line(label: Any) -> None:
 
 
 def test_a_label_needs_parameters_that_are_an_object() -> None:
-    refusal(lambda: from_label([1], {"semspec": '{"semspec": {}}'}))  # type: ignore[arg-type]
+    refusal(lambda: from_label([1], {"semspec": '{"semspec": {}}'}))
     assert from_label(None, {"semspec": '{"semspec": {}}'}) == {"custom_params": {"semspec": {}}}
-    assert from_label({}, ["semspec"]) is None  # type: ignore[arg-type]
+    assert from_label({}, ["semspec"]) is None
 
 
 ANYTHING = st.recursive(

@@ -18,6 +18,7 @@ from semspec.datastores.sparse import END, SHAPES, SparseStore, backwards, write
 from semspec.datastores.suffixes import sorted_suffixes
 from semspec.datastores.trie import greediest, heaviest
 from semspec.errors import UserError
+from tests.support.deep import samples
 
 Documents = list[list[int]]
 LARGE = [0, 1, 255, 256, 65_535, 65_536, 151_935, 2**31 - 1]  # byte orders, and beyond 16 bits
@@ -78,10 +79,11 @@ def rows_of(store: SparseStore, context: Sequence[int], *limits: int) -> tuple[i
     return matches[0].length, sorted(tuple(t for t in row if t != END) for row in rows.tolist())
 
 
+@pytest.mark.deep(quick=True)
 def test_matches_equal_a_search_from_the_end(tmp_path: Path) -> None:
-    """100,000 contexts: length, every place, and what followed it; in one shard and in several."""
+    """100,000 contexts in the deep run, 10,000 in the quick one: length, every place, and what followed it; in one shard and in several."""
     rng, cases = random.Random(20261121), 0
-    for number, documents in enumerate(corpora(rng, 500)):
+    for number, documents in enumerate(corpora(rng, samples(quick=50, deep=500))):
         depth = rng.choice([1, 2, 3, 7, 16, 64])
         shards = [documents] if number % 2 else [documents[:1], documents[1:]]
         paths = [tmp_path / f"{number}-{i}.safetensors" for i in range(len(shards))]
@@ -96,7 +98,7 @@ def test_matches_equal_a_search_from_the_end(tmp_path: Path) -> None:
             wanted = searched(documents, context, limit, shortest)
             assert rows_of(store, context, limit, shortest) == wanted, (documents, context)
             cases += 1
-    assert cases >= 100_000
+    assert cases >= samples(quick=10_000, deep=100_000)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 8, 64, 1000])
