@@ -1,4 +1,4 @@
-"""The driver: answers what plans ask, for one problem or many at a time.
+"""The driver: answers what plans ask, for one problem or many at a time, and takes the times.
 
 An engine in this process answers batches. Plans then run in lockstep: every waiting question for the
 same model goes into one batch. A plan that ends makes room for the next one at once, so that
@@ -7,6 +7,9 @@ same model goes into one batch. A plan that ends makes room for the next one at 
 
 Servers take every question as it comes (``protocols.Concurrent``) and batch by themselves. Plans
 then run freely: each goes on as soon as its own answer is there, and a slow one holds up nobody.
+
+Plans read no clock. An engine stamps each answer with the seconds of its pass; ``Timed`` stamps each
+draft with the seconds of the drafter's own work; ``Finished`` has those of the whole problem.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Generic, TypeVar, cast
 
-from semspec.protocols import Concurrent, Engine, Plan
-from semspec.types import Answer, Context, Query, Role
+from semspec.decoding.plans import tapped
+from semspec.protocols import Concurrent, DraftSession, Engine, Plan
+from semspec.types import Answer, Context, Draft, Query, Role, Room, Round, Seen
 
 T = TypeVar("T")
 
@@ -57,6 +61,38 @@ class _Running(Generic[T]):
         """Hands the answers over; raises StopIteration where the plan has ended."""
         told = tuple(answers) if isinstance(self.asked, tuple) else answers[0]
         self.asked = self.plan.send(told)
+
+
+class Timed:
+    """A drafter's session that stamps its drafts with the seconds of its own work.
+
+    Waiting for answers is no work of its own: their seconds come with the answers.
+    """
+
+    def __init__(self, session: DraftSession) -> None:
+        self.session, self.watches = session, session.watches
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        seconds, resumed = 0.0, time.perf_counter()
+
+        def pause(queries: Sequence[Query] = ()) -> None:
+            nonlocal seconds
+            seconds += time.perf_counter() - resumed
+
+        def resume(queries: Sequence[Query], answers: Sequence[Answer]) -> None:
+            nonlocal resumed
+            resumed = time.perf_counter()
+
+        draft = yield from tapped(self.session.draft(context, room), pause, resume)
+        pause()
+        draft.seconds = seconds
+        return draft
+
+    def see(self, seen: Seen) -> None:
+        self.session.see(seen)
+
+    def observe(self, context: Context, done: Round) -> None:
+        self.session.observe(context, done)
 
 
 class _Clock:

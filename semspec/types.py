@@ -31,14 +31,19 @@ class Context:
 
     An engine recognises a context by ``key``; because nothing before ``len(context)`` ever changes,
     it compares only what was appended since it last looked, and a round costs O(new tokens).
+
+    ``draft_prompt`` is the prompt of a draft model that reads its own chat template, in its own ids.
     """
 
-    __slots__ = ("key", "prompt_length", "tokens")
+    __slots__ = ("draft_prompt", "key", "prompt_length", "tokens")
 
-    def __init__(self, key: int, prompt: Sequence[int]) -> None:
+    def __init__(
+        self, key: int, prompt: Sequence[int], draft_prompt: Sequence[int] | None = None
+    ) -> None:
         self.key = key
         self.tokens: list[int] = list(prompt)
         self.prompt_length = len(self.tokens)
+        self.draft_prompt = draft_prompt
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -222,7 +227,9 @@ class Draft:
     origins: list[str] = field(default_factory=list)  # where each token was taken from, if told
     found: str = ""  # how a retrieval came by its draft: lexical, semantic, none
     grade: int = 0  # how good a match its drafter thinks it is, 0 to 9
-    seconds: float = 0.0  # that it took to make; the loop's to fill in
+    # that it took to make: the drafter's own work, stamped by the driver, and, added by the loop, its
+    # questions
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -278,7 +285,8 @@ class Round:
     parents: list[int] | None = None  # of the drafted tokens, where they are a tree
     scores: list[float] = field(default_factory=list)
     note: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
+    # of model passes, by purpose; under "draft" the drafter's own work, too
+    seconds: dict[str, float] = field(default_factory=dict)
     draft_seconds: float = 0.0  # of ``drafted``; ``ahead``: in ``seconds`` of the round before
     passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
     fed: dict[str, int] = field(default_factory=dict)  # tokens that went through them, by role
@@ -286,6 +294,11 @@ class Round:
     units_kept: int = 0
     origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
     found: str = ""  # as in ``Draft``
+
+    @property
+    def tokens(self) -> list[int]:
+        """All that this turn appended."""
+        return self.kept + self.written + self.handed
 
 
 @dataclass(slots=True)

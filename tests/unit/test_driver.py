@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from semspec.decoding.plans import together
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
-from semspec.loop import together
 from semspec.protocols import Plan
 from semspec.types import Answer, Context, Generate, Query, Role, Sampling
 

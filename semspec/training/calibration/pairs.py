@@ -156,7 +156,6 @@ def measure_chains(
     with LineFile(path) as file:
         for finished in pair.solver.driver.run(plans(todo), at_once):
             chain = names.pop(finished.context.key)
-            pair.solver.draft_prompts.pop(finished.context.key, None)
             done[chain.id] = {"id": chain.id, "pairs": finished.value}
             file.append(done[chain.id])
             tell(len(done))
