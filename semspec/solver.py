@@ -51,7 +51,7 @@ def _length(config: RunConfig, group: str, reach: int) -> int:
     """
     option = f"{group}_length"
     given: int = getattr(config, option)
-    if reach and given != getattr(RunConfig, option):
+    if reach and given != getattr(RunConfig, option) and not config.quiet:
         LOG.warning(
             "%s=%d has no effect: %s=%s drafts up to %d tokens at a time, as its own options say;"
             " leave %s out, or change those (docs/drafters.md)",
