@@ -113,7 +113,7 @@ def speculative_plan(
             )
             pen = Pen(nested.open(inner), Lossless().open(inner), 2)
         drafting, judging = drafter.open(own_rng(kit, "draft")), rule.open(kit)
-        options = {"pen": pen, "ahead": ahead, "thinking": _thinking(closing)}
+        options: dict[str, Any] = {"pen": pen, "ahead": ahead, "thinking": _thinking(closing)}
         return speculate(Speculation(context, kit, length, drafting, judging, pace, **options))
 
     return plan
