@@ -6,6 +6,7 @@ for done in solver.solve(problems, "speculative"): ...
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Self
 
 from semspec import registry
-from semspec.config import RunConfig, drawn_by
+from semspec.config import RunConfig, drawn_by, plugin_names
 from semspec.decoding.pace import Adaptive, Steady
 from semspec.decoding.thinking import Thinking
-from semspec.driver import Driver
+from semspec.decoding.writing import Pen
+from semspec.driver import Driver, Timed
 from semspec.engines.bridge import BridgedEngine, bridged, build_bridge
 from semspec.errors import UserError
-from semspec.loop import Extras, Pen, decode_plainly, speculate
+from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models import hub
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.text import OPEN, Text
@@ -28,6 +30,8 @@ from semspec.results.identity import identities
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Context, Outcome, Role
+
+LOG = logging.getLogger("semspec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,22 @@ class Solution:
     text: str  # the assistant's whole turn, thinking included
     share: float | None  # of the wall time, where problems run freely beside each other
     overhead: float  # share of the time that was spent outside model passes
+
+
+def _length(config: RunConfig, group: str, reach: int) -> int:
+    """Return the length of drafts: the drafter's own reach, or else the option for it.
+
+    Warns where the option was given and has no effect.
+    """
+    option = f"{group}_length"
+    given: int = getattr(config, option)
+    if reach and given != getattr(RunConfig, option) and not config.quiet:
+        LOG.warning(
+            "%s=%d has no effect: %s=%s drafts up to %d tokens at a time, as its own options say;"
+            " leave %s out, or change those (docs/drafters.md)",
+            *(option, given, group, plugin_names(config)[group], reach, option),
+        )
+    return reach or given
 
 
 class Solver:
@@ -85,6 +105,9 @@ class Solver:
             known["draft"] = (drafting.model, self.draft_text.fingerprint)
         facts = KnownModels(known)
         self.drafter, self.nested = self.drafter.bind(facts), self.nested.bind(facts)
+        reach = self.drafter.reach if config.split == "token" else 0
+        self.draft_length = _length(config, "draft", reach)
+        self.nested_length = _length(config, "nested", self.nested.reach)
         self.rule = self.rule.prepare(facts, config.split, config.temperature)
         if not self.drafter.plain:
             self.rule.hold(config.sampling, drawn_by(config, "draft"))
@@ -93,8 +116,6 @@ class Solver:
         if not self.nested.plain:
             self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
             self.nested_rule.hold(config.sampling, drawn_by(config, "nested"))
-        # of drafts whose tokenizer is another one: their own chat template, by context
-        self.draft_prompts: dict[int, list[int]] = {}
         return target, (draft, drafting.own_prompt) if draft and drafting else None, own
 
     def _load_all(
@@ -137,10 +158,7 @@ class Solver:
         )
         if bridge is None:
             return engine
-        prompts = self.draft_prompts
-        return bridged(
-            engine, bridge, (lambda context: prompts[context.key]) if own_prompt else None
-        )
+        return bridged(engine, bridge, own_prompt)
 
     @property
     def free(self) -> bool:
@@ -181,15 +199,15 @@ class Solver:
             for problem in problems:
                 prompt, ids = self.text.prompt(problem.question, problem.system)
                 self._contexts += 1
-                context = Context(self._contexts, ids)
-                longest = max(len(ids), self.prepare_draft_prompt(context, problem))
+                draft_prompt = self.draft_prompt(problem.question, problem.system)
+                context = Context(self._contexts, ids, draft_prompt)
+                longest = max(len(ids), len(draft_prompt or ()))
                 room = self._room(problem, longest, budget or self.config.max_new_tokens)
                 begun[context.key] = (problem, prompt)
                 yield context, self._plan(context, problem.id, prompt, mode, room)
 
         for done in self.driver.run(plans(), self.config.concurrency):
             problem, prompt = begun.pop(done.context.key)
-            self.draft_prompts.pop(done.context.key, None)
             outcome = replace(done.value, seconds=done.seconds)
             yield Solution(
                 problem,
@@ -206,23 +224,19 @@ class Solver:
         config, kit = self.config, self.kit(problem_id, prompt, mode)
         if mode == "plain" or (self.drafter.plain and self.nested.plain):
             return decode_plainly(context, kit, room)
-        drafter = self.drafter.open(self.kit(problem_id, prompt, mode, "draft"))
         pace = Adaptive if config.adaptive else Steady
-        length = (self.drafter.reach if config.split == "token" else 0) or config.draft_length
-        extras = Extras(
+        problem = Speculation(
+            context,
+            kit,
+            room,
+            Timed(self.drafter.open(self.kit(problem_id, prompt, mode, "draft"))),
+            self.rule.open(kit),
+            pace(self.draft_length, config.longest_unit),
             pen=None if self.nested.plain else self._pen(problem_id, prompt, mode),
             ahead=config.ahead,
             thinking=Thinking(self.text.piece) if config.answer_by == "target" else None,
         )
-        return speculate(
-            context,
-            kit,
-            drafter,
-            self.rule.open(kit),
-            room,
-            pace(length, config.longest_unit),
-            extras,
-        )
+        return speculate(problem)
 
     def _pen(self, problem_id: str, prompt: str, mode: Mode) -> Pen:
         """The target's own writing, token by token."""
@@ -234,18 +248,14 @@ class Solver:
             max_repeats=0,
             trees=self.nested_rule.trees,
         )
-        length = self.nested.reach or self.config.nested_length
-        return Pen(self.nested.open(kit), self.nested_rule.open(kit), length)
+        return Pen(Timed(self.nested.open(kit)), self.nested_rule.open(kit), self.nested_length)
 
-    def prepare_draft_prompt(self, context: Context, problem: BenchmarkProblem) -> int:
-        """Prepares the draft's own prompt, where it reads one; how long that is."""
+    def draft_prompt(self, question: str, system: str | None = None) -> list[int] | None:
+        """Return the draft's own prompt, where it reads one; see ``Context.draft_prompt``."""
         engine = self.engines.get("draft")
-        if not isinstance(engine, BridgedEngine) or engine.draft_prompt is None:
-            return 0
-        assert self.draft_text is not None
-        _, ids = self.draft_text.prompt(problem.question, problem.system)
-        self.draft_prompts[context.key] = ids
-        return len(ids)
+        if self.draft_text is None or not isinstance(engine, BridgedEngine):
+            return None
+        return self.draft_text.prompt(question, system)[1] if engine.own_prompt else None
 
     def _room(self, problem: BenchmarkProblem, prompt: int, budget: int) -> int:
         limit: int = min(engine.context_limit for engine in self.engines.values())

@@ -24,7 +24,7 @@ from semspec.decoding.pace import Pace, Steady
 from semspec.decoding.trim import depths
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.models.location import ModelConfig
 from semspec.protocols import Plan
 from semspec.rules.arc import Calibrated
@@ -168,14 +168,9 @@ def solve(
     context = Context(1, PROMPT)
     drafts: list[Draft] = []
     verdicts: list[Verdict] = []
-    plan = speculate(
-        context,
-        kit,
-        Watched(drafter.open(kit), drafts),  # type: ignore[arg-type]
-        Watched(rule.open(kit), verdicts),  # type: ignore[arg-type]
-        budget,
-        pace,
-    )
+    drafting, judging = Watched(drafter.open(kit), drafts), Watched(rule.open(kit), verdicts)
+    problem = Speculation(context, kit, budget, drafting, judging, pace)  # type: ignore[arg-type]
+    plan = speculate(problem)
     (done,) = Driver(engines(rule)).run([(context, plan)])  # type: ignore[arg-type]
     return done.value, context, drafts, verdicts
 

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from semspec.decoding.pace import Steady
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.sglang_plugin import drafting
 from semspec.sglang_plugin.settings import VARIABLE
 from semspec.solver import Solver
@@ -123,7 +123,8 @@ def in_the_loop(prompts: Any, first: list[int], *told: str) -> list[list[int]]:
             kit = solver.kit(str(number), "", "speculative")
             context = Context(number, [*prompt, token])
             drafter, rule = made.draft.open(kit), solver.rule.open(kit)
-            plan = speculate(context, kit, drafter, rule, LIMIT - 1, Steady(NODES - 1, 1))
+            pace = Steady(NODES - 1, 1)
+            plan = speculate(Speculation(context, kit, LIMIT - 1, drafter, rule, pace))
             (done,) = solver.driver.run([(context, plan)])
             outputs.append([token, *done.value.tokens])
     return outputs

@@ -15,7 +15,7 @@ from semspec.decoding.pace import Steady
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.loop import decode_plainly, speculate
+from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.protocols import Kit, Plan
 from semspec.rules.greedy import Greedy
 from semspec.types import Context, Draft, Room, Sampling
@@ -77,14 +77,9 @@ def test_greedy_decoding_with_it_is_greedy_decoding(bigram: Any) -> None:
     rule = Greedy()
     made = kit()
     driver = Driver(dict(TOY.models()))  # type: ignore[arg-type]
-    (fast,) = driver.run(
-        [
-            (
-                context,
-                speculate(context, made, bigram().open(made), rule.open(made), 40, Steady(4, 4)),
-            )
-        ]
-    )
+    drafter = bigram().open(made)
+    problem = Speculation(context, made, 40, drafter, rule.open(made), Steady(4, 4))
+    (fast,) = driver.run([(context, speculate(problem))])
     (slow,) = driver.run([(plain, decode_plainly(plain, kit(), 40))])
     assert fast.value.tokens == slow.value.tokens
     assert sum(len(r.kept) for r in fast.value.rounds) > 10, "its drafts were never of use"

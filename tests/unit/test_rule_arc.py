@@ -21,7 +21,7 @@ from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.models.location import ModelFacts
 from semspec.protocols import Plan
 from semspec.rules.arc import Arc
@@ -59,7 +59,7 @@ def outputs(drafter: LanguageModel, rule: Any, temperature: float, count: int = 
         kit = toy_kit(rule, models["target"], Sampling(temperature), seed)
         context = Context(seed, PROMPT)
         drafting = drafter.open(own_rng(kit, "draft"))
-        plan = speculate(context, kit, drafting, rule.open(kit), 24, Steady(4, 1))
+        plan = speculate(Speculation(context, kit, 24, drafting, rule.open(kit), Steady(4, 1)))
         (done,) = Driver(dict(models)).run([(context, plan)])  # type: ignore[arg-type]
         found.append(done.value)
     return found
@@ -284,7 +284,7 @@ def test_watchers_see_pruned_trees(folder: str) -> None:
     kit = toy_kit(rule, models["target"], Sampling(1.0), 1)
     watching = Watching(TREES["dynamic"].open(own_rng(kit, "draft")))
     context = Context(1, PROMPT)
-    plan = speculate(context, kit, watching, rule.open(kit), 24, Steady(4, 1))
+    plan = speculate(Speculation(context, kit, 24, watching, rule.open(kit), Steady(4, 1)))
     (done,) = Driver(dict(models)).run([(context, plan)])  # type: ignore[arg-type]
     assert watching.rows >= len(done.value.rounds)
 

@@ -163,7 +163,6 @@ def measure_chains(
                 continue
             for finished in pair.solver.driver.run(plans(group), at_once):
                 chain = names.pop(finished.context.key)
-                pair.solver.draft_prompts.pop(finished.context.key, None)
                 if chain.id not in done:
                     done[chain.id] = {"id": chain.id, "pairs": finished.value}
                     file.append(done[chain.id])
