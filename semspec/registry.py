@@ -31,7 +31,7 @@ C = TypeVar("C", bound=type)
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class Registered:
     kind: Kind
     name: str
     cls: type[
@@ -43,7 +43,7 @@ class Plugin:
         return (self.cls.__doc__ or "").strip().splitlines()[0]
 
 
-_PLUGINS: dict[Kind, dict[str, Plugin]] = {kind: {} for kind in PACKAGES}
+_PLUGINS: dict[Kind, dict[str, Registered]] = {kind: {} for kind in PACKAGES}
 
 
 def register(kind: Kind, name: str) -> Callable[[C], C]:
@@ -54,7 +54,7 @@ def register(kind: Kind, name: str) -> Callable[[C], C]:
         assert cls.__doc__, f"{cls.__name__}: the docstring's first line is the plugin's help"
         known = _PLUGINS[kind].get(name)
         assert known is None or known.cls.__module__ == cls.__module__, f"{kind} {name} twice"
-        _PLUGINS[kind][name] = Plugin(kind, name, cls)
+        _PLUGINS[kind][name] = Registered(kind, name, cls)
         return cls
 
     return decorate
@@ -68,13 +68,21 @@ def _discover(kind: Kind) -> None:
             importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def plugins(kind: Kind) -> dict[str, Plugin]:
+def plugins(kind: Kind) -> dict[str, Registered]:
     """All plugins of a kind, by name."""
     _discover(kind)
     return dict(sorted(_PLUGINS[kind].items()))
 
 
-def plugin(kind: Kind, name: str) -> Plugin:
+def name_of(made: object) -> str:
+    """Return the name under which a plugin's class is registered."""
+    found = (p.name for known in _PLUGINS.values() for p in known.values() if p.cls is type(made))
+    name = next(found, None)
+    assert name is not None, f"{made} is no registered plugin"
+    return name
+
+
+def plugin(kind: Kind, name: str) -> Registered:
     """The plugin of that name, or an error that names the nearest one."""
     known = plugins(kind)
     if name in known:

@@ -22,7 +22,7 @@ from semspec.errors import UserError
 from semspec.loop import Extras, Pen, decode_plainly, speculate
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.text import OPEN, Text
-from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
+from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Context, Outcome, Role
@@ -49,42 +49,46 @@ class Solver:
         self.nested, self.nested_rule = config.nested, config.nested_accept
         self.splitter = registry.plugin("split", config.split).cls()
         self.engines: dict[Role, Engine] = {}
-        # all folders first: what is missing is said before anything heavy begins
+        # all folders first: a missing one is reported before anything heavy begins
         here = config.engine.holds_weights
-        target = config.model.fetch(here)
-        drafting = next((d for d in (self.drafter, self.nested) if "draft" in d.uses), None)
-        draft = drafting.model.fetch(here) if drafting is not None else None
-        own = {role: model.fetch() for role, model in self.rule.models().items()}
-        self.drafter, self.nested = self.drafter.prepare(target), self.nested.prepare(target)
-        self.text = Text(str(target))
-        self.draft_text = Text(str(draft)) if draft is not None else None
-        known: dict[Role, tuple[ModelConfig, str]] = {
-            "target": (config.model, self.text.fingerprint)
-        }
-        if self.draft_text is not None and drafting is not None:
-            known["draft"] = (drafting.model, self.draft_text.fingerprint)
-        facts = KnownModels(known)
-        self.drafter, self.nested = self.drafter.bind(facts), self.nested.bind(facts)
-        self.rule = self.rule.prepare(facts, config.split, config.temperature)
-        if not self.drafter.plain:
-            self.rule.hold(config.sampling, drawn_by(config, "draft"))
-        places = config.accept.places(facts, config.split)
-        self.probes = {r: (f"{p}@{rev}" if rev else p,) for r, (p, rev) in places.items()}
+        pairs = [(self.nested, self.nested_rule)] if not self.nested.plain else []
+        pairs.append((self.drafter, self.rule))
+        models: dict[Role, ModelConfig] = {"target": config.model}
+        own_prompt: dict[Role, bool] = {}
+        for drafter, rule in pairs:  # of two models with one role, the run's own pair has its own
+            models |= {**rule.models(), **drafter.models()}
+            own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
+        folders = {role: model.fetch(here) for role, model in models.items()}
+        texts = {role: Text(str(folder)) for role, folder in folders.items()}
+        self.text, self.draft_text = texts["target"], texts.get("draft")
+        facts = KnownModels({role: (models[role], texts[role].fingerprint) for role in models})
+
+        def run(split: str, drafter: Drafter) -> Run:
+            return Run(
+                models=facts,
+                folders=folders,
+                split=split,
+                sampling=config.sampling,
+                offers=config.engine.offers,
+                drafts=drawn_by(drafter),
+            )
+
+        own, nested = run(config.split, self.drafter), run("token", self.nested)
+        self.probes = {role: (str(at),) for role, at in self.rule.probe_sources(own).items()}
+        self.drafter, self.rule = self.drafter.bind(own), self.rule.bind(own)
         if not self.nested.plain:
-            self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
-            self.nested_rule.hold(config.sampling, drawn_by(config, "nested"))
+            self.nested, self.nested_rule = self.nested.bind(nested), self.nested_rule.bind(nested)
         # of drafts whose tokenizer is another one: their own chat template, by context
         self.draft_prompts: dict[int, list[int]] = {}
         try:
-            self.engines["target"] = self._load(target, self.text, "target")
-            if draft is not None and drafting is not None:
-                self.engines["draft"] = self._load_other(draft, "draft", drafting.own_prompt)
-            for role, folder in own.items():
-                self.engines[role] = self._load_other(folder, role)
+            self.engines["target"] = self._load(folders["target"], self.text, "target")
+            for role in [role for role in models if role != "target"]:
+                self.engines[role] = self._load_other(
+                    folders[role], texts[role], role, own_prompt.get(role, False)
+                )
         except BaseException:
             self.close()
             raise
-        self.rule = self.rule.on({role: engine.offers for role, engine in self.engines.items()})
         self.driver = Driver(self.engines)
         self._contexts = 0
 
@@ -97,8 +101,7 @@ class Solver:
         )  # a tokenizer may name an end that the weights' files do not
         return engine
 
-    def _load_other(self, folder: Path, role: Role, own_prompt: bool = False) -> Engine:
-        text = Text(str(folder))
+    def _load_other(self, folder: Path, text: Text, role: Role, own_prompt: bool) -> Engine:
         build_bridge(self.text, text)  # refuses tokenizers that do not agree, before weights load
         engine = self._load(folder, text, role)
         bridge = build_bridge(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from semspec.benchmarks._answers import LETTERS, after_thinking, chosen_letter, 
 from semspec.benchmarks._grading import same_answer
 from semspec.errors import UserError
 from semspec.models.hub import DATASET, Access, snapshot
-from semspec.protocols import BenchmarkProblem, Grade
+from semspec.protocols import Benchmark, BenchmarkProblem, Grade
 from semspec.storage import dataset_rows as rows
 
 Row = Mapping[str, Any]
@@ -23,7 +23,7 @@ CHOICE = "Please reason step by step, and put the letter of your answer within \
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataBenchmark(ABC):
+class DataBenchmark(Benchmark):
     """Problems from a data set of the Hub, or from a local copy of its files."""
 
     data: str = ""  # a local file or folder instead of the Hub

@@ -214,7 +214,7 @@ class TreeOptions(DrafterBase):
         return 0 if self.tree == "chain" else self.tree_depth
 
     def drawn(self, sampling: Sampling) -> bool:
-        """Whether siblings are draws from their rows, and no point masses."""
+        """Tell whether siblings are draws from their rows, not point masses."""
         return self.tree == "sampled" and not sampling.greedy
 
     def seed(self, kit: Kit, depth: int) -> Growth:

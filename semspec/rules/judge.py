@@ -12,9 +12,10 @@ runs, and its scores mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -54,6 +55,10 @@ class Judge(RuleBase):
             raise UserError(f"accept.threshold={self.threshold}: scores go from 0 to 9")
         if self.first_by_target < 0:
             raise UserError(f"accept.first_by_target={self.first_by_target}: give at least 0")
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        yield cls(threshold=3.0, first_by_target=1)
 
     def open(self, kit: Kit) -> JudgeSession:
         return JudgeSession(kit, self)

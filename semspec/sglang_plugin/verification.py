@@ -22,7 +22,7 @@ from torch import Tensor
 
 from semspec.decoding.acceptance import point_mass_nodes
 from semspec.errors import UserError
-from semspec.rules._tokens import TokenRule
+from semspec.protocols import Rule
 from semspec.rules.arc import Arc
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin import trees
@@ -53,7 +53,7 @@ class Options:
 class Group:
     """Requests of a batch that are judged together."""
 
-    rule: TokenRule
+    rule: Rule
     sampling: Sampling
     requests: tuple[int, ...]
 
@@ -82,19 +82,19 @@ class Verification:
                 self.source.check(sampling.temperature)
         return rule
 
-    def of(self, custom_params: Any, sampling: Sampling) -> TokenRule | None:
+    def of(self, custom_params: Any, sampling: Sampling) -> Rule | None:
         """The rule for a request; UserError where it asks for what there is not."""
         asked = custom_params.get(KEY) if isinstance(custom_params, dict) else None
         asked = asked if isinstance(asked, dict) else {}
         said = tuple((key, asked[key]) for key in ("accept", *OPTIONS) if key in asked)
         if strange := [key for key, value in said if isinstance(value, list | dict)]:
             raise UserError(f"{', '.join(strange)} in custom_params.{KEY}: give a plain value")
-        found: TokenRule | None = self.rule(said, sampling)
+        found: Rule | None = self.rule(said, sampling)
         return found
 
     def groups(self, requests: Sequence[Any]) -> list[Group]:
         """Who is judged by a rule of ours, by rule and sampling."""
-        found: dict[tuple[TokenRule, Sampling], list[int]] = {}
+        found: dict[tuple[Rule, Sampling], list[int]] = {}
         for i, request in enumerate(requests):
             params = compat.params_of(request)
             sampling = compat.sampling_of(params)

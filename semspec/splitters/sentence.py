@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from semspec.decoding.units import check_cap
+from semspec.protocols import Splitter
 from semspec.registry import register
 from semspec.types import Boundary, Stops
 
@@ -285,7 +286,7 @@ class SentenceBoundary:
 
 @register("split", "sentence")
 @dataclass(frozen=True, kw_only=True)
-class Sentence:
+class Sentence(Splitter):
     """A unit ends with a sentence, or with an empty line."""
 
     def open(self, piece: Callable[[int], str], cap: int) -> Boundary:

@@ -80,7 +80,7 @@ def check(config: ProbeConfig) -> None:
     _choice("activation", config.activation, ("relu", "gelu"))
     _choice("loss", config.loss, ("bce", "mse"))
     _choice("train_device", config.train_device, ("auto", "cpu", "cuda"))
-    if not config.draft.plain and "draft" not in config.draft.uses:
+    if not config.draft.plain and "draft" not in config.draft.models():
         raise UserError("draft= must be a model here, such as draft=tiny or draft=r1-1.5b")
     _choice("split", config.split, tuple(registry.plugins("split")))
     for name in ("problems", "max_new_tokens", "batch", "epochs", "patience", "train_batch"):
