@@ -39,7 +39,7 @@ CONF = beside_package("conf")
 
 
 class Decoding:
-    """What follows from the options about sampling and units, which several commands have."""
+    """The options about sampling and units that several commands share."""
 
     temperature: float
     top_k: int
@@ -126,7 +126,7 @@ _STORED: dict[tuple[str, str], type[Any]] = {}  # what Hydra knows of, by group 
 
 
 def register_configs() -> None:
-    """Makes every plugin's dataclass a node of its Hydra group."""
+    """Make every plugin's dataclass a node of its Hydra group."""
     store = ConfigStore.instance()
     if not _STORED:
         store.store(name="run_schema", node=composable(RunConfig))
@@ -165,7 +165,7 @@ def presets(group: str) -> dict[str, str]:
 
 @cache
 def defaults() -> Mapping[str, str]:
-    """What each group is unless it is given, from conf/config.yaml."""
+    """Return the default of each group, from conf/config.yaml."""
     listed = OmegaConf.load(CONF / "config.yaml").defaults
     return {str(k): str(v) for d in listed if isinstance(d, DictConfig) for k, v in d.items()}
 
@@ -265,18 +265,21 @@ def _plugin_of(group: str, preset: str) -> str:
     """The plugin that a preset in ``conf/`` is built on, or nothing."""
     path = CONF / group / f"{preset}.yaml"
     listed: Any = OmegaConf.load(path) if path.is_file() else {}
-    told = listed.get("defaults", [])
-    return next((str(name) for name in told if isinstance(name, str) and name != "_self_"), "")
+    bases = listed.get("defaults", [])
+    return next((str(name) for name in bases if isinstance(name, str) and name != "_self_"), "")
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """What stands between an unknown word and those that are known: '; did you mean ...?', or ';'."""
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """Return the suggestion after an unknown word: '; did you mean ...?', or ';' if none is near."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean '{near[0]}'?" if near else ";"
 
 
 def check(config: RunConfig) -> None:
-    """Refuses what cannot work, before any model is loaded."""
+    """Raise UserError for a configuration that cannot work, before any model is loaded.
+
+    Here stands what concerns the options of the run; plugins check themselves.
+    """
     for name in ("draft_length", "nested_length", "max_new_tokens", "problems", "concurrency"):
         if getattr(config, name) < 1:
             raise UserError(f"{name}={getattr(config, name)}: give at least 1")
@@ -323,12 +326,12 @@ def free(config: RunConfig) -> tuple[str, ...]:
 
 
 def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's config.json holds."""
+    """Return the content of a run's config.json."""
     return {**resolved, "plugins": plugin_names(config)}
 
 
 def plugin_names(config: RunConfig) -> dict[str, str]:
-    """What was chosen in each group: options alone do not tell one rule without any from another."""
+    """Return the plugin of each group: options alone do not identify a plugin without options."""
     return {group: registry.name_of(getattr(config, group)) for group in GROUPS}
 
 

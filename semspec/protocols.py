@@ -9,7 +9,7 @@ The life of a plugin, in this order (``config.build``, ``solver.Solver``):
 
 1. It is built from its options. ``__post_init__`` raises UserError for options that make no sense.
 2. ``check_setup(setup)`` raises UserError where it cannot work in this configuration: before a model loads.
-3. ``models()`` names the models that it brings along, by role. Their folders are fetched.
+3. ``models()`` names the models that it brings along, by role (drafters and rules). They are fetched.
 4. ``bind(run)`` returns a copy that has what it was trained with, and raises UserError where that does
    not belong to the run's models or does not hold for the run: before weights load.
 5. ``open(kit)`` begins one problem (drafters and rules; a splitter opens a stream, and so on).
@@ -125,10 +125,7 @@ class Plugin(Protocol):
 
     def check_setup(self, setup: Setup) -> None:
         """Raise UserError, with a way out, if it cannot work in this configuration."""
-
-    def models(self) -> Mapping[Role, ModelConfig]:
-        """Return the models of its own, by role; ``target`` is there anyway."""
-        return {}
+        return
 
     def bind(self, run: Run) -> Self:
         """Return the plugin with everything that it was trained with; see ``bound``."""
@@ -155,10 +152,10 @@ class Plugin(Protocol):
 
 
 class Splitter(Plugin, Protocol):
-    """Says where a unit (token, sentence, paragraph) ends."""
+    """Tells where a unit (token, sentence, paragraph) ends."""
 
     def open(self, piece: Callable[[int], str], cap: int) -> Boundary:
-        """A fresh boundary; ``piece`` gives a token's text, ``cap`` the longest unit in tokens."""
+        """Return a fresh boundary; ``piece`` gives a token's text, ``cap`` the longest unit in tokens."""
         ...
 
 
@@ -168,7 +165,7 @@ def _cannot_be_asked(question: str, prefill: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What a drafter or a rule is given for one problem."""
+    """The tools and numbers of one problem, for a drafter or a rule."""
 
     prompt: str  # the whole prompt as text
     sampling: Sampling
@@ -193,15 +190,15 @@ class DraftSession(Protocol):
     watches: tuple[Read, ...]  # per-row reads that ride on every pass of the target
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
-        """Proposes at most ``room.tokens`` tokens; an empty draft leaves the round to the target."""
+        """Propose at most ``room.tokens`` tokens; an empty draft leaves the round to the target."""
         ...
 
     def see(self, seen: Seen) -> None:
-        """Rows it watches, of tokens that are in the context; comes before ``observe``."""
+        """Take rows that it watches, of tokens that are in the context; comes before ``observe``."""
         ...
 
     def observe(self, context: Context, done: Round) -> None:
-        """Learns what became of the draft; ``context`` already holds what was kept and written."""
+        """Learn which tokens were kept and written; ``context`` already holds them."""
         ...
 
 
@@ -214,7 +211,7 @@ class Drafter(Plugin, Protocol):
 
     @property
     def needs(self) -> frozenset[What]:
-        """What it reads from the target."""
+        """Kinds of reads of the target that it asks for."""
         ...
 
     @property
@@ -222,9 +219,13 @@ class Drafter(Plugin, Protocol):
         """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
         ...
 
+    def models(self) -> Mapping[Role, ModelConfig]:
+        """Return models of its own, by role; ``target`` is there anyway."""
+        ...
+
     @property
     def own_prompt(self) -> bool:
-        """Whether its model reads a prompt in its own chat template where the target's does not fit."""
+        """True if its model may read the prompt in its own chat template if the target's does not fit."""
         ...
 
     def drawn(self, sampling: Sampling) -> bool:
@@ -243,7 +244,7 @@ class RuleSession(Protocol):
     """A rule at work on one problem."""
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        """Decides about a draft of at least one token.
+        """Decide about a draft of at least one token.
 
         A rule may leave nodes of a tree out (``trim.keep_nodes``) before it asks anything.
         """
@@ -274,6 +275,10 @@ class Rule(Plugin, Protocol):
     reserve: ClassVar[int]  # positions beyond the text that its questions take, at most
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
     greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
+
+    def models(self) -> Mapping[Role, ModelConfig]:
+        """Return models of its own, by role; ``target`` is there anyway."""
+        ...
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
@@ -307,7 +312,7 @@ class EngineOptions(Plugin, Protocol):
 
     @property
     def holds_weights(self) -> bool:
-        """Whether it loads weights here; without it a model's folder need not have them."""
+        """True if it loads weights in this process; else a model's folder need not have them."""
         ...
 
     def load(
@@ -333,11 +338,11 @@ class Engine(Protocol):
     stop_ids: frozenset[int]  # end of text
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answers a batch: queries of different contexts, each one's rng its own."""
+        """Answer a batch: queries of different contexts, each with its own rng."""
         ...
 
     def forget(self, context: Context) -> None:
-        """The problem is over; its session's memory may be used again."""
+        """Free the session of a problem that is over."""
         ...
 
     def close(self) -> None: ...
@@ -351,7 +356,7 @@ class Concurrent(Engine, Protocol):
     """
 
     def submit(self, query: Query) -> Future[Answer]:
-        """Returns at once; the answer comes when it is there."""
+        """Take a query and return at once."""
         ...
 
 
@@ -367,7 +372,7 @@ class BenchmarkProblem:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What became of one problem."""
+    """The result of grading one problem."""
 
     correct: bool | None  # None: not graded
     answer: str | None  # what was found in the text
@@ -387,5 +392,5 @@ class Benchmark(Plugin, Protocol):
     def problems(self) -> Iterable[BenchmarkProblem]: ...
 
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
-        """Grades a whole assistant's turn, thinking included."""
+        """Grade a whole assistant's turn, thinking included."""
         ...

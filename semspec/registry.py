@@ -1,7 +1,8 @@
-"""Finds plugins: every module of a kind's package registers what it brings, and nothing else does.
+"""Find plugins: every module of a kind's package registers what it brings, and nothing else does.
 
 A new drafter, rule, splitter, engine, benchmark or kind of artifact is one new file in its package; importing the
-package's modules is all the discovery there is. The contract tests go over the same registry.
+package's modules is all the discovery there is. The contract tests go over the same registry. The life
+that a plugin leads stands in ``semspec.protocols``.
 """
 
 from __future__ import annotations
@@ -69,8 +70,9 @@ def _discover(kind: Kind) -> None:
 
 
 def plugins(kind: Kind) -> dict[str, Registered]:
-    """All plugins of a kind, by name."""
-    _discover(kind)
+    """All plugins of a kind, by name; a kind of artifact may stand in the file of the plugin that needs it."""
+    for home in PACKAGES if kind == "artifact" else (kind,):
+        _discover(home)
     return dict(sorted(_PLUGINS[kind].items()))
 
 

@@ -119,11 +119,11 @@ class Solver:
 
     @property
     def free(self) -> bool:
-        """Whether problems run freely beside each other, and not in lockstep."""
+        """True if problems run freely beside each other, not in lockstep."""
         return self.driver.free
 
     def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
-        """What a drafter or a rule is given.
+        """Make the kit of a drafter or a rule for one problem.
 
         The random numbers depend on seed, problem, mode and on who draws them alone: a drafter that
         works ahead while the rule judges must not change what the rule draws.

@@ -6,7 +6,7 @@ import random
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,18 @@ from semspec.storage import dataset_rows as rows
 Row = Mapping[str, Any]
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 CHOICE = "Please reason step by step, and put the letter of your answer within \\boxed{}."
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Made-up rows of a data set, for the contract tests; ``right`` and ``wrong`` answer the first one."""
+
+    file: str  # where the data set keeps them
+    rows: list[dict[str, Any]]
+    right: list[str] = field(default_factory=list)  # none: it is not graded
+    wrong: list[str] = field(default_factory=list)
+    needs: str = ""  # a column without which a row is refused
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the benchmark, to read this file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +85,11 @@ class DataBenchmark(Benchmark):
         """Downloads what is not there; the folder."""
         wanted = replace(DATASET, patterns=tuple(files), option="benchmark.data")
         return snapshot(self.repo, self.revision, wanted, Access())
+
+    @classmethod
+    def sample(cls) -> Sample | None:
+        """Return rows to try it with; None: tests/support/benchmark_rows.py has some."""
+        return None
 
     @abstractmethod
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:

@@ -1,12 +1,14 @@
-"""What a drafter is unless it says otherwise, and which configurations it refuses for what it says."""
+"""The defaults of a drafter, and the checks that follow from what it declares."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from semspec.errors import UserError
+from semspec.models.location import ModelConfig
 from semspec.protocols import Plugin, Setup
-from semspec.types import Context, Read, Round, Sampling, Seen, What, names_of
+from semspec.types import Context, Read, Role, Round, Sampling, Seen, What, names_of
 
 
 class DrafterBase(Plugin):
@@ -16,9 +18,12 @@ class DrafterBase(Plugin):
     ahead: ClassVar[bool] = False
     rows: ClassVar[bool] = False
 
+    def models(self) -> Mapping[Role, ModelConfig]:
+        return {}
+
     @property
     def needs(self) -> frozenset[What]:
-        """What it reads from the target; a class variable where options do not change it."""
+        """Kinds of reads of the target; a class variable where options do not change it."""
         return frozenset()
 
     @property

@@ -62,7 +62,7 @@ class Hybrid(DrafterBase):
 
     @property
     def needs(self) -> frozenset[What]:
-        """What any of its sources reads."""
+        """Kinds of reads that any of its sources asks for."""
         return frozenset[What]().union(*(drafter.needs for drafter in self._drafters().values()))
 
     @property
@@ -108,7 +108,7 @@ class Worth:
 class HybridSession(DraftSessionBase):
     """Every source drafts; after the round each is held against what came, chosen or not.
 
-    What came is known as far as the round went: a draft that would have gone on is told short.
+    What came is known as far as the round went: a draft that would have gone on counts as short.
     """
 
     def __init__(self, sources: dict[str, DraftSession], kit: Kit) -> None:

@@ -96,4 +96,4 @@ class TreeSession(LanguageModelSession):
                 purpose="draft",
             )
             tree.grow(answer[PROBS])
-        return tree.draft(options.drawn(kit.sampling), told=not kit.sampling.greedy)
+        return tree.draft(options.drawn(kit.sampling), with_rows=not kit.sampling.greedy)

@@ -1,4 +1,4 @@
-"""What the options of an engine are unless they say otherwise."""
+"""The defaults of an engine's options."""
 
 from __future__ import annotations
 

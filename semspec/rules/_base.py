@@ -1,4 +1,4 @@
-"""What a rule is unless it says otherwise, and which configurations it refuses for what it says."""
+"""The defaults of a rule, and the checks that follow from what it declares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from semspec import registry
 from semspec.errors import UserError
+from semspec.models.location import ModelConfig
 from semspec.protocols import Plugin, ProbeSource, Run, Setup
 from semspec.types import Read, Role, What, names_of
 
@@ -23,6 +24,9 @@ class RuleBase(Plugin):
     reserve: ClassVar[int] = 0
     lossless: ClassVar[bool] = False
     greedy_only: ClassVar[bool] = False
+
+    def models(self) -> Mapping[Role, ModelConfig]:
+        return {}
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:

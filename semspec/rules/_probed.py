@@ -72,7 +72,7 @@ class Probed(RuleBase):
         for role, (_, features) in cls().probes().items():
             Probe.example(role, features).save(folder / role)
             named[f"{role}_probe"] = str(folder / role)
-        yield cls(**named, allow_mismatch=True)  # type: ignore[arg-type]
+        yield cls(**named, allow_mismatch=True)
 
 
 def _indexed(run: Run, role: Role, features: str) -> tuple[str, str | None]:

@@ -91,7 +91,7 @@ class Calibrated(TokenRule):
     def load(
         self, model: ModelFacts, temperature: float
     ) -> tuple[Setting, ArcCalibration | None, int]:
-        """What is known of the model at this temperature, and where it stands in its calibration."""
+        """Return the setting for a temperature, its calibration, and its place there."""
         known = entry(self.calibration, model.name)
         if "path" not in known:  # published constants: sigma comes from the model itself
             if known["model"] != model.name and not self.allow_mismatch:
@@ -101,10 +101,10 @@ class Calibrated(TokenRule):
                 )
             by = Constants(*(float(known[name]) for name in ("c_s", "alpha_kappa", "tau")))
             return Setting(temperature, by), None, 0
-        told = ArcCalibration.load(known["path"], known.get("revision"))
-        told.check(model, allow_mismatch=self.allow_mismatch)
-        at = told.at(temperature, self.allow_mismatch)
-        return told.settings[at], told, at
+        calibration = ArcCalibration.load(known["path"], known.get("revision"))
+        calibration.check(model, allow_mismatch=self.allow_mismatch)
+        at = calibration.at(temperature, self.allow_mismatch)
+        return calibration.settings[at], calibration, at
 
     @classmethod
     def example(cls, folder: Path) -> Iterator[Self]:
@@ -113,7 +113,7 @@ class Calibrated(TokenRule):
 
 
 def entry(given: str | None, model: str) -> dict[str, Any]:
-    """What is known by that name, else of that model: an entry of conf/arc.yaml, or a path."""
+    """Find an entry of conf/arc.yaml by name, else by model; any other name is a path."""
     index: Any = OmegaConf.to_container(OmegaConf.load(beside_package("conf") / "arc.yaml"))
     if given is not None:
         named = next((known for known in index if known["name"] == given), None)
@@ -143,7 +143,7 @@ class Arc(Calibrated):
             )
 
     def bind(self, run: Run) -> Self:
-        setting, told, _ = self.load(run.models["target"], run.sampling.temperature)
+        setting, calibration, _ = self.load(run.models["target"], run.sampling.temperature)
         if self.bucketed and setting.buckets is None:
             raise UserError(
                 "accept.bucketed: these constants were published without buckets: calibrate the model"
@@ -154,7 +154,7 @@ class Arc(Calibrated):
         warning = vacuous(float(setting.constants.tau))
         if warning and self.theta <= 1:
             LOG.warning("accept=arc: %s", warning)
-        return self.bound(known=Known.of(setting, told))
+        return self.bound(known=Known.of(setting, calibration))
 
     def open(self, kit: Kit) -> ArcSession:
         return self.known.session(self, kit, self.theta)
@@ -169,9 +169,9 @@ class Known:
     prompts: frozenset[str]  # hashes of those that were calibrated on
 
     @classmethod
-    def of(cls, setting: Setting, told: ArcCalibration | None) -> Known:
-        sigma = None if told is None else told.tensors["sigma"]
-        prompts = () if told is None else told.config["prompts"]
+    def of(cls, setting: Setting, calibration: ArcCalibration | None) -> Known:
+        sigma = None if calibration is None else calibration.tensors["sigma"]
+        prompts = () if calibration is None else calibration.config["prompts"]
         return cls(setting, Whitened(sigma), frozenset(prompts))
 
     def session(self, rule: Calibrated, kit: Kit, theta: float) -> ArcSession:

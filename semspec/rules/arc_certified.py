@@ -28,13 +28,13 @@ class ArcCertified(Calibrated):
         _risk.check_shares(js=self.js, risk=self.risk, confidence=self.confidence)
 
     def bind(self, run: Run) -> Self:
-        setting, told, at = self.load(run.models["target"], run.sampling.temperature)
-        if told is None:
+        setting, calibration, at = self.load(run.models["target"], run.sampling.temperature)
+        if calibration is None:
             raise UserError(
                 "accept=arc_certified needs measured divergences, and published constants have none:"
                 " calibrate the model with python -m semspec.calibrate"
             )
-        pairs = told.evidence(at)
+        pairs = calibration.evidence(at)
         drafted = pairs[pairs[:, COLUMNS.index("drafted")] > 0]  # what the rule really decides on
         found = certified(
             drafted if len(drafted) else pairs,
@@ -45,13 +45,13 @@ class ArcCertified(Calibrated):
         )
         # LTS >= 0 is U <= tau: the certified threshold takes the place of the budget
         by = replace(setting.constants, tau=-found.threshold)
-        known = Known.of(Setting(setting.temperature, by), told)
+        known = Known.of(Setting(setting.temperature, by), calibration)
 
         def command(options: str) -> str:
             return f"python -m semspec.calibrate {options} ..."
 
         if not self.allow_mismatch:
-            measured = Measured.of(told.config["data"])
+            measured = Measured.of(calibration.config["data"])
             _risk.check_guarantee("arc_certified", measured, run, command)
         return self.bound(known=known)
 

@@ -90,7 +90,7 @@ class JudgeSession(StepSession):
             while shown and shown[-1] in kit.stop_ids:  # the question's turn begins with one
                 shown.pop()
             tokens = [*shown, *self.tail]
-            told: Answer = yield Query(
+            reply: Answer = yield Query(
                 "target",
                 context,
                 kit.sampling,
@@ -99,7 +99,7 @@ class JudgeSession(StepSession):
                 reads=(BEST,),
                 rows_from=len(context) + len(tokens) - 1,
             )
-            ids, logprobs = told[BEST]
+            ids, logprobs = reply[BEST]
             scores.append(read_score(ids[-1].tolist(), logprobs[-1], self.digits, self.rule.score))
             if scores[-1] < self.rule.threshold:
                 break

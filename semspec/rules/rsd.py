@@ -68,10 +68,10 @@ class RsdSession(StepSession):
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Plan[Judgement]:
         kit = self.kit
-        told: Answer = yield Query(
+        reply: Answer = yield Query(
             "reward", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=(LAST,)
         )
         # row i is token i - 1, so a step that ends before token ``end`` is seen at row ``end``
-        states = told[LAST][[end for _, end in spans], 0]
+        states = reply[LAST][[end for _, end in spans], 0]
         rewards = self.head(states).tolist()
         return Judgement(lambda unit: rewards[unit] >= self.threshold, rewards)

@@ -67,7 +67,7 @@ class Triggers(RuleBase):
             object.__setattr__(self, group, words)
 
     def mood(self, opening: str) -> Mood | None:
-        """What an opening is, by the words in it; where they tie it is negative.
+        """Classify an opening by the words in it; a tie is negative.
 
         Whole words: in the public code "yesterday" has a "yes" in it.
         """

@@ -170,7 +170,7 @@ def test_nothing_loose_at_an_end_of_text(folder: str) -> None:
     (stop,) = target.stop_ids
     rule = Arc(calibration=folder, theta=0.0).bind(run_of(FACTS, "token", 1.0))
     huge = dataclasses.replace(rule.known.setting, constants=Constants(0.0, 0.0, 1.0))
-    rule = dataclasses.replace(rule, known=dataclasses.replace(rule.known, setting=huge))
+    rule = rule.bound(known=dataclasses.replace(rule.known, setting=huge))
     kept = 0
     for seed in range(50):
         kit = toy_kit(rule, target, Sampling(1.0), seed)

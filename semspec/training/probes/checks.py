@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from semspec import registry, world
-from semspec.config import nearest
+from semspec.config import did_you_mean
 from semspec.errors import UserError
 from semspec.training.probes.settings import POOLINGS, ProbeConfig
 
@@ -150,7 +150,7 @@ def _check_features(config: ProbeConfig) -> None:
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        near = nearest(value, known)
+        near = did_you_mean(value, known)
         raise UserError(f"unknown {name} '{value}'{near} known: {', '.join(known)}")
 
 
