@@ -28,7 +28,7 @@ from semspec.calibration.arc import Setting
 from semspec.decoding.arc_bound import Constants
 from semspec.decoding.whitening import Whitened
 from semspec.protocols import Rule, RuleSession
-from semspec.rules.arc import Known, PreparedArc
+from semspec.rules.arc import Arc, Known
 from semspec.rules.fuzzy import Fuzzy
 from semspec.rules.lossless import Lossless
 from semspec.rules.topk_delta import TopKDelta
@@ -50,7 +50,7 @@ def rules(width: int) -> Mapping[str, Rule]:
     known = Known(setting, Whitened(torch.ones(width)), frozenset())
     return {
         "lossless": Lossless(),
-        "arc": PreparedArc(theta=0.3, known=known),
+        "arc": Arc(theta=0.3).bound(known=known),
         "typical": Typical(),
         "topk_delta": TopKDelta(),
         "fuzzy": Fuzzy(),

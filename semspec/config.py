@@ -6,7 +6,7 @@ import difflib
 import keyword
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, get_args
@@ -19,9 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from semspec import registry
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig, known_as
+from semspec.protocols import Drafter, Setup
 from semspec.storage.packaged import beside_package
-from semspec.types import Sampling, What
-from semspec.urls import without_passwords
+from semspec.types import Sampling
 
 GROUPS = {
     "draft": "drafter",
@@ -39,7 +39,7 @@ CONF = beside_package("conf")
 
 
 class Decoding:
-    """What follows from the options about sampling and units, which several commands have."""
+    """The options about sampling and units that several commands share."""
 
     temperature: float
     top_k: int
@@ -126,7 +126,7 @@ _STORED: dict[tuple[str, str], type[Any]] = {}  # what Hydra knows of, by group 
 
 
 def register_configs() -> None:
-    """Makes every plugin's dataclass a node of its Hydra group."""
+    """Make every plugin's dataclass a node of its Hydra group."""
     store = ConfigStore.instance()
     if not _STORED:
         store.store(name="run_schema", node=composable(RunConfig))
@@ -165,7 +165,7 @@ def presets(group: str) -> dict[str, str]:
 
 @cache
 def defaults() -> Mapping[str, str]:
-    """What each group is unless it is given, from conf/config.yaml."""
+    """Return the default of each group, from conf/config.yaml."""
     listed = OmegaConf.load(CONF / "config.yaml").defaults
     return {str(k): str(v) for d in listed if isinstance(d, DictConfig) for k, v in d.items()}
 
@@ -211,25 +211,24 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
 
 
 def with_rule(arguments: Sequence[str]) -> list[str]:
-    """Adds ``accept=`` where it was not given and the default rule cannot be what is meant.
+    """Add ``accept=`` if none is given and another rule suits target and split better than the default.
 
-    The default, semantic_plus, needs a probe of the target. Steps of a target without a known one are
-    judged by logprob, which needs nothing, and tokens by the lossless rule.
+    Rules rate themselves (``Rule.default_for``); the default of conf/config.yaml stands if it does not.
     """
     given = dict(argument.partition("=")[::2] for argument in arguments)
-    if "accept" in given or defaults()["accept"] != "semantic_plus":
-        return list(arguments)
-    if any(key in given for key in ("accept.target_probe", "target_probe")):
-        return list(arguments)
+    rules = {name: rule.cls for name, rule in registry.plugins("accept").items()}
+    default = defaults()["accept"]
     splits = given.get("split", RunConfig.split).split(",")
-    if "token" in splits:
-        return [*arguments, "accept=lossless"]
-    from semspec.probes import index  # it imports this package's models
-
     models = [given["model.path"]] if "model.path" in given else _targets(given.get("model"))
-    if all(index.find(m, "target", "plus", s) for m in models for s in splits):
+    asked = {name.removeprefix("accept.") for name in given}
+
+    def rating(rule: Any) -> int:
+        return min((rule.default_for(m, s, asked) or 0 for m in models for s in splits), default=0)
+
+    if "accept" in given or rules[default].default_for("", "", ()) is None:
         return list(arguments)
-    return [*arguments, "accept=logprob"]
+    best = max(rules, key=lambda name: (rating(rules[name]), name == default))
+    return [*arguments, f"accept={best}"] if best != default else list(arguments)
 
 
 def _targets(presets: str | None) -> list[str]:
@@ -267,18 +266,21 @@ def _plugin_of(group: str, preset: str) -> str:
     """The plugin that a preset in ``conf/`` is built on, or nothing."""
     path = CONF / group / f"{preset}.yaml"
     listed: Any = OmegaConf.load(path) if path.is_file() else {}
-    told = listed.get("defaults", [])
-    return next((str(name) for name in told if isinstance(name, str) and name != "_self_"), "")
+    bases = listed.get("defaults", [])
+    return next((str(name) for name in bases if isinstance(name, str) and name != "_self_"), "")
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """What stands between an unknown word and those that are known: '; did you mean ...?', or ';'."""
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """Return the suggestion after an unknown word: '; did you mean ...?', or ';' if none is near."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean '{near[0]}'?" if near else ";"
 
 
 def check(config: RunConfig) -> None:
-    """Refuses what cannot work, before any model is loaded."""
+    """Raise UserError for a configuration that cannot work, before any model is loaded.
+
+    Here stands what concerns the options of the run; plugins check themselves.
+    """
     for name in ("draft_length", "nested_length", "max_new_tokens", "problems", "concurrency"):
         if getattr(config, name) < 1:
             raise UserError(f"{name}={getattr(config, name)}: give at least 1")
@@ -294,90 +296,29 @@ def check(config: RunConfig) -> None:
         raise UserError("max_repeats is 0 (never) or more")
     if config.top_k < 0 or config.step_cap < 0:
         raise UserError("top_k and step_cap are 0 (no limit) or more")
-    registry.plugin("split", config.split)  # raises with the nearest name
-    rule, engine = config.accept, config.engine
-    for group in ("accept", "nested_accept"):
-        used = config.draft if group == "accept" else config.nested
-        _check_greedy(group, getattr(config, group), config.temperature, used.plain)
-    if rule.splits is not None and config.split not in rule.splits:
-        name = _name("accept", rule)
-        raise UserError(
-            f"accept={name} cannot work with split={config.split}:"
-            f" use split={' or split='.join(sorted(rule.splits))}, or another rule"
-        )
-    if rule.cuts == "tokens" and config.salvage:
-        raise UserError(
-            f"salvage=true is for rules that judge whole steps; accept={_name('accept', rule)} keeps"
-            " single tokens anyway: leave it out, or choose another rule"
-        )
-    if config.salvage and not rule.salvages:
-        raise UserError(
-            f"accept={_name('accept', rule)} has nothing to salvage, it rejects no step by the"
-            " target's pass over it: leave salvage=true out, or choose another rule"
-        )
-    _check_trees(config)
-    _check_prune(config, "draft", "accept")
-    _check_prune(config, "nested", "nested_accept")
-    _check_rows("draft", config.draft, "accept", config.accept)
-    _check_rows("nested", config.nested, "nested_accept", config.nested_accept)
-    if config.ahead and not config.draft.ahead:
-        raise UserError(
-            f"draft={_name('draft', config.draft)} cannot draft ahead of a verdict: leave ahead=true"
-            " out, or use draft=lm"
-        )
-    if config.nested_accept.cuts != "tokens":
-        raise UserError(
-            f"nested_accept={_name('nested_accept', config.nested_accept)} judges whole steps, but"
-            " within a step there are only tokens: use nested_accept=lossless"
-        )
-    for group in ("draft", "nested"):
-        drafter = getattr(config, group)
-        if lacking := drafter.needs - engine.offers:
-            raise UserError(
-                f"{group}={_name(group, drafter)} reads {_told(lacking)} of the target, which"
-                f" engine={_name('engine', engine)} cannot give: use engine=hf, or another drafter"
-            )
-    if others := sorted(set(rule.models()) - engine.roles):
-        raise UserError(
-            f"accept={_name('accept', rule)} asks a model of its own ({', '.join(others)}), which"
-            f" engine={_name('engine', engine)} does not run: use engine=hf, or another rule"
-        )
-    _check_reads(config)
-
-
-def _check_reads(config: RunConfig) -> None:
-    """Whether the engine can give what is read of the target; names what reads it."""
-    engine = config.engine
-    cannot = f"which engine={_name('engine', engine)} cannot give"
-    if missing := config.accept.needs - engine.offers:
-        raise UserError(
-            f"accept={_name('accept', config.accept)} reads {_told(missing)}, {cannot}: use engine=hf,"
-            f" or a rule that does without ({', '.join(_served(config, config.split))})"
-        )
-    if config.salvage and What.PROBS not in engine.offers:
-        raise UserError(
-            f"salvage=true reads {What.PROBS.value}, {cannot}: leave it out, or use engine=hf"
-        )
-    if not config.nested.plain and (missing := config.nested_accept.needs - engine.offers):
-        others = [f", nested_accept={name}" for name in _served(config, "token", "tokens")]
-        raise UserError(
-            f"nested={_name('nested', config.nested)} is judged by"
-            f" nested_accept={_name('nested_accept', config.nested_accept)}, which reads"
-            f" {_told(missing)}, {cannot}: leave nested out{''.join(others)}, or use engine=hf"
-        )
-
-
-def _served(config: RunConfig, split: str, cuts: str | None = None) -> list[str]:
-    """Rules that work with this split and the configuration's engine and temperature."""
-    return sorted(
-        name
-        for name, known in registry.plugins("accept").items()
-        if known.cls.needs <= config.engine.offers
-        and set(known.cls().models()) <= config.engine.roles
-        and (known.cls.splits is None or split in known.cls.splits)
-        and (config.temperature == 0 or not known.cls.greedy_only)
-        and cuts in (None, known.cls.cuts)
+    splitter = registry.plugin("split", config.split)  # raises with the nearest name
+    setup = Setup(
+        drafter=config.draft,
+        rule=config.accept,
+        engine=config.engine,
+        split=config.split,
+        sampling=config.sampling,
+        salvage=config.salvage,
+        ahead=config.ahead,
     )
+    nested = Setup(
+        drafter=config.nested,
+        rule=config.nested_accept,
+        engine=config.engine,
+        split="token",
+        sampling=config.sampling,
+        nested=True,
+    )
+    for pair in (setup, nested):
+        pair.drafter.check_setup(pair)
+        pair.rule.check_setup(pair)
+    for plugin in (splitter.cls(), config.engine, config.benchmark):
+        plugin.check_setup(setup)
 
 
 def free(config: RunConfig) -> tuple[str, ...]:
@@ -386,92 +327,22 @@ def free(config: RunConfig) -> tuple[str, ...]:
 
 
 def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's config.json holds; servers' addresses without passwords."""
+    """Return the content of a run's config.json; servers' addresses without passwords."""
     engine = {k: without_passwords(v) for k, v in resolved.items() if k == "engine"}
     return {**resolved, **engine, "plugins": plugin_names(config)}
 
 
-def _check_trees(config: RunConfig) -> None:
-    draft, rule = config.draft, config.accept
-    if draft.levels:
-        told = f"draft={_name('draft', draft)} drafts trees of tokens"
-        if config.split != "token":
-            raise UserError(f"{told}, which have no steps: use split=token, or tree=chain")
-        if not rule.trees:
-            raise UserError(
-                f"{told}, and accept={_name('accept', rule)} judges chains alone: use"
-                " accept=lossless, or tree=chain"
-            )
-        if config.ahead:
-            raise UserError(
-                f"{told}, and what follows one is not known before the verdict: leave ahead=true out"
-            )
-    if config.nested.levels and not config.nested_accept.trees:
-        raise UserError(
-            f"nested={_name('nested', config.nested)} drafts trees of tokens, and nested_accept="
-            f"{_name('nested_accept', config.nested_accept)} judges chains alone: use nested_accept=lossless"
-        )
-
-
-def _check_prune(config: RunConfig, group: str, of: str) -> None:
-    """Of trees alone, by the rows that their nodes were chosen from."""
-    drafter, rule = getattr(config, group), getattr(config, of)
-    if getattr(rule, "prune", "none") == "none" or drafter.plain:
-        return
-    told = f"{of}.prune={rule.prune}"
-    if not drafter.rows:
-        raise UserError(
-            f"{told} goes by the drafter's probabilities, and {group}={_name(group, drafter)} has none:"
-            f" use {of}.prune=none, or {group}=lm with {group}.tree=dynamic"
-        )
-    if drafter.levels and config.sampling.greedy:
-        raise UserError(
-            f"{told} goes by the drafter's probabilities, and at temperature=0 a draft has none:"
-            f" use {of}.prune=none, or a higher temperature"
-        )
-    if drafter.levels and drafter.drawn(config.sampling):
-        raise UserError(
-            f"{told} chooses among siblings, and of siblings that were drawn that changes what they"
-            f" are a sample of: use {group}.tree=dynamic or {group}.tree=static, or {of}.prune=none"
-        )
-
-
-def _check_rows(group: str, drafter: Any, of: str, rule: Any) -> None:
-    if rule.compares and not drafter.rows and not drafter.plain:
-        raise UserError(
-            f"{of}={_name(of, rule)} compares the drafter's probabilities with the target's, and"
-            f" {group}={_name(group, drafter)} has none: use {group}=lm, or {of}=typical"
-        )
-
-
-def _check_greedy(group: str, rule: Any, temperature: float, unused: bool) -> None:
-    if rule.greedy_only and temperature > 0 and not unused:
-        raise UserError(
-            f"{group}={_name(group, rule)} writes the most likely token at any temperature, which"
-            f" is not what the target alone does: set temperature=0, or use {group}=lossless"
-        )
-
-
-def _told(reads: Iterable[What]) -> str:
-    return ", ".join(sorted(what.value for what in reads))
-
-
 def plugin_names(config: RunConfig) -> dict[str, str]:
-    """What was chosen in each group: options alone do not tell one rule without any from another."""
-    return {group: _name(group, getattr(config, group)) for group in GROUPS}
+    """Return the plugin of each group: options alone do not identify a plugin without options."""
+    return {group: registry.name_of(getattr(config, group)) for group in GROUPS}
 
 
-def drawn_by(config: RunConfig, group: str) -> str:
-    """Who draws what is drafted: a small model, or a drafter that has none."""
-    drafter = getattr(config, group)
-    return known_as(drafter.model) if "draft" in drafter.uses else _name(group, drafter)
-
-
-def _name(group: str, plugin: object) -> str:
-    for name, known in registry.plugins(GROUPS[group]).items():  # type: ignore[arg-type]
-        if known.cls is type(plugin):
-            return name
-    raise AssertionError(f"{plugin} is no {group}")
+def drawn_by(drafter: Drafter) -> str | None:
+    """Name the model that draws the drafts, or else the drafter; None: it never drafts."""
+    if drafter.plain:
+        return None
+    models = drafter.models()
+    return known_as(models["draft"]) if "draft" in models else registry.name_of(drafter)
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:
@@ -489,9 +360,10 @@ def build(composed: DictConfig) -> RunConfig:
         raise UserError(one_line(error)) from error
     assert isinstance(made, RunConfig), type(made)
     if made.prompt is not None:
-        from semspec.benchmarks.prompt import Prompt
-
-        made.benchmark = Prompt(text=made.prompt)
+        known = (
+            plugin.cls.of_prompt(made.prompt) for plugin in registry.plugins("benchmark").values()
+        )
+        made.benchmark = next(benchmark for benchmark in known if benchmark is not None)
     check(made)
     return made
 

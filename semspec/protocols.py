@@ -1,20 +1,34 @@
-"""What a drafter, rule, splitter, engine and benchmark must be able to do.
+"""Every kind of plugin, and the one life that all of them lead.
 
 Drafters and rules are *plans*: generators that yield queries and receive answers. They touch no
 engine, so the driver can run one problem or many, and every rule can be tested on the toy engine,
 whose exact law is known. A plugin is a frozen, kw_only dataclass whose fields are its options and
 whose docstring's first line is its help; ``semspec.registry`` finds it.
+
+The life of a plugin, in this order (``config.build``, ``solver.Solver``):
+
+1. It is built from its options. ``__post_init__`` raises UserError for options that make no sense.
+2. ``check_setup(setup)`` raises UserError where it cannot work in this configuration: before a model loads.
+3. ``models()`` names the models that it brings along, by role (drafters and rules). They are fetched.
+4. ``bind(run)`` returns a copy that has what it was trained with, and raises UserError where that does
+   not belong to the run's models or does not hold for the run: before weights load.
+5. ``open(kit)`` begins one problem (drafters and rules; a splitter opens a stream, and so on).
+
+``example(folder)`` gives the contract tests plugins to try: ``tests/contract`` names none.
 """
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
 
+from semspec import registry
+from semspec.errors import UserError
 from semspec.models.location import ModelConfig, ModelFacts
 from semspec.types import (
     Answer,
@@ -41,11 +55,107 @@ tuple may run at the same time, so none of them may need what another one draws.
 """
 
 
-class Splitter(Protocol):
-    """Says where a unit (token, sentence, paragraph) ends."""
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A drafter, its rule and the engine, as a configuration combines them; no model is loaded yet.
+
+    A run has two: its own pair, and the nested pair that helps the target to write.
+    """
+
+    drafter: Drafter
+    rule: Rule
+    engine: EngineOptions
+    split: str
+    sampling: Sampling
+    salvage: bool = False
+    ahead: bool = False
+    nested: bool = False
+
+    @property
+    def draft_option(self) -> str:
+        """The option that chooses the drafter."""
+        return "nested" if self.nested else "draft"
+
+    @property
+    def accept_option(self) -> str:
+        """The option that chooses the rule."""
+        return "nested_accept" if self.nested else "accept"
+
+    @property
+    def drafter_choice(self) -> str:
+        """The drafter as it is chosen on the command line: ``draft=lm``."""
+        return f"{self.draft_option}={registry.name_of(self.drafter)}"
+
+    @property
+    def rule_choice(self) -> str:
+        """The rule as it is chosen on the command line: ``accept=lossless``."""
+        return f"{self.accept_option}={registry.name_of(self.rule)}"
+
+    @property
+    def engine_choice(self) -> str:
+        """The engine as it is chosen on the command line: ``engine=hf``."""
+        return f"engine={registry.name_of(self.engine)}"
+
+    def check_models(self, choice: str, models: Collection[Role], others: str) -> None:
+        """Raise UserError if the engine cannot run the models that a plugin brings along."""
+        roles = self.engine.roles
+        if roles is not None and (missing := sorted(set(models) - roles)):
+            raise UserError(
+                f"{choice} asks a model of its own ({', '.join(missing)}), which"
+                f" {self.engine_choice} does not run: use engine=hf, or another {others}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """The facts of a run that plugins are bound to."""
+
+    models: Mapping[Role, ModelFacts]
+    split: str
+    sampling: Sampling
+    folders: Mapping[Role, Path] = field(default_factory=dict)  # of the models
+    offers: Collection[What] = ()  # what the engine can read
+    # the model that draws the drafts, or the name of a drafter without one; None: nothing is drafted,
+    # and nothing that was promised about drafts has to hold
+    drafts: str | None = None
+
+
+class Plugin(Protocol):
+    """The life that all kinds of plugins share; a plugin overrides what it needs."""
+
+    def check_setup(self, setup: Setup) -> None:
+        """Raise UserError, with a way out, if it cannot work in this configuration."""
+        return
+
+    def bind(self, run: Run) -> Self:
+        """Return the plugin with everything that it was trained with; see ``bound``."""
+        return self
+
+    def bound(self, **found: Any) -> Self:
+        """Return a copy that carries what ``bind`` found.
+
+        A plugin declares these attributes as ``ClassVar``, so that they are no options.
+        """
+        made = copy.copy(self)
+        for name, value in found.items():
+            object.__setattr__(made, name, value)  # frozen: its options are, for the whole run
+        return made
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        """Yield plugins that do something on small models, for the contract tests.
+
+        They get a target and a draft like ``models.location.EXAMPLE``, with ``EXAMPLE_VOCABULARY``
+        tokens; artifacts of a plugin's own are saved below ``folder``, which is empty.
+        """
+        yield cls()
+
+
+class Splitter(Plugin, Protocol):
+    """Tells where a unit (token, sentence, paragraph) ends."""
 
     def open(self, piece: Callable[[int], str], cap: int) -> Boundary:
-        """A fresh boundary; ``piece`` gives a token's text, ``cap`` the longest unit in tokens."""
+        """Return a fresh boundary; ``piece`` gives a token's text, ``cap`` the longest unit in tokens."""
         ...
 
 
@@ -55,7 +165,7 @@ def _cannot_be_asked(question: str, prefill: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What a drafter or a rule is given for one problem."""
+    """The tools and numbers of one problem, for a drafter or a rule."""
 
     prompt: str  # the whole prompt as text
     sampling: Sampling
@@ -80,29 +190,28 @@ class DraftSession(Protocol):
     watches: tuple[Read, ...]  # per-row reads that ride on every pass of the target
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
-        """Proposes at most ``room.tokens`` tokens; an empty draft leaves the round to the target."""
+        """Propose at most ``room.tokens`` tokens; an empty draft leaves the round to the target."""
         ...
 
     def see(self, seen: Seen) -> None:
-        """Rows it watches, of tokens that are in the context; comes before ``observe``."""
+        """Take rows that it watches, of tokens that are in the context; comes before ``observe``."""
         ...
 
     def observe(self, context: Context, done: Round) -> None:
-        """Learns what became of the draft; ``context`` already holds what was kept and written."""
+        """Learn which tokens were kept and written; ``context`` already holds them."""
         ...
 
 
-class Drafter(Protocol):
-    """Proposes tokens."""
+class Drafter(Plugin, Protocol):
+    """Proposes tokens; ``draft`` is the role of a language model that it drafts with."""
 
-    uses: ClassVar[frozenset[Role]]  # the models that it asks
     plain: ClassVar[bool]  # whether it never drafts, so that the target may write to the end
     ahead: ClassVar[bool]  # whether it can draft what follows ``Room.tail``
     rows: ClassVar[bool]  # whether the rows that it drafts from come with its drafts
 
     @property
     def needs(self) -> frozenset[What]:
-        """What it reads from the target."""
+        """Kinds of reads of the target that it asks for."""
         ...
 
     @property
@@ -110,12 +219,17 @@ class Drafter(Protocol):
         """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
         ...
 
-    def prepare(self, target: Path) -> Drafter:
-        """Loads what it was trained with, and refuses what does not belong to this target's folder."""
+    def models(self) -> Mapping[Role, ModelConfig]:
+        """Return models of its own, by role; ``target`` is there anyway."""
         ...
 
-    def bind(self, models: Mapping[Role, ModelFacts]) -> Drafter:
-        """Opens what it copies from beside the context, and refuses what is not of these models."""
+    @property
+    def own_prompt(self) -> bool:
+        """True if its model may read the prompt in its own chat template if the target's does not fit."""
+        ...
+
+    def drawn(self, sampling: Sampling) -> bool:
+        """Tell whether siblings in its trees are draws from their rows, not point masses."""
         ...
 
     @property
@@ -130,14 +244,26 @@ class RuleSession(Protocol):
     """A rule at work on one problem."""
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        """Decides about a draft of at least one token.
+        """Decide about a draft of at least one token.
 
         A rule may leave nodes of a tree out (``trim.keep_nodes``) before it asks anything.
         """
         ...
 
 
-class Rule(Protocol):
+@dataclass(frozen=True, slots=True)
+class ProbeSource:
+    """Where a probe is: a folder, ``embedded/NAME`` or ``owner/name``."""
+
+    place: str
+    revision: str | None = None
+    allow_mismatch: bool = False  # it may have been trained for something else
+
+    def __str__(self) -> str:
+        return f"{self.place}@{self.revision}" if self.revision else self.place
+
+
+class Rule(Plugin, Protocol):
     """Decides how much of a draft to keep."""
 
     needs: ClassVar[frozenset[What]]  # what it reads from the target
@@ -151,39 +277,53 @@ class Rule(Protocol):
     greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
 
     def models(self) -> Mapping[Role, ModelConfig]:
-        """Models of its own, beside target and draft."""
+        """Return models of its own, by role; ``target`` is there anyway."""
         ...
 
-    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Rule:
-        """Loads what it was trained with, and refuses what does not belong to these models."""
-        ...
+    @classmethod
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
+        """Rate the rule as the default for a target and a split; the highest is taken, 0 never.
 
-    def hold(self, sampling: Sampling, drafts: str) -> None:
-        """Refuses a run that the rule's guarantee, if it gives one, was not measured for.
-
-        ``drafts`` is the model that draws the drafts, or else the drafter's name; asked once prepared.
+        ``given`` names the options of the rule on the command line. None: not a default at all.
         """
         ...
 
-    def asked(self) -> Mapping[str, float]:
-        """What of accepted steps may be wrong at most, where that was asked: see ``truth``."""
+    def asked_risk(self) -> Mapping[str, float]:
+        """Return the risk that accepted steps are to keep, if one was asked; see ``step_truth``."""
         ...
 
-    def places(
-        self, models: Mapping[Role, ModelFacts], split: str
-    ) -> Mapping[Role, tuple[str, str | None]]:
-        """By role, the probe that an engine which offers ``score`` must hold, and its revision."""
-        ...
-
-    def on(self, offers: Mapping[Role, Collection[What]]) -> Rule:
-        """The prepared rule, reading what these engines offer; before anything else is asked of it."""
+    def probe_sources(self, run: Run) -> Mapping[Role, ProbeSource]:
+        """Return by role the probe that an engine which offers ``score`` must hold."""
         ...
 
     def evidence(self) -> tuple[Read, ...]:
-        """What a model-based drafter must read for it while drafting; see ``Draft.evidence``."""
+        """Return the reads that a model must make for it while it drafts; see ``Draft.evidence``."""
         ...
 
     def open(self, kit: Kit) -> RuleSession: ...
+
+
+class EngineOptions(Plugin, Protocol):
+    """The options of an engine: the plugin from which the engine of each model is made."""
+
+    offers: ClassVar[frozenset[What]]  # what can be read
+    roles: ClassVar[frozenset[Role] | None]  # the models that it can run; None: any
+    may_change: ClassVar[tuple[str, ...]]  # options that may differ when a run goes on
+
+    @property
+    def holds_weights(self) -> bool:
+        """True if it loads weights in this process; else a model's folder need not have them."""
+        ...
+
+    def load(
+        self,
+        folder_or_repo: str,
+        revision: str | None = None,
+        role: Role = "target",
+        probes: Sequence[str] = (),
+    ) -> Engine:
+        """Load the engine of one model, which holds these probes if it can."""
+        ...
 
 
 class Engine(Protocol):
@@ -198,11 +338,11 @@ class Engine(Protocol):
     stop_ids: frozenset[int]  # end of text
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answers a batch: queries of different contexts, each one's rng its own."""
+        """Answer a batch: queries of different contexts, each with its own rng."""
         ...
 
     def forget(self, context: Context) -> None:
-        """The problem is over; its session's memory may be used again."""
+        """Free the session of a problem that is over."""
         ...
 
     def close(self) -> None: ...
@@ -216,7 +356,7 @@ class Concurrent(Engine, Protocol):
     """
 
     def submit(self, query: Query) -> Future[Answer]:
-        """Returns at once; the answer comes when it is there."""
+        """Take a query and return at once."""
         ...
 
 
@@ -232,7 +372,7 @@ class BenchmarkProblem:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What became of one problem."""
+    """The result of grading one problem."""
 
     correct: bool | None  # None: not graded
     answer: str | None  # what was found in the text
@@ -241,11 +381,16 @@ class Grade:
     steps: Sequence[tuple[int, int, bool]] = ()
 
 
-class Benchmark(Protocol):
+class Benchmark(Plugin, Protocol):
     """Problems, and how their solutions are graded."""
+
+    @classmethod
+    def of_prompt(cls, text: str) -> Self | None:
+        """Return the benchmark that asks the user's own question; None: it asks others."""
+        return None
 
     def problems(self) -> Iterable[BenchmarkProblem]: ...
 
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
-        """Grades a whole assistant's turn, thinking included."""
+        """Grade a whole assistant's turn, thinking included."""
         ...

@@ -1,7 +1,8 @@
-"""Finds plugins: every module of a kind's package registers what it brings, and nothing else does.
+"""Find plugins: every module of a kind's package registers what it brings, and nothing else does.
 
 A new drafter, rule, splitter, engine, benchmark or kind of artifact is one new file in its package; importing the
-package's modules is all the discovery there is. The contract tests go over the same registry.
+package's modules is all the discovery there is. The contract tests go over the same registry. The life
+that a plugin leads stands in ``semspec.protocols``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ C = TypeVar("C", bound=type)
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class Registered:
     kind: Kind
     name: str
     cls: type[
@@ -43,7 +44,7 @@ class Plugin:
         return (self.cls.__doc__ or "").strip().splitlines()[0]
 
 
-_PLUGINS: dict[Kind, dict[str, Plugin]] = {kind: {} for kind in PACKAGES}
+_PLUGINS: dict[Kind, dict[str, Registered]] = {kind: {} for kind in PACKAGES}
 
 
 def register(kind: Kind, name: str) -> Callable[[C], C]:
@@ -54,7 +55,7 @@ def register(kind: Kind, name: str) -> Callable[[C], C]:
         assert cls.__doc__, f"{cls.__name__}: the docstring's first line is the plugin's help"
         known = _PLUGINS[kind].get(name)
         assert known is None or known.cls.__module__ == cls.__module__, f"{kind} {name} twice"
-        _PLUGINS[kind][name] = Plugin(kind, name, cls)
+        _PLUGINS[kind][name] = Registered(kind, name, cls)
         return cls
 
     return decorate
@@ -68,13 +69,22 @@ def _discover(kind: Kind) -> None:
             importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def plugins(kind: Kind) -> dict[str, Plugin]:
-    """All plugins of a kind, by name."""
-    _discover(kind)
+def plugins(kind: Kind) -> dict[str, Registered]:
+    """All plugins of a kind, by name; a kind of artifact may stand in the file of the plugin that needs it."""
+    for home in PACKAGES if kind == "artifact" else (kind,):
+        _discover(home)
     return dict(sorted(_PLUGINS[kind].items()))
 
 
-def plugin(kind: Kind, name: str) -> Plugin:
+def name_of(made: object) -> str:
+    """Return the name under which a plugin's class is registered."""
+    found = (p.name for known in _PLUGINS.values() for p in known.values() if p.cls is type(made))
+    name = next(found, None)
+    assert name is not None, f"{made} is no registered plugin"
+    return name
+
+
+def plugin(kind: Kind, name: str) -> Registered:
     """The plugin of that name, or an error that names the nearest one."""
     known = plugins(kind)
     if name in known:

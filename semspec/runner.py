@@ -179,7 +179,7 @@ def _modes(config: RunConfig, number: int) -> list[Mode]:
 def _solve(solver: Solver, done: Solution, wall: float | None) -> Solve:
     config = solver.config
     grade = config.benchmark.grade(done.problem, done.text)
-    asked = config.accept.asked() if done.mode == "speculative" else {}
+    asked = config.accept.asked_risk() if done.mode == "speculative" else {}
     found = asked and accepted_steps(done.outcome, done.text, grade, solver.said)
     if found:
         grade = replace(grade, details={**grade.details, **asked, **found})

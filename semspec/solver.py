@@ -25,7 +25,7 @@ from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models import hub
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.text import OPEN, Text
-from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
+from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run
 from semspec.results.identity import identities
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
@@ -76,62 +76,66 @@ class Solver:
     ) -> None:
         self.config = config
         with hub.noted() as found:
-            folders = self._prepare()
+            models = self._prepare()
         identify("files", identities(found))
-        self._load_all(*folders)
+        self._load_all(models)
         if self.served:
             identify("servers", self.served)
 
-    def _prepare(self) -> tuple[Path, tuple[Path, bool] | None, Mapping[Role, Path]]:
-        """Locate everything and load what is small; return the folders of target, draft and rule."""
+    def _prepare(self) -> Mapping[Role, tuple[Path, Text, bool]]:
+        """Locate all models and bind the plugins, before any weights load.
+
+        Returns by role the model's folder, its text, and if it reads a prompt of its own.
+        """
         config = self.config
         self.drafter, self.rule = config.draft, config.accept
         self.nested, self.nested_rule = config.nested, config.nested_accept
         self.splitter = registry.plugin("split", config.split).cls()
         self.engines: dict[Role, Engine] = {}
-        # all folders first: what is missing is said before anything heavy begins
+        # all folders first: a missing one is reported before anything heavy begins
         here = config.engine.holds_weights
-        target = config.model.fetch(here)
-        drafting = next((d for d in (self.drafter, self.nested) if "draft" in d.uses), None)
-        draft = drafting.model.fetch(here) if drafting is not None else None
-        own = {role: model.fetch() for role, model in self.rule.models().items()}
-        self.drafter, self.nested = self.drafter.prepare(target), self.nested.prepare(target)
-        self.text = Text(str(target))
-        self.draft_text = Text(str(draft)) if draft is not None else None
-        known: dict[Role, tuple[ModelConfig, str]] = {
-            "target": (config.model, self.text.fingerprint)
-        }
-        if self.draft_text is not None and drafting is not None:
-            known["draft"] = (drafting.model, self.draft_text.fingerprint)
-        facts = KnownModels(known)
-        self.drafter, self.nested = self.drafter.bind(facts), self.nested.bind(facts)
+        pairs = [(self.nested, self.nested_rule)] if not self.nested.plain else []
+        pairs.append((self.drafter, self.rule))
+        models: dict[Role, ModelConfig] = {"target": config.model}
+        own_prompt: dict[Role, bool] = {}
+        for drafter, rule in pairs:  # of two models with one role, the run's own pair has its own
+            models |= {**rule.models(), **drafter.models()}
+            own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
+        folders = {role: model.fetch(here) for role, model in models.items()}
+        texts = {role: Text(str(folder)) for role, folder in folders.items()}
+        self.text, self.draft_text = texts["target"], texts.get("draft")
+        facts = KnownModels({role: (models[role], texts[role].fingerprint) for role in models})
+
+        def run(split: str, drafter: Drafter) -> Run:
+            return Run(
+                models=facts,
+                folders=folders,
+                split=split,
+                sampling=config.sampling,
+                offers=config.engine.offers,
+                drafts=drawn_by(drafter),
+            )
+
+        own, nested = run(config.split, self.drafter), run("token", self.nested)
+        self.probes = {role: (str(at),) for role, at in self.rule.probe_sources(own).items()}
+        self.drafter, self.rule = self.drafter.bind(own), self.rule.bind(own)
+        if not self.nested.plain:
+            self.nested, self.nested_rule = self.nested.bind(nested), self.nested_rule.bind(nested)
         reach = self.drafter.reach if config.split == "token" else 0
         self.draft_length = _length(config, "draft", reach)
         self.nested_length = _length(config, "nested", self.nested.reach)
-        self.rule = self.rule.prepare(facts, config.split, config.temperature)
-        if not self.drafter.plain:
-            self.rule.hold(config.sampling, drawn_by(config, "draft"))
-        places = config.accept.places(facts, config.split)
-        self.probes = {r: (f"{p}@{rev}" if rev else p,) for r, (p, rev) in places.items()}
-        if not self.nested.plain:
-            self.nested_rule = self.nested_rule.prepare(facts, "token", config.temperature)
-            self.nested_rule.hold(config.sampling, drawn_by(config, "nested"))
-        return target, (draft, drafting.own_prompt) if draft and drafting else None, own
+        return {role: (folders[role], texts[role], own_prompt.get(role, False)) for role in models}
 
-    def _load_all(
-        self, target: Path, draft: tuple[Path, bool] | None, own: Mapping[Role, Path]
-    ) -> None:
+    def _load_all(self, models: Mapping[Role, tuple[Path, Text, bool]]) -> None:
         self.served: dict[str, str] = {}  # by role: what its servers say that they hold
         try:
-            self.engines["target"] = self._load(target, self.text, "target")
-            if draft is not None:
-                self.engines["draft"] = self._load_other(draft[0], "draft", draft[1])
-            for role, folder in own.items():
-                self.engines[role] = self._load_other(folder, role)
+            self.engines["target"] = self._load(*models["target"][:2], "target")
+            for role, (folder, text, own_prompt) in models.items():
+                if role != "target":
+                    self.engines[role] = self._load_other(folder, text, role, own_prompt)
         except BaseException:
             self.close()
             raise
-        self.rule = self.rule.on({role: engine.offers for role, engine in self.engines.items()})
         self.driver = Driver(self.engines)
         self._contexts = 0
 
@@ -146,8 +150,7 @@ class Solver:
         )  # a tokenizer may name an end that the weights' files do not
         return engine
 
-    def _load_other(self, folder: Path, role: Role, own_prompt: bool = False) -> Engine:
-        text = Text(str(folder))
+    def _load_other(self, folder: Path, text: Text, role: Role, own_prompt: bool) -> Engine:
         build_bridge(self.text, text)  # refuses tokenizers that do not agree, before weights load
         engine = self._load(folder, text, role)
         bridge = build_bridge(
@@ -162,11 +165,11 @@ class Solver:
 
     @property
     def free(self) -> bool:
-        """Whether problems run freely beside each other, and not in lockstep."""
+        """True if problems run freely beside each other, not in lockstep."""
         return self.driver.free
 
     def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
-        """What a drafter or a rule is given.
+        """Make the kit of a drafter or a rule for one problem.
 
         The random numbers depend on seed, problem, mode and on who draws them alone: a drafter that
         works ahead while the rule judges must not change what the rule draws.

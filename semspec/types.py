@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Role = Literal["target", "draft", "judge", "reward"]
-"""The model that a query is for; each role that is asked has an engine of its own."""
+Role = str
+"""Which model a query is for: ``target``, ``draft``, or a name that a plugin gives to a model of its own
+(``Plugin.models``). Each role that is asked has an engine of its own."""
 
 Purpose = Literal["draft", "verify", "write"]
 """How a query's time is booked: proposing, judging, or the target writing on its own."""
@@ -87,6 +88,11 @@ class What(enum.Enum):
     SCORE = "score"  # [spans] what the probe named says of each span, where the engine holds it
     EMBEDDINGS = "embeddings"  # [tokens, width] rows of the input embedding table; no pass needed
     ATTENTION = "attention"  # [layers, rows, positions] attention weights, averaged over heads
+
+
+def names_of(reads: Iterable[What]) -> str:
+    """List reads by name, for an error."""
+    return ", ".join(sorted(what.value for what in reads))
 
 
 @dataclass(frozen=True, slots=True)

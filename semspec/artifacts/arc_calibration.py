@@ -18,7 +18,7 @@ from semspec.artifacts import base, binding
 from semspec.calibration.arc import COLUMNS, Setting
 from semspec.decoding.arc_bound import Constants
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
+from semspec.models.location import EXAMPLE
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
 
@@ -120,13 +120,19 @@ class ArcCalibration(base.Artifact):
 
     @classmethod
     def example(cls) -> Self:
-        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
-        evidence = torch.linspace(0, 1, 6 * len(COLUMNS)).reshape(6, len(COLUMNS))
-        evidence[:, COLUMNS.index("setting")] = 0
+        pairs = 400  # each of a text of its own, and nothing diverges: a threshold can be certified
+        evidence = torch.zeros(pairs, len(COLUMNS))
+        for name, values in (
+            ("group", torch.arange(pairs)),
+            ("distance", torch.linspace(0.1, 9, pairs)),
+            ("margin", torch.linspace(0.1, 9, pairs)),
+            ("drafted", torch.ones(pairs)),
+        ):
+            evidence[:, COLUMNS.index(name)] = values
         config = {
             "kind": cls.kind,
             "version": cls.version,
-            "model": binding.of(model),
+            "model": binding.of(EXAMPLE),
             "temperature": {"sampled": 1.0, "lowest": 1.0, "highest": 1.0},
             "settings": [Setting(1.0, Constants(0.05, 0.2, 0.5)).to_json()],
             "prompts": ["0123456789abcdef"],

@@ -20,7 +20,7 @@ from semspec.datastores import indices
 from semspec.datastores.dense import DenseStore, Projection, open_shards, write_shard
 from semspec.datastores.files import open_arrays
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
+from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage import manifests
 from semspec.storage.json_schema import Schema
@@ -134,20 +134,22 @@ class DenseDatastore(datastore.Datastore):
     @classmethod
     def example(cls) -> Self:
         path: Path = datastore.example_folder(cls.kind) / "shard-00000.safetensors"
-        keys = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
-        write_shard(path, keys, np.array([0, 1, 2], np.int32), [5, 6, 7, 8])
-        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
+        rng, count = np.random.default_rng(0), 40
+        turns = rng.uniform(0, 2 * np.pi, count)
+        keys = np.stack([np.cos(turns), np.sin(turns)], 1).astype(np.float32)
+        tokens = rng.integers(0, EXAMPLE_VOCABULARY, count + 1).tolist()
+        write_shard(path, keys, np.arange(count, dtype=np.int32), tokens)
         config = {
             "kind": cls.kind,
             "version": cls.version,
-            "model": binding.of(model),
+            "model": binding.of(EXAMPLE),
             "dims": 2,
-            "shards": [3],
+            "shards": [count],
             "documents": 1,
             "responses": "target",
             "index": {"name": "exact", "files": {}},
             "data": {"source": "embedded"},
-            "training": {"rows": 3},
+            "training": {"rows": count},
             "metrics": {"mrr": 1.0},
         }
         tensors = {

@@ -17,6 +17,7 @@ from torch import Tensor
 from semspec.artifacts import base, binding
 from semspec.artifacts.model import Model
 from semspec.heads.eagle3 import EMBEDDING, Shape, check_maps
+from semspec.models.location import EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
 
@@ -73,13 +74,20 @@ class Eagle3Head(Model):
 
     @classmethod
     def example(cls) -> Self:
-        sizes = dict(zip(_SIZES[:7], (4, 6, 2, 1, 2, 8, 3), strict=True))
-        config = {"model_type": "llama", "architectures": [ARCHITECTURE], **sizes}
+        many = EXAMPLE_VOCABULARY
+        sizes = dict(zip(_SIZES[:7], (4, 6, 2, 1, 2, many, many - 2), strict=True))
+        config = {
+            "model_type": "llama",
+            "architectures": [ARCHITECTURE],
+            "num_hidden_layers": 1,
+            **sizes,
+        }
+        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [-1, 0, 1]}
         made: dict[str, Tensor] = {}
         for name, (shape, _) in _shape(config).layout(embedding=False, mapped=False).items():
-            made[name] = torch.linspace(-1, 1, max(1, torch.Size(shape).numel())).reshape(shape)
-        own = torch.tensor([1, 4, 6])
-        made["d2t"], made["t2d"] = own - torch.arange(3), torch.zeros(8, dtype=torch.bool)
+            made[name] = torch.arange(torch.Size(shape).numel()).cos().reshape(shape)
+        own = torch.arange(many)[torch.arange(many) % 6 != 2]
+        made["d2t"], made["t2d"] = own - torch.arange(len(own)), torch.zeros(many, dtype=torch.bool)
         made["t2d"][own] = True
         return cls(config, made)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from semspec.artifacts import base, binding
-from semspec.models.location import ModelFacts
+from semspec.models.location import EXAMPLE
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
 
@@ -58,11 +58,10 @@ class JudgeHead(base.Artifact):
 
     @classmethod
     def example(cls) -> Self:
-        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
         config = {
             "kind": cls.kind,
             "version": cls.version,
-            "model": binding.of(model),
+            "model": binding.of(EXAMPLE),
             "data": {"name": "owner/data"},
             "training": {"tokens": 8},
             "metrics": {"auroc": 0.75},

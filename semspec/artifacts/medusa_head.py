@@ -13,6 +13,7 @@ from torch import Tensor
 from semspec.artifacts import base, binding
 from semspec.artifacts.model import Model
 from semspec.heads.medusa import Shape, config_of
+from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
 
@@ -61,6 +62,6 @@ class MedusaHead(Model):
 
     @classmethod
     def example(cls) -> Self:
-        shape = Shape(heads=2, blocks=1, width=4, vocabulary=6)
-        made = {n: torch.linspace(-1, 1, torch.Size(s).numel()).reshape(s) for n, (s, _) in shape.layout().items()}  # fmt: skip
+        shape = Shape(heads=3, blocks=1, width=EXAMPLE.width, vocabulary=EXAMPLE_VOCABULARY)
+        made = {n: torch.arange(torch.Size(s).numel()).cos().reshape(s) for n, (s, _) in shape.layout().items()}  # fmt: skip
         return cls(config_of(shape, "owner/model"), made)

@@ -9,7 +9,6 @@ scores = probe.score(answer.values, reads, spans)    # ... one probability a ste
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from semspec.artifacts import base, binding
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
+from semspec.models.location import EXAMPLE
 from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
 from semspec.probes.mlp import NAMES, Folded, shapes
 from semspec.registry import register
@@ -143,22 +142,37 @@ class Probe(base.Artifact):
             raise ValueError("weights and std give numbers that are not finite")
 
     @classmethod
-    def example(cls) -> Self:
-        size, hidden, count = 3 * 4, (3, 2), 4
-        made = {n: torch.linspace(-1, 1, math.prod(s)).reshape(s) for n, s in shapes(size, hidden).items()}  # fmt: skip
-        made |= {"mean": torch.zeros(size), "std": torch.ones(size)}
-        made |= {f"calibration.{n}": torch.linspace(0, 1, count) for n in ("scores", "semantic")}
-        made["calibration.groups"] = torch.arange(count)
-        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
-        features = {"pooling": ["mean"], "layers": [], "logprobs": False}
+    def example(cls, role: str = "target", features: str = "paper") -> Self:
+        plus = features == "plus"
+        pooling = ["mean", "max", "last"] if plus else ["mean"]
+        layers = [EXAMPLE.layers] if features == "last_layer" else []
+        rows = len(layers) or EXAMPLE.layers + 1
+        size, hidden = len(pooling) * rows * EXAMPLE.width + plus * len(LOGPROB_NAMES), (3, 2)
+        rng = torch.Generator().manual_seed(len(role))
+        made = {n: 0.3 * torch.randn(s, generator=rng) for n, s in shapes(size, hidden).items()}
+        made |= {"mean": torch.randn(size, generator=rng), "std": torch.ones(size)}
+        count = 400  # steps, all of them right: a risk can be certified
+        made |= {
+            "calibration.scores": torch.linspace(0.3, 1, count),
+            "calibration.semantic": torch.ones(count),
+            "calibration.groups": torch.arange(count),
+        }
         config = {
             "kind": cls.kind,
             "version": cls.version,
-            "role": "target",
-            "model": binding.of(model),
+            "role": role,
+            "model": binding.of(EXAMPLE),
             "split": "paragraph",
             "temperature": {"sampled": 0.6, "lowest": 0.0, "highest": 1.0},
-            "features": features | {"inputs": size, "hidden": list(hidden), "activation": "relu"},
+            "features": {
+                "pooling": pooling,
+                "layers": layers,
+                "logprobs": plus,
+                "inputs": size,
+                "hidden": list(hidden),
+                "activation": "relu",
+            },
+            "calibration": {"temperature": 1.0},
             "data": {"source": "embedded"},
             "training": {},
             "metrics": {"test": {"all": {"spearman": 0.5, "r2": None}}},

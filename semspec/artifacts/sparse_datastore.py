@@ -7,6 +7,7 @@ matches = store.open().longest(context.tokens, 16, 2)
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Self
 from semspec.artifacts import base, binding, datastore
 from semspec.datastores.sparse import SparseStore, write_shard
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
+from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY, ModelFacts
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
 
@@ -60,15 +61,16 @@ class SparseDatastore(datastore.Datastore):
     @classmethod
     def example(cls) -> Self:
         path = datastore.example_folder(cls.kind) / "shard-00000.safetensors"
-        count = write_shard(path, [[1, 2, 3, 1, 2, 4], [2, 3]], 8)
-        model = ModelFacts("owner/model", "c0ffee00" * 5, "", 2, 4, "f" * 64)
+        rng = random.Random(0)
+        texts = [rng.choices(range(EXAMPLE_VOCABULARY), k=12) for _ in range(8)]
+        count = write_shard(path, texts, 16)
         config = {
             "kind": cls.kind,
             "version": cls.version,
-            "model": bound_to(model),
-            "depth": 8,
+            "model": bound_to(EXAMPLE),
+            "depth": 16,
             "shards": [count],
-            "documents": 2,
+            "documents": len(texts),
             "responses": "as_is",
             "data": {"source": "embedded"},
         }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from semspec.benchmarks._answers import LETTERS, after_thinking, chosen_letter, 
 from semspec.benchmarks._grading import same_answer
 from semspec.errors import UserError
 from semspec.models.hub import DATASET, Access, snapshot
-from semspec.protocols import BenchmarkProblem, Grade
+from semspec.protocols import Benchmark, BenchmarkProblem, Grade
 from semspec.storage import dataset_rows as rows
 
 Row = Mapping[str, Any]
@@ -22,8 +22,20 @@ BOXED = "Please reason step by step, and put your final answer within \\boxed{}.
 CHOICE = "Please reason step by step, and put the letter of your answer within \\boxed{}."
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Made-up rows of a data set, for the contract tests; ``right`` and ``wrong`` answer the first one."""
+
+    file: str  # where the data set keeps them
+    rows: list[dict[str, Any]]
+    right: list[str] = field(default_factory=list)  # none: it is not graded
+    wrong: list[str] = field(default_factory=list)
+    needs: str = ""  # a column without which a row is refused
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the benchmark, to read this file
+
+
 @dataclass(frozen=True, kw_only=True)
-class DataBenchmark(ABC):
+class DataBenchmark(Benchmark):
     """Problems from a data set of the Hub, or from a local copy of its files."""
 
     data: str = ""  # a local file or folder instead of the Hub
@@ -73,6 +85,11 @@ class DataBenchmark(ABC):
         """Downloads what is not there; the folder."""
         wanted = replace(DATASET, patterns=tuple(files), option="benchmark.data")
         return snapshot(self.repo, self.revision, wanted, Access())
+
+    @classmethod
+    def sample(cls) -> Sample | None:
+        """Return rows to try it with; None: tests/support/benchmark_rows.py has some."""
+        return None
 
     @abstractmethod
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:

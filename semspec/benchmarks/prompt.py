@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from semspec import world
 from semspec.benchmarks._answers import after_thinking, last_boxed
 from semspec.errors import UserError
-from semspec.protocols import BenchmarkProblem, Grade
+from semspec.protocols import Benchmark, BenchmarkProblem, Grade
 from semspec.registry import register
 
 
 @register("benchmark", "prompt")
 @dataclass(frozen=True, kw_only=True)
-class Prompt:
+class Prompt(Benchmark):
     """One question of your own (prompt="..."); graded where it is one of the embedded world's."""
 
     text: str = ""
+
+    @classmethod
+    def of_prompt(cls, text: str) -> Self:
+        return cls(text=text)
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        yield cls(text="What is 2 + 2?")
 
     def problems(self) -> Iterator[BenchmarkProblem]:
         if not self.text.strip():

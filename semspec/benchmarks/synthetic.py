@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from semspec import world
 from semspec.benchmarks._answers import after_thinking, last_boxed
 from semspec.errors import UserError
-from semspec.protocols import BenchmarkProblem, Grade
+from semspec.protocols import Benchmark, BenchmarkProblem, Grade
 from semspec.registry import register
 
 KINDS: Mapping[str, world.Domain | world.Reuse] = {**world.DOMAINS, **world.TASKS}
@@ -17,7 +17,7 @@ KINDS: Mapping[str, world.Domain | world.Reuse] = {**world.DOMAINS, **world.TASK
 
 @register("benchmark", "synthetic")
 @dataclass(frozen=True, kw_only=True)
-class Synthetic:
+class Synthetic(Benchmark):
     """The embedded world: residue and weekday chains, drawn from a seed, truth known at each step."""
 
     domains: tuple[str, ...] = ("residues", "weekdays")

@@ -94,10 +94,10 @@ def _explain(error: Exception, job: Sequence[str], command: str, own: Collection
         if key in config.GROUPS or key == "model":
             known = config.options(key)
             if value not in known:
-                near = config.nearest(value, list(known))
+                near = config.did_you_mean(value, list(known))
                 return f"unknown {key} '{value}'{near} known: {', '.join(known)}"
         elif "." not in key and key not in keys:
-            hint = config.nearest(key, [*keys, *own])
+            hint = config.did_you_mean(key, [*keys, *own])
             return f"unknown option '{key}'{hint} see python -m {command} --help"
     told = one_line(error)
     culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in told), None)

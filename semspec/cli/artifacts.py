@@ -15,7 +15,7 @@ from rich.table import Table
 from semspec import registry
 from semspec.artifacts import base, inspection
 from semspec.cli.command import ends_in_one_line, options
-from semspec.config import nearest
+from semspec.config import did_you_mean
 from semspec.errors import UserError
 from semspec.models.hub import content_hash, hub_errors, list_files, split_revision
 from semspec.report.terminal import open_console
@@ -180,7 +180,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     name = arguments[0]
     if name not in COMMANDS:
-        near = nearest(name, list(COMMANDS))
+        near = did_you_mean(name, list(COMMANDS))
         raise UserError(f"unknown command '{name}'{near} known: {', '.join(COMMANDS)}")
     command, known = COMMANDS[name]
     return command(options(arguments[1:], known, f"python -m semspec.artifacts {name}"))

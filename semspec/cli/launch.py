@@ -20,7 +20,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from semspec.config import RunConfig
 from semspec.engines._sglang.server import KEY
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
-from semspec.rules._probed import Probed
+from semspec.protocols import Run
 from semspec.sglang_plugin.settings import VARIABLE
 from semspec.storage.screen import echo
 from semspec.types import Role
@@ -88,9 +89,7 @@ Running = Sequence[tuple[Planned, "subprocess.Popen[bytes]"]]
 def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
     """The servers of a configuration, target first."""
     models: dict[Role, ModelConfig] = {"target": config.model}
-    drafting = next((d for d in (config.draft, config.nested) if "draft" in d.uses), None)
-    if drafting is not None:
-        models["draft"] = drafting.model
+    models |= {**config.nested.models(), **config.draft.models()}
     variables = _plugin(config, models)
     shared = len(models) > 1 and not _apart(given)
     planned: list[Planned] = []
@@ -155,25 +154,26 @@ def _place(model: ModelConfig) -> str:
 def _plugin(
     config: RunConfig, models: Mapping[Role, ModelConfig]
 ) -> Mapping[Role, Mapping[str, str]]:
-    """What switches the rule's probes on, by role."""
-    rule = config.accept
-    if not isinstance(rule, Probed):
-        return {}
+    """Return the variables that give each server the probe that the rule scores with, by role."""
     from semspec.models.text import Text
 
-    known = {
-        role: (model, Text(str(model.fetch(weights=False))).fingerprint)
-        for role, model in models.items()
-    }
-    told: dict[Role, Mapping[str, str]] = {}
-    for role, (place, revision) in rule.places(KnownModels(known), config.split).items():
-        if Path(place).expanduser().is_dir():
-            place = str(Path(place).expanduser().resolve())
-        probe: dict[str, Any] = {"artifacts": [f"{place}@{revision}" if revision else place]}
-        if rule.allow_mismatch:
+    def fingerprint(model: ModelConfig) -> str:
+        return Text(str(model.fetch(weights=False))).fingerprint
+
+    run = Run(
+        models=KnownModels({r: (m, partial(fingerprint, m)) for r, m in models.items()}),
+        split=config.split,
+        sampling=config.sampling,
+    )
+    variables: dict[Role, Mapping[str, str]] = {}
+    for role, source in config.accept.probe_sources(run).items():
+        if (folder := Path(source.place).expanduser()).is_dir():
+            source = replace(source, place=str(folder.resolve()))
+        probe: dict[str, Any] = {"artifacts": [str(source)]}
+        if source.allow_mismatch:
             probe["allow_mismatch"] = True
-        told[role] = {VARIABLE: json.dumps({"probe": probe})}
-    return told
+        variables[role] = {VARIABLE: json.dumps({"probe": probe})}
+    return variables
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""Who proposes tokens: one file for one drafter."""
+"""Drafters propose tokens: one file for each."""

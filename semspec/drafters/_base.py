@@ -1,26 +1,29 @@
-"""What a drafter is unless it says otherwise: the defaults of ``protocols.Drafter``."""
+"""The defaults of a drafter, and the checks that follow from what it declares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from semspec.models.location import ModelFacts
-from semspec.types import Context, Read, Role, Round, Seen, What
+from semspec.errors import UserError
+from semspec.models.location import ModelConfig
+from semspec.protocols import Plugin, Setup
+from semspec.types import Context, Read, Role, Round, Sampling, Seen, What, names_of
 
 
-class DrafterBase:
-    """Defaults; a drafter overrides what is different."""
+class DrafterBase(Plugin):
+    """Defaults of ``protocols.Drafter``; a drafter overrides what is different."""
 
-    uses: ClassVar[frozenset[Role]] = frozenset()
     plain: ClassVar[bool] = False
     ahead: ClassVar[bool] = False
     rows: ClassVar[bool] = False
 
+    def models(self) -> Mapping[Role, ModelConfig]:
+        return {}
+
     @property
     def needs(self) -> frozenset[What]:
-        """What it reads from the target; a class variable where options do not change it."""
+        """Kinds of reads of the target; a class variable where options do not change it."""
         return frozenset()
 
     @property
@@ -28,18 +31,46 @@ class DrafterBase:
         """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
         return 0
 
-    def prepare(self, target: Path) -> Any:
-        """Loads what it was trained with and refuses what does not belong to this target."""
-        return self
-
-    def bind(self, models: Mapping[Role, ModelFacts]) -> Any:
-        """Opens what it copies from beside the context and refuses what is not of these models."""
-        return self
-
     @property
     def reach(self) -> int:
         """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
         return self.levels
+
+    @property
+    def own_prompt(self) -> bool:
+        return False
+
+    def drawn(self, sampling: Sampling) -> bool:
+        return False
+
+    def check_setup(self, setup: Setup) -> None:
+        me = setup.drafter_choice
+        if self.levels:
+            self._check_trees(setup)
+        if setup.ahead and not self.ahead:
+            raise UserError(
+                f"{me} cannot draft ahead of a verdict: leave ahead=true out, or use draft=lm"
+            )
+        setup.check_models(me, self.models(), "drafter")
+        if lacking := self.needs - setup.engine.offers:
+            raise UserError(
+                f"{me} reads {names_of(lacking)} of the target, which {setup.engine_choice} cannot give:"
+                " use engine=hf, or another drafter"
+            )
+
+    def _check_trees(self, setup: Setup) -> None:
+        trees = f"{setup.drafter_choice} drafts trees of tokens"
+        if setup.split != "token":
+            raise UserError(f"{trees}, which have no steps: use split=token, or tree=chain")
+        if not setup.rule.trees:
+            raise UserError(
+                f"{trees}, and {setup.rule_choice} judges chains alone: use"
+                f" {setup.accept_option}=lossless, or {setup.draft_option}.tree=chain"
+            )
+        if setup.ahead:
+            raise UserError(
+                f"{trees}, and what follows one is not known before the verdict: leave ahead=true out"
+            )
 
 
 class DraftSessionBase:
@@ -48,7 +79,7 @@ class DraftSessionBase:
     watches: tuple[Read, ...] = ()
 
     def see(self, seen: Seen) -> None:
-        """Rows of the target's passes; comes only where ``watches`` asks for some."""
+        """Take rows of the target's passes; comes only where ``watches`` asks for some."""
 
     def observe(self, context: Context, done: Round) -> None:
-        """What became of the draft."""
+        """Learn what became of the draft."""

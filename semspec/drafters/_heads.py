@@ -1,4 +1,4 @@
-"""What drafters by heads on the target share: from rows to a chain or a tree."""
+"""The session of drafters with heads on the target: from rows to a chain or a tree."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HeadSession(DraftSessionBase):
         sampling = tree_sampling(kit.sampling)
         while tree.open:
             tree.grow(self.rows(*tree.reading(), len(tree.open), sampling))
-        return tree.draft(options.drawn(kit.sampling), told=not kit.sampling.greedy)
+        return tree.draft(options.drawn(kit.sampling), with_rows=not kit.sampling.greedy)
 
     def _chain(self, room: Room) -> Draft:
         kit = self.kit

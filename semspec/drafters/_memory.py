@@ -1,4 +1,4 @@
-"""What the target's passes have left of each position: a hidden state, and its likeliest next tokens.
+"""Memory of the target's passes: of each position a hidden state, and its likeliest next tokens.
 
 Rows come by ``see`` with passes that happen anyway. What was never part of one, the prompt above all,
 is asked for by ``catch_up``, in the pass that the prompt needs in any case. Buffers double when they are

@@ -1,4 +1,4 @@
-"""What retrieval proposes: paths of tokens that share their beginnings, cut to the room there is."""
+"""Drafts of retrieval: paths of tokens that share their beginnings, cut to the room there is."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ TREES = ("chain", "static", "dynamic", "sampled")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a tree may become."""
+    """The largest size of a tree."""
 
     depth: int
     top_k: int  # children of a node at most, and nodes of a level that have children
@@ -81,7 +81,7 @@ class Growth:
         raise NotImplementedError
 
     def _opened(self, born: list[int]) -> list[int]:
-        """Which of the new nodes are to have children."""
+        """Choose the new nodes that are to have children."""
         raise NotImplementedError
 
     def _chosen(self) -> list[int]:
@@ -93,8 +93,8 @@ class Growth:
         places = [self._place[self.parents[node]] for node in self.read]
         return [self.tokens[node] for node in self.read], places
 
-    def draft(self, sampled: bool = False, told: bool = True) -> Draft:
-        """The tree; ``told``: with the rows at each node's parent.
+    def draft(self, sampled: bool = False, with_rows: bool = True) -> Draft:
+        """Return the tree, if asked with the rows at each node's parent.
 
         They are its ``probs`` where siblings were drawn from them, and evidence where they were not.
         """
@@ -105,7 +105,7 @@ class Growth:
             list(range(1, len(chosen) + 1)),
             parents=[number[self.parents[node]] for node in chosen],
         )
-        if told:
+        if with_rows:
             rows = torch.cat(self._rows)[[self._row[self.parents[node]] for node in chosen]]
             draft.evidence = {Read(What.PROBS): rows}
             draft.probs = rows if sampled else None
@@ -214,7 +214,7 @@ class TreeOptions(DrafterBase):
         return 0 if self.tree == "chain" else self.tree_depth
 
     def drawn(self, sampling: Sampling) -> bool:
-        """Whether siblings are draws from their rows, and no point masses."""
+        """Tell whether siblings are draws from their rows, not point masses."""
         return self.tree == "sampled" and not sampling.greedy
 
     def seed(self, kit: Kit, depth: int) -> Growth:
@@ -232,7 +232,7 @@ def tree_sampling(sampling: Sampling) -> Sampling:
 
 @lru_cache(maxsize=64)
 def fixed_shape(depth: int, top_k: int, nodes: int) -> dict[tuple[int, ...], int]:
-    """How many children each inner node has, by its ranks among its siblings from the root on.
+    """Count the children of each inner node, by its ranks among its siblings from the root on.
 
     The most promising nodes where the r-th most probable token is right with a chance as 1 / r^2.
     """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,9 @@ from semspec.drafters import _corpus
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._proposal import ROOT, Proposal, copied
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import Kit, Plan
+from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
-from semspec.types import Answer, Context, Draft, Query, Read, Role, Room, Seen, What
+from semspec.types import Answer, Context, Draft, Query, Read, Room, Seen, What
 
 LAST = Read(What.HIDDEN, layers=(-1,))  # what the language model's head reads
 SHAPES = {True: (3, 20), False: (10, 10)}  # greedy: drafts, and tokens in each (section 5.5)
@@ -49,22 +49,21 @@ class Dresd(DrafterBase):
         """Tokens that it drafts at a time where tokens are the unit."""
         return self.longest or max(length for _, length in SHAPES.values())
 
-    def bind(self, models: Mapping[Role, ModelFacts]) -> Dresd:
-        found = _corpus.load(DenseDatastore, self.datastore, models, self.allow_mismatch)
+    store: ClassVar[DenseStore]  # once bound
+
+    def bind(self, run: Run) -> Self:
+        found = _corpus.load(DenseDatastore, self.datastore, run.models, self.allow_mismatch)
         store = found.open(index=True)
-        _corpus.bind(self.datastore, store, models)
-        return _Bound(**{f.name: getattr(self, f.name) for f in fields(Dresd)}, store=store)
-
-    def open(self, kit: Kit) -> DresdSession:
-        raise AssertionError("bind() comes first")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Bound(Dresd):
-    store: DenseStore
+        _corpus.bind(self.datastore, store, run.models)
+        return self.bound(store=store)
 
     def open(self, kit: Kit) -> DresdSession:
         return DresdSession(self, self.store, kit)
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        DenseDatastore.example().save(folder / "dense")
+        yield cls(datastore=str(folder / "dense"))
 
 
 class DresdSession(DraftSessionBase):

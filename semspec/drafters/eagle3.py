@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from semspec.artifacts.eagle3_head import Eagle3Head
 from semspec.decoding.sampling import probabilities
 from semspec.drafters._heads import HeadSession
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.eagle3 import Attend, Eagle3
 from semspec.models.location import ModelConfig
-from semspec.protocols import Kit, Plan
+from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
 from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
 
@@ -33,20 +34,21 @@ class Eagle3Drafter(TreeOptions):
     needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
     rows: ClassVar[bool] = True
 
-    def prepare(self, target: Path) -> Eagle3Drafter:
-        options = {f.name: getattr(self, f.name) for f in fields(Eagle3Drafter)}
-        return _Loaded(**options, net=Eagle3.load(self.head.fetch(), target))
+    net: ClassVar[Eagle3]  # once bound
 
-    def open(self, kit: Kit) -> Eagle3Session:
-        raise AssertionError("prepare() comes first")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Loaded(Eagle3Drafter):
-    net: Eagle3
+    def bind(self, run: Run) -> Self:
+        return self.bound(net=Eagle3.load(self.head.fetch(), run.folders["target"]))
 
     def open(self, kit: Kit) -> Eagle3Session:
         return Eagle3Session(kit, self, self.net)
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        Eagle3Head.example().save(folder / "head")
+        head = ModelConfig(path=str(folder / "head"))
+        yield cls(head=head)
+        for tree in ("chain", "sampled"):
+            yield cls(head=head, tree=tree, tree_depth=3, tree_top_k=3, tree_nodes=9)
 
 
 class Eagle3Session(HeadSession):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from semspec import registry
+from semspec.artifacts.dense_datastore import DenseDatastore
+from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.decoding.witness import followed
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._memory import RememberingSession
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import DraftSession, Kit, Plan
+from semspec.protocols import DraftSession, Kit, Plan, Run
 from semspec.registry import register
-from semspec.types import Answer, Context, Draft, Query, Role, Room, Seen, What
+from semspec.types import Answer, Context, Draft, Query, Room, Seen, What
 
 PRIOR = 1.0  # tokens that a draft nothing is known about is expected to gain: so each is tried
 KEEP = 0.95  # of what was measured before, at each new measurement
@@ -51,7 +53,7 @@ class Hybrid(DrafterBase):
             name: registry.plugin("drafter", name).cls(**given.get(name, {})) for name in names
         }
         for name, drafter in drafters.items():
-            if drafter.uses or drafter.plain:
+            if drafter.models() or drafter.plain or drafter.levels:
                 raise UserError(
                     f"sources={self.sources}: {name} finds nothing in a text; choose among suffix,"
                     " prompt_lookup, pld_plus, adapld, token_recycling, logitspec, rest and dresd"
@@ -60,7 +62,7 @@ class Hybrid(DrafterBase):
 
     @property
     def needs(self) -> frozenset[What]:
-        """What any of its sources reads."""
+        """Kinds of reads that any of its sources asks for."""
         return frozenset[What]().union(*(drafter.needs for drafter in self._drafters().values()))
 
     @property
@@ -69,25 +71,22 @@ class Hybrid(DrafterBase):
         reach: int = max(drafter.reach for drafter in self._drafters().values())
         return reach
 
-    def bind(self, models: Mapping[Role, ModelFacts]) -> Hybrid:
-        bound = {name: drafter.bind(models) for name, drafter in self._drafters().items()}
-        options = {f.name: getattr(self, f.name) for f in fields(Hybrid)}
-        return _Bound(**options, bound=bound)
+    drafters: ClassVar[Mapping[str, Any] | None] = None  # once bound
+
+    def bind(self, run: Run) -> Self:
+        return self.bound(drafters={n: d.bind(run) for n, d in self._drafters().items()})
 
     def open(self, kit: Kit) -> HybridSession:
-        return _opened(self._drafters(), kit)
+        drafters = self.drafters or self._drafters()
+        return HybridSession({name: d.open(kit) for name, d in drafters.items()}, kit)
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Bound(Hybrid):
-    bound: Mapping[str, Any]
-
-    def open(self, kit: Kit) -> HybridSession:
-        return _opened(self.bound, kit)
-
-
-def _opened(drafters: Mapping[str, Any], kit: Kit) -> HybridSession:
-    return HybridSession({name: drafter.open(kit) for name, drafter in drafters.items()}, kit)
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        yield cls()
+        SparseDatastore.example().save(folder / "sparse")
+        DenseDatastore.example().save(folder / "dense")
+        stores = {"sparse": str(folder / "sparse"), "dense": str(folder / "dense")}
+        yield cls(sources="rest,dresd,suffix", **stores)
 
 
 @dataclass(slots=True)
@@ -109,7 +108,7 @@ class Worth:
 class HybridSession(DraftSessionBase):
     """Every source drafts; after the round each is held against what came, chosen or not.
 
-    What came is known as far as the round went: a draft that would have gone on is told short.
+    What came is known as far as the round went: a draft that would have gone on counts as short.
     """
 
     def __init__(self, sources: dict[str, DraftSession], kit: Kit) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Self
 
 from semspec.drafters._base import DraftSessionBase
 from semspec.drafters._trees import TreeOptions, tree_sampling
@@ -24,9 +26,17 @@ class LanguageModel(TreeOptions):
 
     own_prompt: bool = True  # with marks of its own: reads its own chat template, not the target's
 
-    uses: ClassVar[frozenset[Role]] = frozenset({"draft"})
     ahead: ClassVar[bool] = True
     rows: ClassVar[bool] = True
+
+    def models(self) -> Mapping[Role, ModelConfig]:
+        return {"draft": self.model}
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        yield cls()
+        for tree in ("static", "dynamic", "sampled"):
+            yield cls(tree=tree, tree_depth=3, tree_top_k=3, tree_nodes=9)
 
     def open(self, kit: Kit) -> LanguageModelSession:
         return LanguageModelSession(kit) if self.tree == "chain" else TreeSession(kit, self)
@@ -86,4 +96,4 @@ class TreeSession(LanguageModelSession):
                 purpose="draft",
             )
             tree.grow(answer[PROBS])
-        return tree.draft(options.drawn(kit.sampling), told=not kit.sampling.greedy)
+        return tree.draft(options.drawn(kit.sampling), with_rows=not kit.sampling.greedy)

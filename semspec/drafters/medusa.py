@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from semspec.artifacts.medusa_head import MedusaHead
 from semspec.decoding.sampling import probabilities
 from semspec.drafters._heads import HeadSession
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.medusa import Medusa
 from semspec.models.location import ModelConfig
-from semspec.protocols import Kit, Plan
+from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
 from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
 
@@ -35,24 +36,25 @@ class MedusaDrafter(TreeOptions):
     needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
     rows: ClassVar[bool] = True
 
-    def prepare(self, target: Path) -> MedusaDrafter:
-        options = {f.name: getattr(self, f.name) for f in fields(MedusaDrafter)}
-        return _Loaded(**options, heads=Medusa.load(self.head.fetch(), target))
+    heads: ClassVar[Medusa | None] = None  # once bound
 
-    def open(self, kit: Kit) -> MedusaSession:
-        raise AssertionError("prepare() comes first")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Loaded(MedusaDrafter):
-    heads: Medusa
+    def bind(self, run: Run) -> Self:
+        return self.bound(heads=Medusa.load(self.head.fetch(), run.folders["target"]))
 
     @property
     def levels(self) -> int:
-        return min(super().levels, self.heads.shape.heads)
+        heads = self.heads.shape.heads if self.heads is not None else super().levels
+        return min(super().levels, heads)
 
     def open(self, kit: Kit) -> MedusaSession:
+        assert self.heads is not None, "bind() comes first"
         return MedusaSession(kit, self, self.heads)
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        MedusaHead.example().save(folder / "head")
+        head = ModelConfig(path=str(folder / "head"))
+        yield from (cls(head=head), cls(head=head, tree="chain"))
 
 
 class MedusaSession(HeadSession):

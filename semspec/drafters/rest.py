@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
 
+from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.datastores.sparse import SparseStore
 from semspec.datastores.trie import greediest, heaviest
 from semspec.drafters import _corpus
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._proposal import ROOT, Proposal, copied
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import Kit, Plan
+from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
-from semspec.types import Context, Draft, Role, Room
+from semspec.types import Context, Draft, Room
 
 
 @register("drafter", "rest")
@@ -46,21 +48,19 @@ class Rest(DrafterBase):
         """Tokens that it drafts at a time where tokens are the unit."""
         return self.longest
 
-    def bind(self, models: Mapping[Role, ModelFacts]) -> Rest:
-        told = self.datastore, models, self.allow_mismatch
-        store = _corpus.opened(*told, "shortest", self.shortest)
-        return _Bound(**{f.name: getattr(self, f.name) for f in fields(Rest)}, store=store)
+    store: ClassVar[SparseStore]  # once bound
 
-    def open(self, kit: Kit) -> RestSession:
-        raise AssertionError("bind() comes first")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Bound(Rest):
-    store: SparseStore
+    def bind(self, run: Run) -> Self:
+        given = self.datastore, run.models, self.allow_mismatch
+        return self.bound(store=_corpus.opened(*given, "shortest", self.shortest))
 
     def open(self, kit: Kit) -> RestSession:
         return RestSession(self, self.store, kit)
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        SparseDatastore.example().save(folder / "sparse")
+        yield cls(datastore=str(folder / "sparse"))
 
 
 class RestSession(DraftSessionBase):

@@ -6,10 +6,13 @@ unless the corpus matches more by a bias, and trusts no corpus match below a thr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
+from typing import ClassVar, Self
 
+from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.datastores.sparse import SparseStore
 from semspec.datastores.trie import greediest
 from semspec.drafters import _corpus
@@ -18,10 +21,9 @@ from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._ngrams import Match
 from semspec.drafters._proposal import ROOT, Proposal, copied
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import Kit, Plan
+from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
-from semspec.types import Context, Draft, Role, Room
+from semspec.types import Context, Draft, Room
 
 
 @register("drafter", "suffix")
@@ -57,25 +59,24 @@ class Suffix(DrafterBase):
         """Tokens that it drafts at a time where tokens are the unit."""
         return self.longest
 
-    def bind(self, models: Mapping[Role, ModelFacts]) -> Suffix:
+    store: ClassVar[SparseStore | None] = None  # once bound, with a datastore
+
+    def bind(self, run: Run) -> Self:
         if not self.datastore:
             return self
-        told = self.datastore, models, self.allow_mismatch
-        store = _corpus.opened(*told, "threshold", self.threshold)
-        return _Bound(**{f.name: getattr(self, f.name) for f in fields(Suffix)}, store=store)
+        given = self.datastore, run.models, self.allow_mismatch
+        return self.bound(store=_corpus.opened(*given, "threshold", self.threshold))
 
     def open(self, kit: Kit) -> SuffixSession:
-        if self.datastore:  # it was not bound to a run's models
+        if self.datastore and self.store is None:  # it was not bound to a run's models
             raise UserError(f"datastore={self.datastore}: suffix asks one in semspec.run alone")
-        return SuffixSession(self, kit)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Bound(Suffix):
-    store: SparseStore
-
-    def open(self, kit: Kit) -> SuffixSession:
         return SuffixSession(self, kit, self.store)
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        yield cls()
+        SparseDatastore.example().save(folder / "sparse")
+        yield cls(datastore=str(folder / "sparse"), threshold=1, bias=0)
 
 
 class SuffixSession(DraftSessionBase):

@@ -81,7 +81,7 @@ class TokenRecyclingSession(RememberingSession):
         return proposal.draft()
 
     def _after(self, token: int) -> Sequence[int]:
-        """What the target thought of after this token, the likeliest first."""
+        """Return the target's favourites after this token, the likeliest first."""
         return self.matrix.get(token, ())
 
     def _recycle(self, context: Context) -> None:

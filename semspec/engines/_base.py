@@ -1,20 +1,20 @@
-"""What an engine's configuration is unless it says otherwise."""
+"""The defaults of an engine's options."""
 
 from __future__ import annotations
 
-from typing import ClassVar, get_args
+from typing import ClassVar
 
+from semspec.protocols import Plugin
 from semspec.types import Role, What
 
 
-class EngineBase:
+class EngineBase(Plugin):
     """Defaults: everything runs in this process, any role, from weights in a folder."""
 
-    offers: ClassVar[frozenset[What]]  # what can be read
-    roles: ClassVar[frozenset[str]] = frozenset(get_args(Role))  # the models that it can run
-    may_change: ClassVar[tuple[str, ...]] = ()  # options that may differ when a run goes on
+    offers: ClassVar[frozenset[What]]
+    roles: ClassVar[frozenset[Role] | None] = None
+    may_change: ClassVar[tuple[str, ...]] = ()
 
     @property
     def holds_weights(self) -> bool:
-        """Whether it loads weights here; without it a model's folder need not have them."""
         return True

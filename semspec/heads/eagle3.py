@@ -120,7 +120,7 @@ def _layers(folder: Path, config: Mapping[str, Any], layers: int) -> tuple[int, 
         read = [i + 1 for i in places]
     if len(read) != 3 or not 0 <= read[0] < read[1] < read[2] <= layers:
         raise UserError(
-            f"{folder} reads the states {read} of a target with {layers} layers: take the head that"
+            f"{folder} reads the states {ascii(read)[:60]} of a target with {layers} layers: take the head that"
             " was trained for this target"
         )
     return read[0], read[1], read[2]

@@ -155,7 +155,7 @@ def load(name: str) -> Experiment:
     if name in INSTEAD:
         raise UserError(f"experiment={name} is nothing to run as one: {INSTEAD[name]}")
     if name not in known:
-        near = config.nearest(name, list(known))
+        near = config.did_you_mean(name, list(known))
         raise UserError(f"unknown experiment '{name}'{near} known: {', '.join(known)}")
     return read(FOLDER / f"{name}.yaml", name)
 

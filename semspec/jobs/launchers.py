@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec.cli.command import complain
-from semspec.config import CONF, nearest, register_configs
+from semspec.config import CONF, did_you_mean, register_configs
 from semspec.errors import UserError, told
 from semspec.jobs.sweep import Job, say, state_of, work
 from semspec.report.terminal import Screen
@@ -68,7 +68,7 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
     name = named[-1] if named else "basic"
     if name not in PACKAGES:
         raise UserError(
-            f"hydra/launcher={name}{nearest(name, list(PACKAGES))} known: {', '.join(PACKAGES)}"
+            f"hydra/launcher={name}{did_you_mean(name, list(PACKAGES))} known: {', '.join(PACKAGES)}"
         )
     for package in PACKAGES[name]:
         if importlib.util.find_spec(package) is None:

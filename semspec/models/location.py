@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -64,14 +64,20 @@ class ModelFacts:
     vocabulary: int = 0  # rows of its embedding table; 0: not known
 
 
+EXAMPLE = ModelFacts("owner/model", "c0ffee00" * 5, "", layers=2, width=4, tokenizer="f" * 64)
+"""The model that examples of artifacts and plugins are made for; ``engine=toy`` has its shape."""
+EXAMPLE_VOCABULARY = 12
+
+
 class KnownModels(Mapping[Role, ModelFacts]):
     """The facts of a run's models; weights are hashed when somebody asks, not before."""
 
-    def __init__(self, models: Mapping[Role, tuple[ModelConfig, str]]) -> None:
+    def __init__(self, models: Mapping[Role, tuple[ModelConfig, str | Callable[[], str]]]) -> None:
         self._models = dict(models)  # and the fingerprint of each one's tokenizer
 
     def __getitem__(self, role: Role) -> ModelFacts:
-        return facts(*self._models[role])
+        model, tokenizer = self._models[role]
+        return facts(model, tokenizer if isinstance(tokenizer, str) else tokenizer())
 
     def __iter__(self) -> Iterator[Role]:
         return iter(self._models)

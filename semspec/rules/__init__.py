@@ -1,1 +1,1 @@
-"""What to keep of a draft: one file for one rule."""
+"""Rules decide how much of a draft to keep: one file for each."""

@@ -1,16 +1,19 @@
-"""What a rule is unless it says otherwise: the defaults of ``protocols.Rule``."""
+"""The defaults of a rule, and the checks that follow from what it declares."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from semspec.models.location import ModelConfig, ModelFacts
-from semspec.types import Read, Role, Sampling, What
+from semspec import registry
+from semspec.errors import UserError
+from semspec.models.location import ModelConfig
+from semspec.protocols import Plugin, ProbeSource, Run, Setup
+from semspec.types import Read, Role, What, names_of
 
 
-class RuleBase:
-    """Defaults; a rule overrides what is different."""
+class RuleBase(Plugin):
+    """Defaults of ``protocols.Rule``; a rule overrides what is different."""
 
     needs: ClassVar[frozenset[What]] = frozenset()
     cuts: ClassVar[Literal["tokens", "ends"]] = "ends"
@@ -23,29 +26,86 @@ class RuleBase:
     greedy_only: ClassVar[bool] = False
 
     def models(self) -> Mapping[Role, ModelConfig]:
-        """Models of its own, beside target and draft."""
         return {}
 
-    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Any:
-        """Loads what it was trained with and refuses what does not belong to these models."""
-        return self
+    @classmethod
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
+        return None
 
-    def hold(self, sampling: Sampling, drafts: str) -> None:
-        """Refuses a run that the rule's guarantee, if it gives one, was not measured for."""
-
-    def asked(self) -> Mapping[str, float]:
-        """What of accepted steps may be wrong at most, where that was asked: see ``truth``."""
+    def asked_risk(self) -> Mapping[str, float]:
         return {}
 
-    def places(
-        self, models: Mapping[Role, ModelFacts], split: str
-    ) -> Mapping[Role, tuple[str, str | None]]:
-        """By role, the probe that its engine may hold: where it is, and its revision."""
+    def probe_sources(self, run: Run) -> Mapping[Role, ProbeSource]:
         return {}
-
-    def on(self, offers: Mapping[Role, Collection[What]]) -> Any:
-        """The prepared rule, reading what these engines offer."""
-        return self
 
     def evidence(self) -> tuple[Read, ...]:
         return ()
+
+    def check_setup(self, setup: Setup) -> None:
+        me, drafter = setup.rule_choice, setup.drafter
+        if self.greedy_only and not setup.sampling.greedy and not drafter.plain:
+            raise UserError(
+                f"{me} writes the most likely token at any temperature, which is not what the target"
+                f" alone does: set temperature=0, or use {setup.accept_option}=lossless"
+            )
+        if setup.nested and self.cuts != "tokens":
+            raise UserError(
+                f"{me} judges whole steps, but within a step there are only tokens: use"
+                " nested_accept=lossless"
+            )
+        if not setup.nested and self.splits is not None and setup.split not in self.splits:
+            raise UserError(
+                f"{me} cannot work with split={setup.split}:"
+                f" use split={' or split='.join(sorted(self.splits))}, or another rule"
+            )
+        if setup.salvage:
+            self._check_salvage(setup)
+        if self.compares and not drafter.rows and not drafter.plain:
+            raise UserError(
+                f"{me} compares the drafter's probabilities with the target's, and"
+                f" {setup.drafter_choice} has none: use {setup.draft_option}=lm, or"
+                f" {setup.accept_option}=typical"
+            )
+        setup.check_models(me, self.models(), "rule")
+        if missing := self.needs - setup.engine.offers:
+            self._refuse_reads(setup, missing)
+        if setup.salvage and What.PROBS not in setup.engine.offers:
+            raise UserError(
+                f"salvage=true reads {What.PROBS.value}, which {setup.engine_choice} cannot give: leave"
+                " it out, or use engine=hf"
+            )
+
+    def _check_salvage(self, setup: Setup) -> None:
+        if self.cuts == "tokens":
+            raise UserError(
+                f"salvage=true is for rules that judge whole steps; {setup.rule_choice} keeps single"
+                " tokens anyway: leave it out, or choose another rule"
+            )
+        if not self.salvages:
+            raise UserError(
+                f"{setup.rule_choice} has nothing to salvage, it rejects no step by the target's pass"
+                " over it: leave salvage=true out, or choose another rule"
+            )
+
+    def _refuse_reads(self, setup: Setup, missing: Collection[What]) -> None:
+        reads = f"reads {names_of(missing)}, which {setup.engine_choice} cannot give"
+        others = [
+            name
+            for name, known in registry.plugins("accept").items()
+            if known.cls.needs <= setup.engine.offers
+            and (setup.engine.roles is None or set(known.cls().models()) <= setup.engine.roles)
+            and (known.cls.splits is None or setup.split in known.cls.splits)
+            and (setup.sampling.greedy or not known.cls.greedy_only)
+            and (not setup.nested or known.cls.cuts == "tokens")
+        ]
+        if not setup.nested:
+            raise UserError(
+                f"{setup.rule_choice} {reads}: use engine=hf, or a rule that does without"
+                f" ({', '.join(others)})"
+            )
+        if not setup.drafter.plain:
+            way_out = "".join(f", nested_accept={name}" for name in others)
+            raise UserError(
+                f"{setup.drafter_choice} is judged by {setup.rule_choice}, which {reads}: leave nested"
+                f" out{way_out}, or use engine=hf"
+            )

@@ -1,7 +1,7 @@
 """A probe that sits inside an engine: rules ask for its scores in place of the states.
 
-A rule works with either, ``Probe`` or ``Inside``; which one is decided once, when it is known what the
-engines offer (``RuleBase.on``). The engine that offers ``What.SCORE`` must give it: no falling back.
+A rule works with either, ``Probe`` or ``Inside``; which one is decided once, when the rule is bound.
+The engine that offers ``What.SCORE`` must give it: no falling back.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Inside:
 Scorer = Probe | Inside
 
 
-def seated(probe: Scorer, offers: Collection[What]) -> Scorer:
-    """The probe as rules use it with an engine that offers this."""
+def for_engine(probe: Scorer, offers: Collection[What]) -> Scorer:
+    """Return a remote handle if the engine scores probes itself, else the probe."""
     if isinstance(probe, Probe) and What.SCORE in offers and probe.features.pooling:
         return Inside(probe.digest)
     return probe

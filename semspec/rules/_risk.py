@@ -1,4 +1,4 @@
-"""What rules share that keep an asked risk: the options, and the runs that the guarantee is for."""
+"""The options of rules that keep an asked risk, and the runs that their guarantee is for."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ from collections.abc import Callable
 
 from semspec.artifacts.binding import Measured
 from semspec.errors import UserError
-from semspec.types import Sampling
+from semspec.protocols import Run
 
 
 def check_shares(**given: float) -> None:
-    """Refuses a risk, a share or a confidence that is none."""
+    """Raise UserError for a risk, a share or a confidence that is not between 0 and 1."""
     for name, value in given.items():
         if not 0 < value < 1:
             raise UserError(f"accept.{name}={value}: give more than 0, less than 1")
 
 
-def hold(
-    rule: str,
-    measured: Measured,
-    sampling: Sampling,
-    drafts: str,
-    command: Callable[[str], str],
-) -> None:
-    """Refuses a run that drafts otherwise than the steps that the guarantee was measured on.
+def check_guarantee(rule: str, measured: Measured, run: Run, command: Callable[[str], str]) -> None:
+    """Raise UserError if a run drafts otherwise than the steps that the guarantee was measured on.
 
-    ``command`` is told the options of such a run, and tells what calibrates for it.
+    ``command`` gives the command that calibrates for the run, from the options that describe it.
     """
-    unlike = measured.unlike(sampling, drafts)
+    if run.drafts is None:
+        return
+    unlike = measured.unlike(run.sampling, run.drafts)
     if unlike:
-        options = measured.options(sampling, drafts)
+        options = measured.options(run.sampling, run.drafts)
         way = f", calibrate for this run ({command(options)})" if options else ""
         raise UserError(
             f"what accept={rule} guarantees was measured {' and '.join(unlike)}: run it as it was"

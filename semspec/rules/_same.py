@@ -1,4 +1,4 @@
-"""Whether two steps mean the same: the comparisons that ``lookahead`` can use."""
+"""Comparisons of what two steps mean, for ``lookahead``."""
 
 from __future__ import annotations
 

@@ -39,10 +39,10 @@ def read_score_head(folder: Path) -> ScoreHead:
             found |= {name: opened.get_tensor(name).float() for name in names}
     weight = found.get("score.weight")
     if weight is None or weight.ndim != 2 or len(weight) not in LABELS or len(found) > 2:
-        told = f"shape {list(weight.shape)}" if weight is not None else "no such tensor"
+        found_shape = f"shape {list(weight.shape)}" if weight is not None else "no such tensor"
         raise UserError(
             f"{folder} is no reward model that can be read: score.weight must have 1 or 2 rows"
-            f" ({told}): give a sequence or token classifier with one linear head"
+            f" ({found_shape}): give a sequence or token classifier with one linear head"
         )
     bias = found.get("score.bias", torch.zeros(len(weight)))
     return ScoreHead(weight, bias)

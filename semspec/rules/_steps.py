@@ -1,4 +1,4 @@
-"""What every rule that judges whole units has in common: one pass, left to right, and salvage."""
+"""The session of rules that judge whole units: one pass, left to right, and salvage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def unit_spans(draft: Draft) -> list[Span]:
 
 @dataclass(slots=True)
 class Judgement:
-    """What a rule thinks of a draft's units."""
+    """A rule's opinion of a draft's units."""
 
     accept: Callable[[int], bool]  # asked from left to right, until the first that is not accepted
     scores: Sequence[float] = ()  # one for each unit, for the record
@@ -53,7 +53,7 @@ class StepSession:
         self._open: list[int] = []
 
     def reads(self, draft: Draft, spans: Sequence[Span]) -> tuple[Read, ...]:
-        """What to read in the target's pass over the draft."""
+        """Return the reads of the target's pass over the draft."""
         return ()
 
     def weigh(
@@ -119,7 +119,7 @@ class StepSession:
         verdict.note = f"{verdict.note}; {kept} of {len(step)} tokens salvaged".removeprefix("; ")
 
     def follow(self, context: Context) -> tuple[int, bool]:
-        """How many units the output has, and whether the next token begins another one."""
+        """Count the units of the output, and tell if the next token begins another one."""
         if self._seen < 0:
             self._seen = context.prompt_length
         for token in context.tokens[self._seen :]:

@@ -1,4 +1,4 @@
-"""What every rule that judges token by token has in common: one pass, one walk, one token written.
+"""The session of rules that judge token by token: one pass, one walk, one token written.
 
 A rule says what it reads and which nodes of the draft it accepts; chain or tree makes no difference.
 """
@@ -54,7 +54,7 @@ class TokenSession:
         yield from ()
 
     def accepted(self, context: Context, scored: Scored) -> Tensor:
-        """Which nodes are accepted, given that the walk comes to them: bool [nodes]."""
+        """Return the nodes that are accepted if the walk comes to them: bool [nodes]."""
         raise NotImplementedError
 
     def following(self, scored: Scored, path: list[int]) -> int:

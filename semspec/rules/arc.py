@@ -8,9 +8,10 @@ the verifying pass gives anyway. Where U is too large, the lossless rule decides
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 from omegaconf import OmegaConf
@@ -25,12 +26,12 @@ from semspec.decoding.trim import depths, keep_nodes
 from semspec.decoding.whitening import Whitened
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
-from semspec.protocols import Kit, Plan
+from semspec.protocols import Kit, Plan, Run, Setup
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.storage.packaged import beside_package
 from semspec.storage.screen import LOG
-from semspec.types import Context, Draft, Role, Verdict, What
+from semspec.types import Context, Draft, Verdict, What
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +59,38 @@ class Calibrated(TokenRule):
         if not all(0 <= x < math.inf for x in (self.lambda_, self.leaf, self.prune_bias)):
             raise UserError("lambda, leaf and prune_bias are 0 or more")
 
-    def options(self) -> dict[str, Any]:
-        """Its own options, for the prepared rule."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+    known: ClassVar[Known]  # once bound
+
+    def check_setup(self, setup: Setup) -> None:
+        """Pruning chooses among siblings of trees by the rows that they were chosen from."""
+        super().check_setup(setup)
+        drafter, draft = setup.drafter, setup.draft_option
+        if self.prune == "none" or drafter.plain:
+            return
+        me, without = (
+            f"{setup.accept_option}.prune={self.prune}",
+            f"{setup.accept_option}.prune=none",
+        )
+        if not drafter.rows:
+            raise UserError(
+                f"{me} goes by the drafter's probabilities, and {setup.drafter_choice} has none: use"
+                f" {without}, or {draft}=lm with {draft}.tree=dynamic"
+            )
+        if drafter.levels and setup.sampling.greedy:
+            raise UserError(
+                f"{me} goes by the drafter's probabilities, and at temperature=0 a draft has none: use"
+                f" {without}, or a higher temperature"
+            )
+        if drafter.levels and drafter.drawn(setup.sampling):
+            raise UserError(
+                f"{me} chooses among siblings, and of siblings that were drawn that changes what they"
+                f" are a sample of: use {draft}.tree=dynamic or {draft}.tree=static, or {without}"
+            )
 
     def load(
         self, model: ModelFacts, temperature: float
     ) -> tuple[Setting, ArcCalibration | None, int]:
-        """What is known of the model at this temperature, and where it stands in its calibration."""
+        """Return the setting for a temperature, its calibration, and its place there."""
         known = entry(self.calibration, model.name)
         if "path" not in known:  # published constants: sigma comes from the model itself
             check_sampled(known["name"], temperature, self.allow_mismatch)
@@ -76,17 +101,19 @@ class Calibrated(TokenRule):
                 )
             by = Constants(*(float(known[name]) for name in ("c_s", "alpha_kappa", "tau")))
             return Setting(temperature, by), None, 0
-        told = ArcCalibration.load(known["path"], known.get("revision"))
-        told.check(model, allow_mismatch=self.allow_mismatch)
-        at = told.at(temperature, self.allow_mismatch)
-        return told.settings[at], told, at
+        calibration = ArcCalibration.load(known["path"], known.get("revision"))
+        calibration.check(model, allow_mismatch=self.allow_mismatch)
+        at = calibration.at(temperature, self.allow_mismatch)
+        return calibration.settings[at], calibration, at
 
-    def open(self, kit: Kit) -> ArcSession:
-        raise AssertionError("prepare() comes first")
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        ArcCalibration.example().save(folder / "arc")
+        yield cls(calibration=str(folder / "arc"), allow_mismatch=True)
 
 
 def entry(given: str | None, model: str) -> dict[str, Any]:
-    """What is known by that name, else of that model: an entry of conf/arc.yaml, or a path."""
+    """Find an entry of conf/arc.yaml by name, else by model; any other name is a path."""
     index: Any = OmegaConf.to_container(OmegaConf.load(beside_package("conf") / "arc.yaml"))
     if given is not None:
         named = next((known for known in index if known["name"] == given), None)
@@ -115,10 +142,8 @@ class Arc(Calibrated):
                 "accept.theta is no number: give one up to 1, or 2 for the lossless rule"
             )
 
-    def prepare(
-        self, models: Mapping[Role, ModelFacts], split: str, temperature: float
-    ) -> PreparedArc:
-        setting, told, _ = self.load(models["target"], temperature)
+    def bind(self, run: Run) -> Self:
+        setting, calibration, _ = self.load(run.models["target"], run.sampling.temperature)
         if self.bucketed and setting.buckets is None:
             raise UserError(
                 "accept.bucketed: these constants were published without buckets: calibrate the model"
@@ -129,21 +154,24 @@ class Arc(Calibrated):
         warning = vacuous(float(setting.constants.tau))
         if warning and self.theta <= 1:
             LOG.warning("accept=arc: %s", warning)
-        return PreparedArc(**self.options(), known=Known.of(setting, told))
+        return self.bound(known=Known.of(setting, calibration))
+
+    def open(self, kit: Kit) -> ArcSession:
+        return self.known.session(self, kit, self.theta)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a prepared rule goes by."""
+    """The constants of a bound rule, the embeddings that they are for, and what must not be judged."""
 
     setting: Setting
     embeddings: Whitened
     prompts: frozenset[str]  # hashes of those that were calibrated on
 
     @classmethod
-    def of(cls, setting: Setting, told: ArcCalibration | None) -> Known:
-        sigma = None if told is None else told.tensors["sigma"]
-        prompts = () if told is None else told.config["prompts"]
+    def of(cls, setting: Setting, calibration: ArcCalibration | None) -> Known:
+        sigma = None if calibration is None else calibration.tensors["sigma"]
+        prompts = () if calibration is None else calibration.config["prompts"]
         return cls(setting, Whitened(sigma), frozenset(prompts))
 
     def session(self, rule: Calibrated, kit: Kit, theta: float) -> ArcSession:
@@ -153,16 +181,6 @@ class Known:
                 " use other problems (another benchmark.seed=), or accept.allow_mismatch=true"
             )
         return ArcSession(kit, rule, self, theta)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedArc(Arc):
-    """With its constants."""
-
-    known: Known
-
-    def open(self, kit: Kit) -> ArcSession:
-        return self.known.session(self, kit, self.theta)
 
 
 class ArcSession(LosslessSession):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
 from semspec.artifacts.binding import Measured
 from semspec.calibration.arc import COLUMNS, Setting, certified
-from semspec.calibration.risk import Certified
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import Kit
+from semspec.protocols import Kit, Run
 from semspec.registry import register
 from semspec.rules import _risk
 from semspec.rules.arc import ArcSession, Calibrated, Known
-from semspec.types import Role, Sampling
 
 
 @register("accept", "arc_certified")
@@ -30,16 +27,14 @@ class ArcCertified(Calibrated):
         super().__post_init__()
         _risk.check_shares(js=self.js, risk=self.risk, confidence=self.confidence)
 
-    def prepare(
-        self, models: Mapping[Role, ModelFacts], split: str, temperature: float
-    ) -> PreparedCertified:
-        setting, told, at = self.load(models["target"], temperature)
-        if told is None:
+    def bind(self, run: Run) -> Self:
+        setting, calibration, at = self.load(run.models["target"], run.sampling.temperature)
+        if calibration is None:
             raise UserError(
                 "accept=arc_certified needs measured divergences, and published constants have none:"
                 " calibrate the model with python -m semspec.calibrate"
             )
-        pairs = told.evidence(at)
+        pairs = calibration.evidence(at)
         drafted = pairs[pairs[:, COLUMNS.index("drafted")] > 0]  # what the rule really decides on
         found = certified(
             drafted if len(drafted) else pairs,
@@ -50,25 +45,15 @@ class ArcCertified(Calibrated):
         )
         # LTS >= 0 is U <= tau: the certified threshold takes the place of the budget
         by = replace(setting.constants, tau=-found.threshold)
-        known = Known.of(Setting(setting.temperature, by), told)
-        measured = Measured.of(told.config["data"])
-        return PreparedCertified(**self.options(), known=known, found=found, measured=measured)
+        known = Known.of(Setting(setting.temperature, by), calibration)
 
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedCertified(ArcCertified):
-    """With its threshold."""
-
-    known: Known
-    found: Certified
-    measured: Measured
-
-    def hold(self, sampling: Sampling, drafts: str) -> None:
         def command(options: str) -> str:
             return f"python -m semspec.calibrate {options} ..."
 
         if not self.allow_mismatch:
-            _risk.hold("arc_certified", self.measured, sampling, drafts, command)
+            measured = Measured.of(calibration.config["data"])
+            _risk.check_guarantee("arc_certified", measured, run, command)
+        return self.bound(known=known)
 
     def open(self, kit: Kit) -> ArcSession:
         return self.known.session(self, kit, 0.0)

@@ -12,9 +12,10 @@ runs, and its scores mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -55,6 +56,10 @@ class Judge(RuleBase):
         if self.first_by_target < 0:
             raise UserError(f"accept.first_by_target={self.first_by_target}: give at least 0")
 
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        yield cls(threshold=3.0, first_by_target=1)
+
     def open(self, kit: Kit) -> JudgeSession:
         return JudgeSession(kit, self)
 
@@ -85,7 +90,7 @@ class JudgeSession(StepSession):
             while shown and shown[-1] in kit.stop_ids:  # the question's turn begins with one
                 shown.pop()
             tokens = [*shown, *self.tail]
-            told: Answer = yield Query(
+            reply: Answer = yield Query(
                 "target",
                 context,
                 kit.sampling,
@@ -94,7 +99,7 @@ class JudgeSession(StepSession):
                 reads=(BEST,),
                 rows_from=len(context) + len(tokens) - 1,
             )
-            ids, logprobs = told[BEST]
+            ids, logprobs = reply[BEST]
             scores.append(read_score(ids[-1].tolist(), logprobs[-1], self.digits, self.rule.score))
             if scores[-1] < self.rule.threshold:
                 break

@@ -9,20 +9,19 @@ merely not what the target would have said, so that a good token is kept however
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Self
 
 from torch import Tensor
 
 from semspec.artifacts.judge_head import JudgeHead
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import Kit
+from semspec.protocols import Kit, Run
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
-from semspec.types import Context, Read, Role, What
+from semspec.types import Context, Read, What
 
 LAST = Read(What.HIDDEN, layers=(-1,))  # after the final norm
 
@@ -45,17 +44,20 @@ class Judged(TokenRule):
                 " (everything is kept) to 1"
             )
 
-    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
-        head = JudgeHead.load(self.head)
-        head.check(models["target"], allow_mismatch=self.allow_mismatch)
-        made = copy.copy(self)
-        object.__setattr__(made, "_head", head)
-        return made
+    judge: ClassVar[JudgeHead]  # once bound
+
+    def bind(self, run: Run) -> Self:
+        judge = JudgeHead.load(self.head)
+        judge.check(run.models["target"], allow_mismatch=self.allow_mismatch)
+        return self.bound(judge=judge)
 
     def open(self, kit: Kit) -> JudgedSession:
-        head: JudgeHead | None = getattr(self, "_head", None)
-        assert head is not None, "prepare() comes first"
-        return JudgedSession(kit, head, self.threshold)
+        return JudgedSession(kit, self.judge, self.threshold)
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        JudgeHead.example().save(folder / "head")
+        yield cls(head=str(folder / "head"))
 
 
 class JudgedSession(LosslessSession):

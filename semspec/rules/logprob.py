@@ -7,22 +7,21 @@ most lenient one that keeps the asked risk (``semspec.calibration.risk``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from semspec.artifacts.binding import Measured
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import Kit
+from semspec.protocols import Kit, Run
 from semspec.registry import register
 from semspec.results.step_truth import ASKED, LEAST
 from semspec.rules import _risk
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import Judgement, Span, StepSession
-from semspec.types import Answer, Context, Draft, Read, Role, Sampling, What
+from semspec.types import Answer, Context, Draft, Read, What
 
 LOGPROBS = Read(What.LOGPROBS)
 # set with the rule, before a step of any pair was measured, and left as it was; what other
@@ -68,50 +67,44 @@ class LogProb(RuleBase):
                 " of them"
             )
 
-    def asked(self) -> Mapping[str, float]:
+    certified: ClassVar[Certified | None] = None  # once bound, with a calibration
+
+    @classmethod
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
+        return 0 if split == "token" else 2
+
+    def asked_risk(self) -> Mapping[str, float]:
         return {} if self.risk is None else {ASKED: self.risk, LEAST: self.least}
 
-    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> LogProb:
+    def bind(self, run: Run) -> Self:
         if self.calibration is None or self.risk is None:
             return self
-        model = models["target"]
+        model, temperature = run.models["target"], run.sampling.temperature
         given = RiskCalibration.load(self.calibration)
         given.check_score(None, self.allow_mismatch)
-        given.check(model, split=split, temperature=temperature, allow_mismatch=self.allow_mismatch)
+        given.check(
+            model,
+            split=run.split,
+            temperature=temperature,
+            allow_mismatch=self.allow_mismatch,
+        )
         found = certify(*given.columns, risk=self.risk, least=self.least, delta=1 - self.confidence)
         revision = f"@{model.revision}" if model.revision else ""
-        return PreparedLogProb(
-            **{f.name: getattr(self, f.name) for f in fields(LogProb)},
-            certified=found,
-            measured=Measured.of(given.config["data"]),
-            place=f"model.path={model.name}{revision} split={split}",
-        )
 
-    def open(self, kit: Kit) -> LogProbSession:
-        return LogProbSession(kit, self.threshold)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedLogProb(LogProb):
-    """With the threshold that was certified."""
-
-    certified: Certified
-    measured: Measured
-    place: str  # the target and its steps, as the command that calibrates takes them
-
-    def hold(self, sampling: Sampling, drafts: str) -> None:
         def command(options: str) -> str:
             return (
-                f"python -m semspec.calibrate_risk score=logprob {self.place}"
-                f" temperature={sampling.temperature:g} {options} apart=FOLDER, then"
+                f"python -m semspec.calibrate_risk score=logprob model.path={model.name}{revision}"
+                f" split={run.split} temperature={temperature:g} {options} apart=FOLDER, then"
                 " accept.calibration=FOLDER"
             )
 
         if not self.allow_mismatch:
-            _risk.hold("logprob", self.measured, sampling, drafts, command)
+            _risk.check_guarantee("logprob", Measured.of(given.config["data"]), run, command)
+        return self.bound(certified=found)
 
     def open(self, kit: Kit) -> LogProbSession:
-        return LogProbSession(kit, self.certified.threshold)
+        certified = self.certified
+        return LogProbSession(kit, certified.threshold if certified else self.threshold)
 
 
 class LogProbSession(StepSession):

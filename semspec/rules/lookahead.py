@@ -9,18 +9,19 @@ the target's own means; there the target's own step stands already and nothing i
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Self
 
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, ModelFacts
-from semspec.protocols import Kit, Plan
+from semspec.models.location import ModelConfig
+from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
 from semspec.rules._base import RuleBase
 from semspec.rules._same import Same, by_embedding, by_entailment, by_oracle, by_text
 from semspec.rules._steps import StepSession, unit_spans
-from semspec.types import Answer, Context, Draft, Generate, Query, Role, Verdict
+from semspec.types import Answer, Context, Draft, Generate, Query, Verdict
 
 MODELS: Mapping[str, str | None] = {
     "nli": "embedded/tiny-nli",
@@ -50,15 +51,19 @@ class Lookahead(RuleBase):
         if not -1 <= self.threshold < 1:
             raise UserError(f"accept.threshold={self.threshold}: a cosine of 1 is never exceeded")
 
-    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
+    def bind(self, run: Run) -> Self:
         if self.compare in ("nli", "embedding"):
-            self._by_model()  # what cannot be loaded is said now
+            self._by_model()  # raises now if it cannot be loaded
         return self
 
     def open(self, kit: Kit) -> LookaheadSession:
         if self.compare == "oracle":
             return LookaheadSession(kit, by_oracle(kit))
         return LookaheadSession(kit, by_text if self.compare == "exact" else self._by_model())
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        yield cls(compare="exact")
 
     def _by_model(self) -> Same:
         model = self.model if self.model.path else ModelConfig(path=str(MODELS[self.compare]))

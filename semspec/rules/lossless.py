@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,10 @@ class Lossless(TokenRule):
     """Speculative sampling (Leviathan 2023): exactly the target's law, token by token."""
 
     lossless: ClassVar[bool] = True
+
+    @classmethod
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
+        return 1
 
     def open(self, kit: Kit) -> LosslessSession:
         return LosslessSession(kit)

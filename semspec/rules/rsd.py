@@ -7,14 +7,17 @@ no pass of its own over a draft: what is kept it reads when it writes next.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Self
 
+import torch
+from safetensors.torch import save_file
+
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, ModelFacts
-from semspec.protocols import Kit, Plan
+from semspec.models.location import EXAMPLE, ModelConfig
+from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
 from semspec.rules._base import RuleBase
 from semspec.rules._score import ScoreHead, read_score_head
@@ -39,14 +42,19 @@ class Rsd(RuleBase):
     def models(self) -> Mapping[Role, ModelConfig]:
         return {"reward": self.model}
 
-    def prepare(self, models: Mapping[Role, ModelFacts], split: str, temperature: float) -> Self:
-        made = copy.copy(self)
-        object.__setattr__(made, "_head", read_score_head(self.model.fetch()))
-        return made
+    head: ClassVar[ScoreHead]  # once bound
+
+    def bind(self, run: Run) -> Self:
+        return self.bound(head=read_score_head(run.folders["reward"]))
 
     def open(self, kit: Kit) -> RsdSession:
-        head: ScoreHead | None = getattr(self, "_head", None)
-        return RsdSession(kit, self.threshold, head or read_score_head(self.model.fetch()))
+        return RsdSession(kit, self.threshold, self.head)
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        weight = torch.arange(EXAMPLE.width).cos()[None]
+        save_file({"score.weight": weight}, folder / "model.safetensors")
+        yield cls(model=ModelConfig(path=str(folder)))
 
 
 class RsdSession(StepSession):
@@ -60,10 +68,10 @@ class RsdSession(StepSession):
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Plan[Judgement]:
         kit = self.kit
-        told: Answer = yield Query(
+        reply: Answer = yield Query(
             "reward", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=(LAST,)
         )
         # row i is token i - 1, so a step that ends before token ``end`` is seen at row ``end``
-        states = told[LAST][[end for _, end in spans], 0]
+        states = reply[LAST][[end for _, end in spans], 0]
         rewards = self.head(states).tolist()
         return Judgement(lambda unit: rewards[unit] >= self.threshold, rewards)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import Kit
+from semspec.protocols import Kit, Run
 from semspec.registry import register
-from semspec.rules._engine_probe import Scorer, seated
+from semspec.rules._engine_probe import Scorer, for_engine
 from semspec.rules._probed import Probed
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.types import Answer, Context, Draft, Read, Role, What
@@ -44,28 +43,17 @@ class Semantic(Probed):
         asked = features if role == "target" or features != "plus" else None
         return f"accept.probe={asked}" if asked else None
 
-    def prepare(
-        self, models: Mapping[Role, ModelFacts], split: str, temperature: float
-    ) -> Prepared:
+    target: ClassVar[Scorer]  # once bound
+    draft: ClassVar[Scorer | None]
+
+    def bind(self, run: Run) -> Self:
         # a drafter without a model has no hidden states: its drafts are certain, f_D = 1
         probes = {
-            role: self.load(given, features, role, models[role], split, temperature)
-            for role, (given, features) in self.probes().items()
-            if role in models
+            role: for_engine(self.load(role, run), run.offers)
+            for role in self.probes()
+            if role in run.models
         }
-        return Prepared(**self.options(), target=probes["target"], draft=probes.get("draft"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared(Semantic):
-    """With its probes."""
-
-    target: Scorer
-    draft: Scorer | None
-
-    def on(self, offers: Mapping[Role, Collection[What]]) -> Prepared:
-        draft = self.draft and seated(self.draft, offers["draft"])
-        return replace(self, target=seated(self.target, offers["target"]), draft=draft)
+        return self.bound(target=probes["target"], draft=probes.get("draft"))
 
     def evidence(self) -> tuple[Read, ...]:
         return self.draft.draft_reads() if self.draft is not None else ()

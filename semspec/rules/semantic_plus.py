@@ -10,15 +10,14 @@ show. And a step that the target would say with probability .2 is no worse than 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.probes.index import FEATURES
-from semspec.protocols import Kit
+from semspec.probes import index
+from semspec.protocols import Kit, Run
 from semspec.registry import register
-from semspec.rules._engine_probe import Scorer, seated
+from semspec.rules._engine_probe import Scorer, for_engine
 from semspec.rules._probed import Probed
 from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.types import Answer, Context, Draft, Read, Role, What
@@ -39,8 +38,8 @@ class SemanticPlus(Probed):
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
             raise UserError(f"accept.threshold={self.threshold} is a probability: give 0 to 1")
-        if self.features not in FEATURES:
-            raise UserError(f"accept.features={self.features}: give {', '.join(FEATURES)}")
+        if self.features not in index.FEATURES:
+            raise UserError(f"accept.features={self.features}: give {', '.join(index.FEATURES)}")
 
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         return {"target": (self.target_probe, self.features)}
@@ -48,25 +47,15 @@ class SemanticPlus(Probed):
     def asking(self, role: Role, features: str) -> str | None:
         return f"accept.features={features}"
 
-    def prepare(
-        self, models: Mapping[Role, ModelFacts], split: str, temperature: float
-    ) -> PreparedPlus:
-        return PreparedPlus(
-            **self.options(),
-            target=self.load(
-                self.target_probe, self.features, "target", models["target"], split, temperature
-            ),
-        )
+    target: ClassVar[Scorer]  # once bound
 
+    @classmethod
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
+        known = "target_probe" in given or index.find(target, "target", "plus", split)
+        return 3 if known else 0
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedPlus(SemanticPlus):
-    """With its probe."""
-
-    target: Scorer
-
-    def on(self, offers: Mapping[Role, Collection[What]]) -> PreparedPlus:
-        return replace(self, target=seated(self.target, offers["target"]))
+    def bind(self, run: Run) -> Self:
+        return self.bound(target=for_engine(self.load("target", run), run.offers))
 
     def open(self, kit: Kit) -> ScoreSession:
         return ScoreSession(kit, self.target, self.threshold)

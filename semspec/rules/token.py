@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,3 +16,7 @@ class Token(Lossless):
     """Lossless verification, token by token, of drafts made by whole steps (SpecSampling)."""
 
     splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph", "sentence"})
+
+    @classmethod
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
+        return None

@@ -62,7 +62,7 @@ class TopKDeltaSession(LosslessSession):
         return near & within if (within := self._thought(context, scored)) is not None else near
 
     def _thought(self, context: Context, scored: Scored) -> Tensor | None:
-        """Which nodes belong to the thinking; None where that does not matter."""
+        """Return the nodes that belong to the thinking; None if that does not matter."""
         if not self.rule.only_in_think:
             return None
         new = context.tokens[self.seen if self.seen >= 0 else context.prompt_length :]
@@ -77,7 +77,7 @@ class TopKDeltaSession(LosslessSession):
 
 
 def near_nodes(ids: Tensor, logprobs: Tensor, tokens: Tensor, rows: Tensor, delta: float) -> Tensor:
-    """Which nodes are near their row's favourite, bool [nodes].
+    """Return the nodes that are near their row's favourite, bool [nodes].
 
     Node i, ``tokens[i]``, is judged by row ``rows[i]`` of ``ids`` and ``logprobs``, k columns each.
     """

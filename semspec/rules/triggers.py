@@ -9,9 +9,10 @@ recapitulates at greater length. Numbers and words are those of the public code.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import ClassVar, Literal, Self
 
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
@@ -66,7 +67,7 @@ class Triggers(RuleBase):
             object.__setattr__(self, group, words)
 
     def mood(self, opening: str) -> Mood | None:
-        """What an opening is, by the words in it; where they tie it is negative.
+        """Classify an opening by the words in it; a tie is negative.
 
         Whole words: in the public code "yesterday" has a "yes" in it.
         """
@@ -78,6 +79,20 @@ class Triggers(RuleBase):
         if checks:
             return "verify"
         return "negative" if doubts else None
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        """Words that the toy's few tokens (" It", " is", an empty line, ".") can spell."""
+        yield cls(
+            verify=("is .",),
+            negative=("it",),
+            positive=("is is",),
+            tokens=2,
+            verify_tokens=3,
+            patience=2,
+            recap_tokens=4,
+            recap_text=" It",
+        )
 
     def open(self, kit: Kit) -> TriggersSession:
         return TriggersSession(kit, self)

@@ -52,7 +52,7 @@ class TypicalSession(LosslessSession):
 
 
 def typical_nodes(p: Tensor, tokens: Tensor, rows: Tensor, epsilon: float, delta: float) -> Tensor:
-    """Which nodes are typical, bool [nodes]: node i, ``tokens[i]``, is judged by row ``rows[i]`` of ``p``."""
+    """Return the typical nodes, bool [nodes]: node i, ``tokens[i]``, is judged by row ``rows[i]`` of ``p``."""
     entropy = -torch.special.xlogy(p, p).sum(-1)
     least = (delta * (-entropy).exp()).clamp_max(epsilon)
     typical: Tensor = p[rows, tokens] > least[rows]

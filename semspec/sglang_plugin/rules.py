@@ -18,8 +18,8 @@ from semspec.decoding.acceptance import without_gaps
 from semspec.decoding.arc_bound import Constants, loose_nodes
 from semspec.decoding.sampling import probabilities
 from semspec.errors import UserError
+from semspec.protocols import Rule
 from semspec.registry import plugin
-from semspec.rules._tokens import TokenRule
 from semspec.rules.arc import Arc
 from semspec.rules.topk_delta import TopKDelta, near_nodes
 from semspec.rules.typical import Typical, typical_nodes
@@ -41,7 +41,7 @@ class Bound(Protocol):
         ...
 
 
-def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> TokenRule | None:
+def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | None:
     """The rule that a request asks for, else the server's; None: SGLang's own, lossless.
 
     ``given`` is what ``protocol.rule_options`` found; options of ``otherwise`` count where the request
@@ -94,7 +94,7 @@ class Judged:
         return self.tokens.flatten().long()
 
 
-def loosely(rule: TokenRule, seen: Judged, bound: Bound | None) -> Tensor:
+def loosely(rule: Rule, seen: Judged, bound: Bound | None) -> Tensor:
     """Which nodes the rule keeps whatever speculative sampling says: bool [requests, n]."""
     rows, tokens = seen.rows, seen.flat
     if isinstance(rule, Typical):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from semspec.decoding.acceptance import point_mass_nodes
 from semspec.errors import UserError
-from semspec.rules._tokens import TokenRule
+from semspec.protocols import Rule
 from semspec.rules.arc import Arc
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin import trees
@@ -52,7 +52,7 @@ class Options:
 class Group:
     """Requests of a batch that are judged together."""
 
-    rule: TokenRule
+    rule: Rule
     sampling: Sampling
     requests: tuple[int, ...]
 
@@ -81,14 +81,14 @@ class Verification:
                 self.source.check(sampling.temperature)
         return rule
 
-    def of(self, custom_params: Any, sampling: Sampling) -> TokenRule | None:
-        """The rule for a request; UserError or ValueError where it asks for what there is not."""
-        found: TokenRule | None = self.rule(tuple(rule_options(custom_params).items()), sampling)
+    def of(self, custom_params: Any, sampling: Sampling) -> Rule | None:
+        """Return the rule for a request; UserError or ValueError where it asks for what there is not."""
+        found: Rule | None = self.rule(tuple(rule_options(custom_params).items()), sampling)
         return found
 
     def groups(self, requests: Sequence[Any]) -> list[Group]:
         """Who is judged by a rule of ours, by rule and sampling."""
-        found: dict[tuple[TokenRule, Sampling], list[int]] = {}
+        found: dict[tuple[Rule, Sampling], list[int]] = {}
         for i, request in enumerate(requests):
             params = compat.params_of(request)
             try:

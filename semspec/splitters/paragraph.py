@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from semspec.decoding.units import check_cap
+from semspec.protocols import Splitter
 from semspec.registry import register
 from semspec.types import Boundary, Stops
 
@@ -66,7 +67,7 @@ class ParagraphBoundary:
 
 @register("split", "paragraph")
 @dataclass(frozen=True, kw_only=True)
-class Paragraph:
+class Paragraph(Splitter):
     """A unit ends with an empty line (two newlines)."""
 
     def open(self, piece: Callable[[int], str], cap: int) -> Boundary:

@@ -7,7 +7,7 @@ A sentence ends
 * after ``。！？｡`` and what closes with it, when anything else follows;
 * at an empty line, decided as ``paragraph`` decides it.
 
-That a stop was the last one is seen only at what follows, so most ends are told one token late
+That a stop was the last one is seen only at what follows, so most ends are known one token late
 (-1); whitespace between two sentences belongs to the first. Where the text leaves it open, two
 sentences stay one unit: a unit too long costs a little speed, half a unit cannot be judged. What
 does *not* end a sentence: a stop inside a word (3.14, f(x).y, a URL, v1.2), before a lower-case
@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from semspec.decoding.units import check_cap
+from semspec.protocols import Splitter
 from semspec.registry import register
 from semspec.types import Boundary, Stops
 
@@ -248,7 +249,7 @@ class SentenceBoundary:
         self._letter(char)
 
     def _ends(self, following: str) -> bool:
-        """Whether the stop just seen ended the sentence, given the first character of the rest."""
+        """Tell if the stop just seen ended the sentence, given the first character of the rest."""
         if not self._words:
             return False
         if self._stop[-1] in CJK_STOPS:
@@ -285,7 +286,7 @@ class SentenceBoundary:
 
 @register("split", "sentence")
 @dataclass(frozen=True, kw_only=True)
-class Sentence:
+class Sentence(Splitter):
     """A unit ends with a sentence, or with an empty line."""
 
     def open(self, piece: Callable[[int], str], cap: int) -> Boundary:

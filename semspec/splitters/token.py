@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from semspec.decoding.units import check_cap
+from semspec.protocols import Splitter
 from semspec.registry import register
 from semspec.types import Boundary, Stops
 
@@ -24,7 +25,7 @@ class TokenBoundary:
 
 @register("split", "token")
 @dataclass(frozen=True, kw_only=True)
-class TokenSplit:
+class TokenSplit(Splitter):
     """Every token is a unit of its own."""
 
     def open(self, piece: Callable[[int], str], cap: int) -> Boundary:

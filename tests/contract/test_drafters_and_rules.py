@@ -13,32 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
 from semspec import registry, world
-from semspec.artifacts.judge_head import JudgeHead
 from semspec.decoding.pace import Pace, Steady
 from semspec.decoding.trim import depths
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import Speculation, speculate
-from semspec.models.location import ModelConfig
-from semspec.protocols import Plan
-from semspec.rules.arc import Calibrated
+from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
+from semspec.protocols import Plan, Plugin, Run
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
-from tests.support.arc import some_calibration
-from tests.support.datastores import TOY_FACTS, with_toy_datastore
-from tests.support.heads import target_folder, toy_eagle3, toy_medusa
-from tests.support.law import PROMPT, SPLITTERS, toy_kit
-from tests.support.probes import random_probe
+from tests.support.heads import target_folder
+from tests.support.law import PROMPT, toy_kit
 
 DRAFTERS = registry.plugins("drafter")
 RULES = registry.plugins("accept")
+SPLITTERS = registry.plugins("split")
 QUESTION = world.DOMAINS["residues"].make(random.Random(0)).question
-TOY = Toy(vocabulary=12, stop=True)  # with a token for each digit
+TOY = Toy(vocabulary=EXAMPLE_VOCABULARY, stop=True)  # with a token for each digit
 
 
 def kit_for(rule: Any, seed: int, **options: Any) -> Any:
@@ -48,91 +42,55 @@ def kit_for(rule: Any, seed: int, **options: Any) -> Any:
     return dataclasses.replace(kit, prompt=QUESTION)  # some rules know the embedded world only
 
 
-@cache
-def toy_reward() -> str:
-    """A reward model's folder as far as its rule reads it, for the toy engine's hidden states."""
-    folder = tempfile.mkdtemp(prefix="semspec-reward-")
+def new_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="semspec-example-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    weight = torch.randn(1, ToyEngine.width, generator=torch.Generator().manual_seed(0))
-    save_file({"score.weight": weight}, Path(folder) / "model.safetensors")
     return folder
 
 
-@cache
-def toy_probe(role: str, features: str) -> str:
-    """A probe that fits the toy engine's hidden states, with random weights."""
-    folder = tempfile.mkdtemp(prefix="semspec-probe-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    plus = features == "plus"
-    probe = random_probe(
-        pooling=("mean", "max", "last") if plus else ("mean",),
-        logprobs=plus,
-        facts=TOY_FACTS,
-        seed=len(role),
-        role=role,
+TARGET = target_folder(new_folder(), TOY.vocabulary)
+
+
+def examples(kind: registry.Kind) -> dict[str, Any]:
+    """Every plugin of a kind as it says that it can be tried, by name and number."""
+    return {
+        f"{name}-{number}": made
+        for name, plugin in registry.plugins(kind).items()
+        for number, made in enumerate(plugin.cls.example(new_folder()))
+    }
+
+
+RULE_EXAMPLES, DRAFTER_EXAMPLES = examples("accept"), examples("drafter")
+
+
+def bound(made: Any, split: str, temperature: float) -> Any:
+    """The plugin, bound as the solver does it; models of its own are the toy engine's."""
+    folders = {role: model.fetch() for role, model in made.models().items()}
+    run = Run(
+        models={"target": EXAMPLE, "draft": EXAMPLE},
+        split=split,
+        sampling=Sampling(temperature),
+        folders={**folders, "target": TARGET},
+        offers=TOY.offers,
+        drafts="draft",
     )
-    steps = 400  # all of them right, so that a risk can be certified
-    probe.tensors["calibration.scores"] = torch.linspace(0.3, 1, steps)
-    probe.tensors["calibration.semantic"] = torch.ones(steps)
-    probe.tensors["calibration.groups"] = torch.arange(steps)
-    probe.config["calibration"] = {"temperature": 1.0}
-    probe.save(Path(folder) / "probe")
-    return str(Path(folder) / "probe")
-
-
-@cache
-def toy_calibration() -> str:
-    """A calibration that fits the toy engine's embeddings; nothing in it was measured."""
-    folder = Path(tempfile.mkdtemp(prefix="semspec-arc-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    some_calibration(dataclasses.replace(TOY_FACTS, tokenizer="f" * 64)).save(folder / "arc")
-    return str(folder / "arc")
-
-
-@cache
-def toy_judge_head() -> str:
-    """A judge of tokens that fits the toy engine's hidden states: it likes about half of them."""
-    folder = tempfile.mkdtemp(prefix="semspec-judge-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    JudgeHead.example().save(Path(folder) / "head")  # of two layers of width 4, as the toy's
-    return str(Path(folder) / "head")
-
-
-TOY_WORDS = {"verify": ("is .",), "negative": ("it",), "positive": ("is is",), "recap_text": " It"}
-TOY_OPTIONS: dict[str, Any] = {  # what makes a rule do something in the toy world
-    "judge": {"threshold": 3.0, "first_by_target": 1},
-    "lookahead": {"compare": "exact"},
-    "triggers": TOY_WORDS | {"tokens": 2, "verify_tokens": 3, "patience": 2, "recap_tokens": 4},
-}
+    return made.bind(run)
 
 
 @cache  # frozen, as every plugin: what a session learns is its own
-def make(name: str, split: str, temperature: float) -> Any:
-    """The rule, prepared as the solver does; models of its own are the toy engine's."""
-    options = dict(TOY_OPTIONS.get(name, {}))
-    if "reward" in RULES[name].cls().models():
-        options["model"] = ModelConfig(path=toy_reward())
-    known = {f.name for f in dataclasses.fields(RULES[name].cls)}
-    for role in ("target", "draft"):
-        if f"{role}_probe" in known:
-            features = "paper" if name == "semantic" else "plus"
-            options |= {f"{role}_probe": toy_probe(role, features), "allow_mismatch": True}
-    if issubclass(RULES[name].cls, Calibrated):  # of the bound; other rules do without one
-        options |= {"calibration": toy_calibration(), "allow_mismatch": True}
-    if "head" in known:
-        options |= {"head": toy_judge_head(), "allow_mismatch": True}
-    facts = {"target": TOY_FACTS, "draft": TOY_FACTS}
-    return RULES[name].cls(**options).prepare(facts, split, temperature)
+def bound_rule(name: str, split: str, temperature: float) -> Any:
+    return bound(RULE_EXAMPLES[name], split, temperature)
 
 
-def engines(rule: Any) -> dict[Any, ToyEngine]:
-    """The pair, and the draft again for each role that the rule brings a model for."""
+def engines(*plugins: Any) -> dict[Any, ToyEngine]:
+    """The pair, and the draft again for each role that a plugin brings a model for."""
     models = dict(TOY.models())
-    return models | {role: TOY.models()["draft"] for role in rule.models()}
+    own = {role for plugin in plugins for role in plugin.models()}
+    return dict.fromkeys(own, models["draft"]) | models
 
 
 def splits_of(rule: Any) -> list[str]:
-    return [s for s in SPLITTERS if rule.splits is None or s in rule.splits]
+    return [s for s in sorted(SPLITTERS) if rule.splits is None or s in rule.splits]
 
 
 def watched(plan: Plan[Any], seen: list[Any]) -> Plan[Any]:
@@ -171,47 +129,18 @@ def solve(
     drafting, judging = Watched(drafter.open(kit), drafts), Watched(rule.open(kit), verdicts)
     problem = Speculation(context, kit, budget, drafting, judging, pace)  # type: ignore[arg-type]
     plan = speculate(problem)
-    (done,) = Driver(engines(rule)).run([(context, plan)])  # type: ignore[arg-type]
+    (done,) = Driver(engines(drafter, rule)).run([(context, plan)])  # type: ignore[arg-type]
     return done.value, context, drafts, verdicts
 
 
-# beside their defaults: what drafters can be told to draft
-SIZE = {"tree_depth": 3, "tree_top_k": 3, "tree_nodes": 9}
-WAYS: dict[str, list[dict[str, Any]]] = {
-    "lm": [{"tree": tree, **SIZE} for tree in ("static", "dynamic", "sampled")],
-    "eagle3": [{"tree": tree, **SIZE} for tree in ("chain", "sampled")],
-    "medusa": [{"tree": "chain"}],
-    "suffix": [{"datastore": "toy", "threshold": 1, "bias": 0}],
-    "hybrid": [{"sources": "rest,dresd,suffix", "sparse": "toy", "dense": "toy"}],
-}
-TOY_HEADS = {"eagle3": toy_eagle3, "medusa": toy_medusa}
-
-
-def prepared(name: str, options: dict[str, Any]) -> Any:
-    """The drafter as the solver prepares it; heads are random ones on the toy engine's states."""
-    folder = Path(tempfile.mkdtemp(prefix="semspec-head-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    if name in TOY_HEADS:
-        head = TOY_HEADS[name](folder / "head", TOY.vocabulary)
-        options = options | {"head": ModelConfig(path=str(head))}
-    target = target_folder(folder / "target", TOY.vocabulary)
-    return with_toy_datastore(DRAFTERS[name].cls(**options), TOY.vocabulary).prepare(target)
-
-
-def drafters() -> Iterator[tuple[str, Any]]:
-    for name in DRAFTERS:
-        for options in [{}, *WAYS.get(name, [])]:
-            told = "-".join(str(v) for v in options.values() if isinstance(v, str))
-            yield f"{name}-{told}".rstrip("-"), prepared(name, options)
-
-
 def combinations() -> Iterator[Any]:
-    for d, drafter in drafters():
-        for r, rule in RULES.items():
-            if drafter.levels and not rule.cls.trees:
+    for d, made in DRAFTER_EXAMPLES.items():
+        drafter = bound(made, "token", 1.0)
+        for r, rule in RULE_EXAMPLES.items():
+            if drafter.levels and not rule.trees:
                 continue
-            for split in ["token"] if drafter.levels else splits_of(rule.cls):
-                if split in splits_of(rule.cls):
+            for split in ["token"] if drafter.levels else splits_of(rule):
+                if split in splits_of(rule):
                     yield pytest.param(drafter, r, split, id=f"{d}-{r}-{split}")
 
 
@@ -234,7 +163,7 @@ def test_loop_invariants(
     budget: int,
     temperature: float,
 ) -> None:
-    made = make(rule, split, temperature)
+    made = bound_rule(rule, split, temperature)
     options = {"split": split, "step_cap": step_cap}
     sampling = Sampling(temperature)
 
@@ -285,6 +214,32 @@ def test_loop_invariants(
     assert again()[0].tokens == outcome.tokens
 
 
+@pytest.mark.parametrize("name", [n for n, made in DRAFTER_EXAMPLES.items() if not made.plain])
+def test_an_example_of_a_drafter_drafts(name: str) -> None:
+    drafter, rule = (
+        bound(DRAFTER_EXAMPLES[name], "token", 1.0),
+        bound_rule("lossless-0", "token", 1.0),
+    )
+    tokens = 0
+    for seed in range(20):
+        drafts = solve(drafter, rule, kit_for(rule, seed, split="token"), 30, Steady(3, 4))[2]
+        tokens += sum(len(draft.tokens) for draft in drafts)
+    assert tokens > 20
+
+
+@pytest.mark.parametrize("name", RULE_EXAMPLES)
+def test_an_example_of_a_rule_judges(name: str) -> None:
+    made = RULE_EXAMPLES[name]
+    split = "paragraph" if "paragraph" in splits_of(made) else "token"
+    temperature = 0.0 if made.greedy_only else 1.0
+    rule, drafter = bound_rule(name, split, temperature), DRAFTERS["lm"].cls()
+    judged = 0
+    for seed in range(20):
+        kit = kit_for(rule, seed, split=split, sampling=Sampling(temperature))
+        judged += len(solve(drafter, rule, kit, 30, Steady(2, 4))[3])
+    assert judged >= 10
+
+
 def well_formed(draft: Draft, parents: list[int], levels: int, stop_ids: frozenset[int]) -> None:
     """A tree of nodes that can each be cut; its depth is bounded, and nothing follows an end."""
     assert len(parents) == len(draft.tokens)
@@ -306,11 +261,13 @@ def test_plugins_are_frozen_documented_dataclasses(kind: registry.Kind) -> None:
         assert all(f.kw_only for f in dataclasses.fields(plugin.cls)), name
         assert 10 < len(plugin.summary) < 100, f"{name}: one line of help, not {plugin.summary!r}"
         plugin.cls()  # every option has a default
+        assert Plugin in plugin.cls.__mro__, (
+            f"{name}: no life of its own: derive it from its kind's class"
+        )
 
 
 def test_every_rule_says_what_it_needs() -> None:
-    for plugin in RULES.values():
-        rule = plugin.cls()
+    for rule in RULE_EXAMPLES.values():
         assert rule.cuts in {"tokens", "ends"}
         assert rule.splits is None or rule.splits <= set(registry.plugins("split"))
         assert isinstance(rule.lossless, bool)

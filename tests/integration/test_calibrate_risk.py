@@ -8,7 +8,7 @@ import pytest
 
 from semspec.artifacts.risk import RiskCalibration
 from semspec.cli import calibrate_risk
-from semspec.rules.logprob import PreparedLogProb
+from semspec.rules.logprob import LogProb
 from semspec.solver import Solver
 from tests.support.pair import configuration
 
@@ -29,7 +29,7 @@ def test_the_free_score_is_calibrated_without_a_probe(
 
     given = ("accept=logprob", f"accept.calibration={apart}", "max_new_tokens=60")
     with Solver(configuration(*given, "accept.risk=0.6", "accept.least=0.2")) as solver:
-        assert isinstance(solver.rule, PreparedLogProb)
+        assert isinstance(solver.rule, LogProb) and solver.rule.certified is not None
         assert solver.rule.certified.threshold in scores
         problem = next(iter(solver.config.benchmark.problems()))
         (done,) = solver.solve([problem], "speculative")

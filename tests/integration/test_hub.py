@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,11 @@ from semspec.errors import UserError
 from semspec.models.location import KnownModels, ModelConfig, facts
 from semspec.models.text import Text
 from semspec.probes import index as _index
+from semspec.protocols import ProbeSource
 from semspec.runner import execute
 from semspec.storage.packaged import beside_package
 from semspec.training.probes.sources import commit_of, questions
+from tests.support.binding import run_of
 from tests.support.hub import (
     ALICE,
     BOB,
@@ -439,7 +442,8 @@ def test_a_rule_takes_its_probe_from_the_hub(hub: HubServer) -> None:
     model = facts(ModelConfig(path="embedded/tiny-target"), FINGERPRINT)
     rule = configuration("accept=semantic").accept
     for given in (f"alice/tiny-probe@{sha}", "alice/tiny-probe"):
-        probe = rule.load(given, "paper", "target", model, "paragraph", 0.6)
+        named = replace(rule, target_probe=given)
+        probe = named.load("target", run_of({"target": model}, "paragraph", 0.6))
         assert probe.tensors["mean"].equal(Probe.load(shipped).tensors["mean"])
 
 
@@ -463,15 +467,15 @@ def test_a_rule_finds_its_probe_on_the_hub_by_the_index(
     rule = configuration("accept=semantic_plus").accept
     assert rule.target_probe is None
     known = KnownModels({"target": (ModelConfig(path="embedded/tiny-target"), FINGERPRINT)})
-    assert rule.places(known, "paragraph") == {"target": ("alice/x", sha)}
-    probe = rule.prepare(known, "paragraph", 0.6).target
+    assert rule.probe_sources(run_of(known, "paragraph")) == {"target": ProbeSource("alice/x", sha)}
+    probe = rule.bind(run_of(known, "paragraph", 0.6)).target
     assert probe.tensors["mean"].equal(shipped.tensors["mean"])
     assert all(f"/resolve/{sha}/" in a for a in requests(hub) if "/resolve/" in a)
-    rule.prepare(known, "paragraph", 0.6)
+    rule.bind(run_of(known, "paragraph", 0.6))
     assert requests(hub) == []  # pinned: nothing is asked again
     index.write_text(line.replace(sha, "f" * 40) + "\n")
     with pytest.raises(UserError, match="alice/x at revision ffff"):
-        rule.prepare(known, "paragraph", 0.6)
+        rule.bind(run_of(known, "paragraph", 0.6))
 
 
 # ---- data sets --------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from semspec.models.location import KnownModels, ModelConfig, ModelFacts, facts
 from semspec.models.text import Text
 from semspec.solver import Solver
 from semspec.storage.packaged import beside_package
+from tests.support.binding import run_of
 from tests.support.datastores import sparse_folder
 from tests.support.hub import ALICE, hub_for, requests, snapshot_files
 from tests.support.hub_server import HubServer
@@ -237,7 +238,7 @@ def test_a_rule_uses_what_it_was_told_to_take_from_the_hub(
         name = f"alice/{made.kind}"
         sha = made.push_to_hub(name)
         rule = configuration(*(o.replace("HUB", f"{name}@{sha}") for o in overrides)).accept
-        return rule.prepare(models, "paragraph", 0.6)
+        return rule.bind(run_of(models, "paragraph", 0.6))
 
     arc = ArcCalibration.load("embedded/arc-tiny")
     theirs = {"c_s": 0.25, "alpha_kappa": 0.5}  # tau is what arc_certified finds itself
@@ -251,7 +252,7 @@ def test_a_rule_uses_what_it_was_told_to_take_from_the_hub(
     head = JudgeHead.load("embedded/judge-head-tiny-target")
     head.tensors["bias"] += 7
     judge = prepared(head, "accept=judge_head", "accept.head=HUB")
-    assert judge._head.tensors["bias"].equal(head.tensors["bias"])
+    assert judge.judge.tensors["bias"].equal(head.tensors["bias"])
     scores = torch.linspace(0, 1, 400)  # wrong below 0.3
     columns = {"scores": scores, "semantic": (scores > 0.3).float(), "groups": torch.arange(400)}
     risk = RiskCalibration.of(Probe.load("embedded/probe-tiny-target-plus"), columns, {})

@@ -22,7 +22,7 @@ from semspec import world
 from semspec.artifacts.probe import Probe
 from semspec.engines.hf import Hf
 from semspec.errors import UserError
-from semspec.rules._engine_probe import Inside, seated
+from semspec.rules._engine_probe import Inside, for_engine
 from semspec.sglang_plugin import settings
 from semspec.sglang_plugin.protocol import Ask, ask_for, reply, unpack, values
 from semspec.types import Context, Query, Sampling, What
@@ -265,7 +265,7 @@ def test_scores_and_decisions_are_those_of_the_hf_engine(served: Served) -> None
 
 
 def same_scores(served: Served, own: Probe) -> None:
-    seat = seated(own, frozenset(What))
+    seat = for_engine(own, frozenset(What))
     assert isinstance(seat, Inside)
     engine = Hf().load(str(served.folder))
     queries, requests = [], []

@@ -25,7 +25,7 @@ from semspec.decoding.sampling import probabilities
 from semspec.decoding.whitening import Whitened
 from semspec.errors import UserError
 from semspec.registry import plugin
-from semspec.rules.arc import Known, PreparedArc
+from semspec.rules.arc import Known
 from semspec.sglang_plugin import trees
 from semspec.sglang_plugin.bound import ModelBound
 from semspec.sglang_plugin.compat import apply
@@ -135,7 +135,7 @@ def in_the_loop(asked: Mapping[str, Any] | None, tree: Tree, logits: Tensor) -> 
     if asked and asked["accept"] == "arc":
         sigma = TABLE.std(0, correction=0)
         known = Known(Setting(0.0, BY), Whitened(sigma), frozenset())
-        rule = PreparedArc(**rule.options(), known=known)
+        rule = rule.bound(known=known)
     kit = replace(kit_for(), stop_ids=frozenset({STOP}))
     session = rule.open(kit)
     draft = Draft(

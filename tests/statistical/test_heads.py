@@ -14,6 +14,7 @@ from semspec.models.location import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.rules.lossless import Lossless
 from semspec.types import Context, Draft, Room, Sampling
+from tests.support.binding import run_of
 from tests.support.deep import samples
 from tests.support.heads import target_folder, toy_eagle3, toy_medusa
 from tests.support.law import p_value, speculative_plan
@@ -37,8 +38,12 @@ def drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for tree in ("chain", "static", "dynamic", "sampled"):
         options = {"tree": tree, **size}
-        made[f"eagle3 {tree}"] = Eagle3Drafter(head=eagle3, **options).prepare(target)
-        made[f"medusa {tree}"] = MedusaDrafter(head=medusa, **options).prepare(target)
+        made[f"eagle3 {tree}"] = Eagle3Drafter(head=eagle3, **options).bind(
+            run_of({}, folders={"target": target})
+        )
+        made[f"medusa {tree}"] = MedusaDrafter(head=medusa, **options).bind(
+            run_of({}, folders={"target": target})
+        )
     return made
 
 

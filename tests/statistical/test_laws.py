@@ -25,7 +25,6 @@ from semspec.types import (
     Draft,
     Query,
     Read,
-    Role,
     Room,
     Sampling,
     Verdict,
@@ -52,7 +51,6 @@ SAMPLINGS = {
 class Deterministic:
     """Proposes tokens that were not sampled from anything, as retrieval does."""
 
-    uses: ClassVar[frozenset[Role]] = frozenset()
     plain: ClassVar[bool] = False
     ahead: ClassVar[bool] = False
     rows: bool = False  # claims, wrongly, that they were sampled from the draft model's rows

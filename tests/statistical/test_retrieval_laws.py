@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from semspec import registry
-from semspec.drafters._base import DrafterBase
 from semspec.drafters.suffix import Suffix
 from semspec.engines.toy import Toy
 from semspec.protocols import Drafter, Kit
@@ -32,9 +31,9 @@ REPEATING = (0, 1, 3, 0, 1, 2, 0, 1)
 CONTEXT_DRAFTERS = [
     name
     for name, plugin in registry.plugins("drafter").items()
-    if not plugin.cls.uses
+    if not plugin.cls().models()
     and not plugin.cls.plain
-    and plugin.cls.prepare is DrafterBase.prepare  # heads are trained for a target
+    and not plugin.cls().levels  # heads are trained for a target
 ]
 
 

@@ -12,6 +12,7 @@ from semspec.engines.toy import Toy, ToyEngine
 from semspec.models.location import ModelFacts
 from semspec.rules.semantic import Semantic
 from semspec.types import Sampling
+from tests.support.binding import run_of
 from tests.support.deep import samples
 from tests.support.law import PROMPT, p_value, speculative_plan
 from tests.support.probes import random_probe
@@ -26,7 +27,7 @@ def prepared(folder: Path, target: Probe, draft: Probe) -> Semantic:
     target.save(folder / "target")
     draft.save(folder / "draft")
     rule = Semantic(target_probe=str(folder / "target"), draft_probe=str(folder / "draft"))
-    return rule.prepare({"target": FACTS, "draft": FACTS}, "token", 1.0)
+    return rule.bind(run_of({"target": FACTS, "draft": FACTS}, "token", 1.0))
 
 
 def constant(probe: Probe, logit: float) -> Probe:

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Sample:
-    """What one benchmark is tried with; ``right`` and ``wrong`` are answers to the first problem."""
-
-    file: str  # where the data set keeps it
-    rows: list[dict[str, Any]]
-    right: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    needs: str = ""  # a column without which a row is refused
+from semspec.benchmarks._data import Sample
 
 
 def boxed(answer: str) -> str:
@@ -194,6 +184,7 @@ SAMPLES = {
             for n in range(3)
         ],
         needs="code_language",
+        options={"tasks": ("debug",)},
     ),
 }
 

@@ -21,6 +21,7 @@ from semspec.datastores import dense
 from semspec.datastores.sparse import END, write_shard
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.models.location import ModelFacts
+from tests.support.binding import run_of
 
 TOY_FACTS = ModelFacts("toy", None, "toy", ToyEngine.layers, ToyEngine.width, "toy")
 DEPTH = 16
@@ -107,4 +108,4 @@ def with_toy_datastore(drafter: Any, vocabulary: int) -> Any:
     for option in ("sparse", "dense"):
         if getattr(drafter, option, ""):
             drafter = replace(drafter, **{option: _toy(option, vocabulary)})
-    return drafter.bind({"target": TOY_FACTS, "draft": TOY_FACTS})
+    return drafter.bind(run_of({"target": TOY_FACTS, "draft": TOY_FACTS}))

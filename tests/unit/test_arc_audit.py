@@ -19,6 +19,7 @@ from semspec.training.calibration.audit import Accepted, Kept, audit_text, kept_
 from semspec.training.calibration.next_step import Measure
 from semspec.types import Context, Outcome, Round, Sampling
 from tests.support.arc import slow_js, slow_u, some_calibration
+from tests.support.binding import run_of
 from tests.support.law import PROMPT, toy_kit
 
 BY = Constants(0.02, 0.3, 0.5)
@@ -43,7 +44,7 @@ def test_every_kept_token_is_measured(tmp_path: Path) -> None:
     ]
     facts = ModelFacts("toy", None, "", 2, 4, "f" * 64)
     some_calibration(facts, BY).save(tmp_path / "arc")
-    rule = Arc(calibration=str(tmp_path / "arc")).prepare({"target": facts}, "token", 1.0)
+    rule = Arc(calibration=str(tmp_path / "arc")).bind(run_of({"target": facts}, "token", 1.0))
     target = Toy(vocabulary=9, seed=5).models()["target"]
     kit, context = toy_kit(None, target, Sampling(1.0), 0), Context(3, PROMPT)
     measure = Measure(top=4, smoothing=1e-3)
@@ -95,7 +96,7 @@ def test_buckets_are_those_that_the_rule_had(tmp_path: Path) -> None:
     }
     told.save(tmp_path / "arc")
     rule = Arc(calibration=str(tmp_path / "arc"), bucketed=True)
-    known = rule.prepare({"target": facts}, "token", 1.0).known
+    known = rule.bind(run_of({"target": facts}, "token", 1.0)).known
     kit, context = toy_kit(None, target, Sampling(1.0), 0), Context(3, PROMPT)
     plan = audit_text(context, outcome, kit, Measure(top=4), known)
     (done,) = Driver({"target": target}).run([(context, plan)])  # type: ignore[dict-item]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -13,10 +14,14 @@ from semspec.cli import audit, launch
 from semspec.cli.arguments import check_arguments
 from semspec.config import build, compose
 from semspec.drafters.adapld import AdaPld
+from semspec.drafters.prompt_lookup import PromptLookup
 from semspec.errors import UserError
+from semspec.models.location import ModelConfig
 from semspec.report.progress import Steps
 from semspec.report.terminal import open_console
-from semspec.types import What
+from semspec.rules.judge import Judge
+from semspec.solver import Solver
+from semspec.types import Context, Query, Read, What
 from tests.support.pair import configuration
 
 
@@ -156,3 +161,30 @@ def test_an_engine_must_give_what_a_drafters_options_read() -> None:
             built("draft=adapld", *(option for option in bare if option != left_out))
     with pytest.raises(UserError, match="draft=hybrid reads hidden of the target"):
         built("draft=hybrid", "sources=suffix+pld_plus")
+
+
+def test_a_rule_says_itself_what_it_is_the_default_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new rule that rates itself higher is taken, and one that is no default is left alone."""
+    monkeypatch.setattr(Judge, "default_for", lambda target, split, given: 9)
+    assert config.with_rule(["model=qwq32b"])[-1] == "accept=judge"
+    assert config.with_rule(["accept=logprob"]) == ["accept=logprob"]
+    monkeypatch.setattr(config, "defaults", lambda: {"accept": "oracle", "model": "tiny"})
+    assert config.with_rule(["split=token"]) == ["split=token"]
+
+
+def test_a_drafter_may_bring_a_model_in_a_role_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The role is any word: its model is loaded, and an engine that does not run it is named."""
+    copier = ModelConfig(path="embedded/tiny-copier")
+    monkeypatch.setattr(PromptLookup, "models", lambda self: {"copier": copier})
+    made = configuration("draft=prompt_lookup", "accept=lossless", "split=token")
+    with Solver(made) as solver:
+        assert set(solver.engines) == {"target", "copier"}
+        asked = Query("copier", Context(1, [5, 6]), made.sampling, random.Random(0), tokens=[7])
+        asked.reads = (Read(What.PROBS),)
+        (answer,) = solver.engines["copier"].answer([asked])
+        assert answer[asked.reads[0]].shape == (2, solver.engines["target"].vocabulary)
+    url = ("engine=sglang", "engine.target_url=http://a:1", "temperature=0")
+    with pytest.raises(
+        UserError, match=r"own \(copier\), which engine=sglang does not run: use engi"
+    ):
+        configuration("draft=prompt_lookup", "accept=greedy", "split=token", *url)

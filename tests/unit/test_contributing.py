@@ -1,9 +1,10 @@
-"""The worked example of CONTRIBUTING.md runs as it stands there."""
+"""The worked example of CONTRIBUTING.md runs as it stands there: a drafter and its artifact in one file."""
 
 from __future__ import annotations
 
 import re
 import sys
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,84 +12,121 @@ from typing import Any
 import pytest
 
 from semspec import registry
-from semspec.decoding.pace import Steady
-from semspec.driver import Driver
-from semspec.engines.toy import Toy
+from semspec.config import expand_shorthands, options
 from semspec.errors import UserError
-from semspec.loop import Speculation, decode_plainly, speculate
-from semspec.protocols import Kit, Plan
-from semspec.rules.greedy import Greedy
-from semspec.types import Context, Draft, Room, Sampling
-from tests.support.law import PROMPT, toy_kit
+from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY, ModelConfig, ModelFacts, facts
+from semspec.solver import Solver
+from semspec.types import Context, Draft, Room
+from tests.contract import test_artifacts as artifact_contract
+from tests.contract import test_drafters_and_rules as contract
+from tests.support.binding import run_of
+from tests.support.drafting import answerless, kit_for
+from tests.support.pair import configuration
+from tests.support.runs import text
 
-TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-TOY = Toy(vocabulary=4)
+PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 
 
 @pytest.fixture
-def bigram(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The class as the registry knows it, once the example is a module; forgotten afterwards."""
-    registry.plugins("drafter")  # the known ones, before one joins that no other test must see
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The example as a module that the registry knows; forgotten afterwards."""
+    for kind in (
+        "drafter",
+        "artifact",
+    ):  # the known ones, before some join that no other test must see
+        registry.plugins(kind)  # type: ignore[arg-type]
+        monkeypatch.setitem(registry._PLUGINS, kind, dict(registry._PLUGINS[kind]))  # type: ignore[index]
     (block,) = re.findall(
-        r"^```python\n(# semspec/drafters/bigram\.py\n.*?)^```$", TEXT, re.M | re.S
+        r"^```python\n(# semspec/drafters/bigram\.py\n.*?)^```$", PAGE, re.M | re.S
     )
-    monkeypatch.setitem(registry._PLUGINS, "drafter", dict(registry._PLUGINS["drafter"]))
     module = ModuleType("semspec.drafters.bigram")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(block, "CONTRIBUTING.md", "exec"), module.__dict__)
-    return registry.plugin("drafter", "bigram").cls
+    return module
 
 
-def kit(seed: int = 0, split: str = "token") -> Kit:
-    engine = TOY.models()["target"]
-    return toy_kit(Greedy(), engine, Sampling(0.0), seed, split=split)
+def bound(module: Any, folder: Path, texts: list[list[int]], **given: Any) -> Any:
+    module.Bigrams.count(texts, EXAMPLE, EXAMPLE_VOCABULARY).save(folder)
+    return module.Bigram(table=str(folder), **given).bind(run_of({"target": EXAMPLE}))
 
 
-def drafted(plan: Plan[Draft]) -> Draft:
-    """The draft of a plan that asks nothing."""
-    with pytest.raises(StopIteration) as stop:
-        next(plan)
-    value = stop.value.value
-    assert isinstance(value, Draft)
-    return value
+def test_it_drafts_what_most_often_followed(module: Any, tmp_path: Path) -> None:
+    drafter = bound(module, tmp_path, [[1, 2, 3, 1, 2, 4], [2, 3], [3, 1, 5]], longest=5)
+    session = drafter.open(kit_for())
+    assert answerless(session.draft(Context(1, [7, 1]), Room(9, 9, 4))) == Draft(
+        [2, 3, 1, 2, 3], [1, 2, 3, 4, 5]
+    )
+    assert answerless(session.draft(Context(1, [1]), Room(2, 9, 4))) == Draft([2, 3], [1, 2])
+    assert answerless(session.draft(Context(1, [7]), Room(9, 9, 4))) == Draft()
 
 
-def test_it_follows_what_followed(bigram: Any) -> None:
-    session = bigram(longest=5).open(kit())
-    assert drafted(session.draft(Context(1, [7, 8]), Room(9, 9, 4))) == Draft()
-    context = Context(2, [1, 3, 0, 1, 3])
-    session = bigram(longest=5).open(kit())
-    assert drafted(session.draft(context, Room(9, 9, 4))) == Draft([0, 1, 3, 0, 1], [1, 2, 3, 4, 5])
-    context.extend([3, 0])  # learned when it is next asked: 1 3 is now followed by 3
-    assert drafted(session.draft(context, Room(2, 9, 4))) == Draft([1, 3], [1, 2])
-    assert session.follower[1, 3] == 3
+def test_it_counts_units_of_the_split(module: Any, tmp_path: Path) -> None:
+    drafter = bound(module, tmp_path, [[0, 1, 2, 3, 0]])  # token 2 ends a paragraph
+    session = drafter.open(kit_for("paragraph"))
+    found = answerless(session.draft(Context(1, [0]), Room(100, 2, 4)))
+    assert found == Draft([1, 2, 3, 0, 1, 2], [2, 6])
 
 
-def test_it_counts_units_of_the_split(bigram: Any) -> None:
-    context = Context(1, [3, 1, 3, 2, 3, 1])  # token 2 ends a paragraph
-    session = bigram().open(kit(split="paragraph"))
-    draft = drafted(session.draft(context, Room(100, 2, 4)))
-    assert draft == Draft([3, 2, 3, 1, 3, 2], [2, 6])
-    assert drafted(session.draft(context, Room(5, 2, 4))) == Draft([3, 2, 3, 1, 3], [2, 5])
+def test_its_table_is_that_of_one_model(module: Any, tmp_path: Path) -> None:
+    drafter = bound(module, tmp_path, [[1, 2]])
+    other = ModelFacts("owner/other", None, "", 2, 4, "f" * 64)
+    with pytest.raises(UserError, match="trained for owner/model, the model is owner/other"):
+        drafter.bind(run_of({"target": other}))
+    made = module.Bigrams.load(tmp_path)
+    made.tensors["following"][0] = EXAMPLE_VOCABULARY
+    made.save(tmp_path / "bad")
+    with pytest.raises(UserError, match="tokens that are not in the vocabulary"):
+        module.Bigrams.load(tmp_path / "bad")
 
 
-def test_greedy_decoding_with_it_is_greedy_decoding(bigram: Any) -> None:
-    context, plain = Context(1, PROMPT), Context(2, PROMPT)
-    rule = Greedy()
-    made = kit()
-    driver = Driver(dict(TOY.models()))  # type: ignore[arg-type]
-    drafter = bigram().open(made)
-    problem = Speculation(context, made, 40, drafter, rule.open(made), Steady(4, 4))
-    (fast,) = driver.run([(context, speculate(problem))])
-    (slow,) = driver.run([(plain, decode_plainly(plain, kit(), 40))])
-    assert fast.value.tokens == slow.value.tokens
-    assert sum(len(r.kept) for r in fast.value.rounds) > 10, "its drafts were never of use"
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [({"longest": 0}, "longest=0: .*draft=none"), ({}, r"no table is named: give draft\.table=")],
+)
+def test_a_mistake_ends_in_one_line(module: Any, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        module.Bigram(**given).bind(run_of({"target": EXAMPLE}))
+    assert "\n" not in str(refused.value)
 
 
-def test_a_mistake_ends_in_one_line(bigram: Any) -> None:
-    with pytest.raises(UserError, match=r"longest=0: .*draft=none"):
-        bigram(longest=0)
+def test_it_passes_the_contract_tests(
+    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    examples = contract.examples("drafter")
+    made = examples["bigram-0"]
+    monkeypatch.setitem(contract.DRAFTER_EXAMPLES, "bigram-0", made)
+    contract.test_an_example_of_a_drafter_drafts("bigram-0")
+    contract.test_plugins_are_frozen_documented_dataclasses("drafter")
+    for rule, split in (("lossless-0", "token"), ("logprob-0", "paragraph")):
+        contract.test_loop_invariants(
+            drafter=contract.bound(made, split, 1.0), rule=rule, split=split
+        )
+    monkeypatch.setitem(artifact_contract.KINDS, "bigrams", module.Bigrams)
+    artifact_contract.test_it_knows_itself("bigrams")
+    artifact_contract.test_another_model_is_refused_in_words("bigrams")
+    flipped = tmp_path / "flipped"
+    artifact_contract.test_a_flipped_byte_anywhere_is_found("bigrams", flipped / "it", flipped)
+    artifact_contract.test_configs_are_checked("bigrams", tmp_path / "configs")
+
+
+def test_a_run_uses_it_as_any_other_drafter(module: Any, tmp_path: Path) -> None:
+    """Counted over texts of the embedded world, it saves passes of the target and changes no text."""
+    assert options("draft")["bigram"].startswith("Drafts what most often followed")
+    common = ("accept=greedy", "split=token", "temperature=0", "max_new_tokens=60")
+    plain = configuration("draft=none", *common)
+    problems = list(islice(plain.benchmark.problems(), 4))
+    with Solver(plain) as solver:
+        texts = {s.problem.id: s.outcome.tokens for s in solver.solve(problems, "plain")}
+        vocabulary = solver.engines["target"].vocabulary
+    target = facts(ModelConfig(path="embedded/tiny-target"), text().fingerprint)
+    module.Bigrams.count(texts.values(), target, vocabulary).save(tmp_path)
+    given = expand_shorthands(["draft=bigram", f"table={tmp_path}", *common])
+    with Solver(configuration(*given, "draft_length=4")) as solver:
+        found = {s.problem.id: s.outcome for s in solver.solve(problems, "speculative")}
+    assert {name: outcome.tokens for name, outcome in found.items()} == texts
+    assert sum(len(r.kept) for outcome in found.values() for r in outcome.rounds) > 20
 
 
 def test_it_is_forgotten_again() -> None:
     assert "bigram" not in registry.plugins("drafter")
+    assert "bigrams" not in registry.plugins("artifact")

@@ -20,6 +20,7 @@ from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig, ModelFacts, facts
 from semspec.types import Context, Draft, Query, Room, Seen
+from tests.support.binding import run_of
 from tests.support.datastores import TOY_FACTS, dense_folder, sparse_folder, toy_documents
 from tests.support.drafting import answerless, kit_for
 
@@ -36,7 +37,7 @@ def edges(draft: Draft) -> dict[tuple[int, ...], str]:
 
 
 def bound(cls: type[Any], folder: Path, **options: Any) -> Any:
-    return cls(datastore=str(folder), **options).bind(MODELS)
+    return cls(datastore=str(folder), **options).bind(run_of(MODELS))
 
 
 @pytest.fixture
@@ -193,15 +194,15 @@ def test_another_models_datastore_is_refused(cls: type[Any], tmp_path: Path) -> 
     other = ModelFacts("another", None, "x", TOY_FACTS.layers, TOY_FACTS.width, "toy")
     drafter = cls(datastore=str(folder))
     with pytest.raises(UserError, match=r"toy, the model is another.*allow_mismatch=true"):
-        drafter.bind({"target": other})
-    cls(datastore=str(folder), allow_mismatch=True).bind({"target": other}).open(kit_for())
+        drafter.bind(run_of({"target": other}))
+    cls(datastore=str(folder), allow_mismatch=True).bind(run_of({"target": other})).open(kit_for())
     wide = ModelFacts("toy", None, "toy", TOY_FACTS.layers, 99, "toy")
     if cls is Dresd:
         with pytest.raises(UserError, match="reads width=4, the model has width=99"):
-            cls(datastore=str(folder), allow_mismatch=True).bind({"target": wide})
+            cls(datastore=str(folder), allow_mismatch=True).bind(run_of({"target": wide}))
     wrong = {Rest: Dresd, Suffix: Dresd, Dresd: Rest}[cls]
     with pytest.raises(UserError, match=re.escape("not a")):
-        wrong(datastore=str(folder)).bind(MODELS)
+        wrong(datastore=str(folder)).bind(run_of(MODELS))
 
 
 @pytest.mark.parametrize("cls", [Rest, Dresd, Suffix])
@@ -247,19 +248,21 @@ def test_a_corpus_that_could_draft_nothing_is_refused(
         bound(cls, folder)
     assert "\n" not in str(told.value)
     with pytest.raises(UserError, match=says):
-        Hybrid(sources=f"{cls.__name__.lower()}+token_recycling", sparse=str(folder)).bind(MODELS)
+        Hybrid(sources=f"{cls.__name__.lower()}+token_recycling", sparse=str(folder)).bind(
+            run_of(MODELS)
+        )
     bound(cls, folder, **{option: depth}).open(kit_for())
 
 
 def test_hybrid_passes_its_datastores_on(corpus: Path) -> None:
-    hybrid = Hybrid(sources="rest,suffix", sparse=str(corpus)).bind(MODELS)
+    hybrid = Hybrid(sources="rest,suffix", sparse=str(corpus)).bind(run_of(MODELS))
     session = hybrid.open(kit_for(trees=True))
     draft = answerless(session.draft(Context(1, [5, 7, 1, 2]), ROOM))
     assert draft.tokens[:2] == [3, 4]
     with pytest.raises(UserError, match="no artifact embedded/nowhere"):
-        Hybrid(sources="dresd", dense="embedded/nowhere").bind(MODELS)
+        Hybrid(sources="dresd", dense="embedded/nowhere").bind(run_of(MODELS))
     with pytest.raises(UserError, match="no datastore is named"):
-        Rest(datastore="").bind(MODELS)
+        Rest(datastore="").bind(run_of(MODELS))
 
 
 @pytest.mark.parametrize(

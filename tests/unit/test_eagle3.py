@@ -22,6 +22,7 @@ from semspec.heads.eagle3 import Eagle3, read_shape
 from semspec.models.location import ModelConfig
 from semspec.rules.lossless import Lossless
 from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
+from tests.support.binding import run_of
 from tests.support.heads import eagle3_config, eagle3_tensors, target_folder, write
 from tests.support.law import toy_kit
 
@@ -128,7 +129,9 @@ def session(
     published: Path, target: Path, sampling: Sampling, seed: int = 0, **options: Any
 ) -> Eagle3Session:
     options = {"tree": "chain"} | options
-    drafter = Eagle3Drafter(head=ModelConfig(path=str(published)), **options).prepare(target)
+    drafter = Eagle3Drafter(head=ModelConfig(path=str(published)), **options).bind(
+        run_of({}, folders={"target": target})
+    )
     engine = Toy(vocabulary=4).models()["target"]  # of its kit only sampling and numbers are used
     return drafter.open(toy_kit(Lossless(), engine, sampling, seed))
 

@@ -33,7 +33,7 @@ from semspec.engines._lean.engine import HfEngine
 from semspec.errors import UserError
 from semspec.heads.eagle3 import Eagle3
 from semspec.heads.medusa import Medusa
-from semspec.models.location import ModelConfig, facts
+from semspec.models.location import EXAMPLE_VOCABULARY, ModelConfig, facts
 from semspec.models.text import Text
 from semspec.storage import manifests
 from semspec.storage.packaged import beside_package
@@ -250,17 +250,14 @@ def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
 def test_damaged_heads_end_in_an_error(kind: str, tmp_path: Path) -> None:
     """Drafters read heads of other makers, beside their target, by readers of their own."""
     (tmp_path / "target").mkdir()
-    sizes = {"num_hidden_layers": 8, "hidden_size": 4, "vocab_size": 8}
+    sizes = {"num_hidden_layers": 8, "hidden_size": 4, "vocab_size": EXAMPLE_VOCABULARY}
     (tmp_path / "target" / CONFIG).write_text(json.dumps(sizes))
     head = KINDS[kind].example()
     load: Callable[[Path, Path], object] = Medusa.load
     if kind == "eagle3_head":
         load = Eagle3.load
         head.config |= {"num_hidden_layers": 1, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
-        head.tensors["embed_tokens.weight"] = torch.ones(8, 4)
-    else:
-        sizes |= {"vocab_size": 6}
-        (tmp_path / "target" / CONFIG).write_text(json.dumps(sizes))
+        head.tensors["embed_tokens.weight"] = torch.ones(EXAMPLE_VOCABULARY, 4)
     folder = tmp_path / "head"
     head.save(folder)
     intact = {name: (folder / name).read_bytes() for name in (CONFIG, TENSORS, MANIFEST)}

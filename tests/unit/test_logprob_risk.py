@@ -16,10 +16,12 @@ from semspec.config import drawn_by
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.models.location import KnownModels, ModelConfig, ModelFacts
-from semspec.rules.logprob import THRESHOLD, LogProb, PreparedLogProb
+from semspec.protocols import Run
+from semspec.rules.logprob import THRESHOLD, LogProb
 from semspec.rules.lossless import Lossless
 from semspec.training.probes.compose import build
 from semspec.types import Sampling
+from tests.support.binding import run_of
 from tests.support.law import toy_kit
 from tests.support.pair import configuration
 from tests.support.runs import text
@@ -53,8 +55,8 @@ def made(
 
 
 def test_the_threshold_comes_from_the_steps_that_are_named(models: KnownModels, made: str) -> None:
-    rule = LogProb(calibration=made, risk=0.1).prepare(models, "paragraph", 0.6)
-    assert isinstance(rule, PreparedLogProb)
+    rule = LogProb(calibration=made, risk=0.1).bind(run_of(models, "paragraph", 0.6))
+    assert rule.certified is not None
     assert -3.5 < rule.certified.threshold < -2.9
     assert rule.certified.bound <= 0.1
     engine = Toy(vocabulary=4).models()["target"]  # of its kit a session keeps no more than numbers
@@ -62,16 +64,16 @@ def test_the_threshold_comes_from_the_steps_that_are_named(models: KnownModels, 
     assert rule.open(kit).threshold == rule.certified.threshold
     assert LogProb().open(kit).threshold == THRESHOLD
     strict = LogProb(calibration=made, risk=0.1, least=0.5, confidence=0.999)
-    surer = strict.prepare(models, "paragraph", 0.6)
-    assert isinstance(surer, PreparedLogProb)
+    surer = strict.bind(run_of(models, "paragraph", 0.6))
+    assert surer.certified is not None
     assert surer.certified.threshold > rule.certified.threshold
 
 
 def test_without_a_calibration_the_constant_stands(models: KnownModels) -> None:
     rule = LogProb()
     assert rule.threshold == THRESHOLD == -4.0
-    assert rule.prepare(models, "paragraph", 0.6) is rule
-    assert rule.asked() == {}
+    assert rule.bind(run_of(models, "paragraph", 0.6)) is rule
+    assert rule.asked_risk() == {}
 
 
 @pytest.mark.parametrize(
@@ -95,15 +97,20 @@ def test_what_does_not_go_together_is_told(options: dict[str, Any], told: str) -
 
 def test_too_small_a_risk_is_refused(models: KnownModels, made: str) -> None:
     with pytest.raises(UserError, match=r"accept\.risk=0\.001 cannot be certified from 400"):
-        LogProb(calibration=made, risk=0.001).prepare(models, "paragraph", 0.6)
+        LogProb(calibration=made, risk=0.001).bind(run_of(models, "paragraph", 0.6))
 
 
-def told(made: str, *overrides: str) -> tuple[Any, Any]:
-    """A run's configuration, and its rule as prepared for the embedded target."""
+def bound(made: str, *overrides: str) -> Any:
+    """The rule of a run, bound to the embedded target."""
     given = ("accept=logprob", f"accept.calibration={made}", "accept.risk=0.1")
     config = configuration(*given, *overrides)
-    facts = KnownModels({"target": (TINY, text().fingerprint)})
-    return config, config.accept.prepare(facts, config.split, config.temperature)
+    run = Run(
+        models=KnownModels({"target": (TINY, text().fingerprint)}),
+        split=config.split,
+        sampling=config.sampling,
+        drafts=drawn_by(config.draft),
+    )
+    return config.accept.bind(run)
 
 
 @pytest.mark.parametrize(
@@ -119,19 +126,15 @@ def told(made: str, *overrides: str) -> tuple[Any, Any]:
 def test_a_guarantee_is_one_for_runs_that_draw_as_it_was_measured(
     made: str, other: tuple[str, ...], says: str
 ) -> None:
-    own, rule = told(made)
-    rule.hold(own.sampling, drawn_by(own, "draft"))
-    config, rule = told(made, *other)
+    bound(made)
     with pytest.raises(UserError, match=re.escape(says)):
-        rule.hold(config.sampling, drawn_by(config, "draft"))
-    config, rule = told(made, *other, "accept.allow_mismatch=true")
-    rule.hold(config.sampling, drawn_by(config, "draft"))
+        bound(made, *other)
+    bound(made, *other, "accept.allow_mismatch=true")
 
 
 def test_the_way_to_another_sampling_is_a_command(made: str) -> None:
-    config, rule = told(made, "top_p=0.5")
     with pytest.raises(UserError) as refused:
-        rule.hold(config.sampling, "embedded/tiny-draft")
+        bound(made, "top_p=0.5")
     found = re.search(r"calibrate_risk (score=logprob .*) apart=FOLDER", str(refused.value))
     assert found is not None
     words = found[1].split()
@@ -144,14 +147,14 @@ def test_the_way_to_another_sampling_is_a_command(made: str) -> None:
 def test_another_temperature_split_or_model_is_refused(models: KnownModels, made: str) -> None:
     rule = LogProb(calibration=made, risk=0.1)
     with pytest.raises(UserError, match=r"for 0\.6 to 0\.6, not for 1"):
-        rule.prepare(models, "paragraph", 1.0)
+        rule.bind(run_of(models, "paragraph", 1.0))
     with pytest.raises(UserError, match="not split=sentence"):
-        rule.prepare(models, "sentence", 0.6)
+        rule.bind(run_of(models, "sentence", 0.6))
     other = ModelFacts("owner/other", None, "", 24, 128, "f" * 64)
     with pytest.raises(UserError, match="trained for embedded/tiny-target, the model is owner/oth"):
-        rule.prepare({"target": other}, "paragraph", 0.6)
+        rule.bind(run_of({"target": other}, "paragraph", 0.6))
     loose = LogProb(calibration=made, risk=0.1, allow_mismatch=True)
-    assert isinstance(loose.prepare({"target": other}, "sentence", 1.0), PreparedLogProb)
+    assert loose.bind(run_of({"target": other}, "sentence", 1.0)).certified is not None
 
 
 def test_a_threshold_on_one_score_says_nothing_of_another(
@@ -163,12 +166,12 @@ def test_a_threshold_on_one_score_says_nothing_of_another(
     RiskCalibration.of(probe, own, {}).save(tmp_path / "probe's")
     rule = LogProb(calibration=str(tmp_path / "probe's"), risk=0.1, allow_mismatch=True)
     with pytest.raises(UserError, match="holds scores of the probe probe-tiny-target-plus: use it"):
-        rule.prepare(models, "paragraph", 0.6)
+        rule.bind(run_of(models, "paragraph", 0.6))
     config = configuration(
         "accept=semantic_risk", f"accept.calibration={made}", "accept.allow_mismatch=true"
     )
     with pytest.raises(UserError, match="lowest log-probabilities, no probe's scores: use it with"):
-        config.accept.prepare(models, "paragraph", 0.6)
+        config.accept.bind(run_of(models, "paragraph", 0.6))
 
 
 def test_an_artifact_tells_what_its_scores_are(
@@ -220,7 +223,7 @@ def test_the_shipped_steps_certify_what_their_card_says(models: KnownModels) -> 
     given = RiskCalibration.load(SHIPPED)
     assert given.free
     for risk in calibrate_risk.RISKS:
-        rule = LogProb(calibration=SHIPPED, risk=risk).prepare(models, "paragraph", 0.6)
-        assert isinstance(rule, PreparedLogProb)
+        rule = LogProb(calibration=SHIPPED, risk=risk).bind(run_of(models, "paragraph", 0.6))
+        assert rule.certified is not None
         assert rule.certified.threshold == given.config["metrics"][f"threshold_{risk:g}"]
         assert rule.certified.bound <= risk

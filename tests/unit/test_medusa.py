@@ -18,6 +18,7 @@ from semspec.heads.medusa import FILE, Medusa
 from semspec.models.location import ModelConfig
 from semspec.rules.lossless import Lossless
 from semspec.types import Answer, Context, Draft, Query, Room, Sampling, Seen
+from tests.support.binding import run_of
 from tests.support.heads import medusa_config, medusa_tensors, target_folder, write
 from tests.support.law import toy_kit
 
@@ -61,7 +62,9 @@ def drafted(session: MedusaSession, context: Context, states: Tensor, room: Room
 def test_each_head_guesses_one_token_further(
     published: Path, target: Path, sampling: Sampling
 ) -> None:
-    drafter = MedusaDrafter(head=ModelConfig(path=str(published)), tree="chain").prepare(target)
+    drafter = MedusaDrafter(head=ModelConfig(path=str(published)), tree="chain").bind(
+        run_of({}, folders={"target": target})
+    )
     engine = Toy(vocabulary=4).models()["target"]  # of its kit only sampling and numbers are used
     session = drafter.open(toy_kit(Lossless(), engine, sampling, 0))
     states = torch.randn(30, 1, WIDTH, generator=torch.Generator().manual_seed(3))

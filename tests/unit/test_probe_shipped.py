@@ -13,10 +13,10 @@ from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig, ModelFacts, facts
 from semspec.models.text import Text
-from semspec.rules._probed import Probed
 from semspec.rules.semantic import Semantic
 from semspec.rules.semantic_plus import SemanticPlus
 from semspec.storage.packaged import beside_package
+from tests.support.binding import run_of
 from tests.support.pair import DRAFT, TARGET
 
 SHIPPED = sorted(beside_package("hub_artifacts").glob("probe-*"))
@@ -87,8 +87,8 @@ def test_each_tells_what_it_was_made_from(folder: Path) -> None:
     ],
 )
 def test_semantic_finds_its_probes(probe: str, target: str, draft: str) -> None:
-    rule = Semantic(probe=probe).prepare(
-        {"target": of("target"), "draft": of("draft")}, "paragraph", 0.6
+    rule = Semantic(probe=probe).bind(
+        run_of({"target": of("target"), "draft": of("draft")}, "paragraph", 0.6)
     )
     assert isinstance(rule.target, Probe)
     assert isinstance(rule.draft, Probe)
@@ -113,20 +113,20 @@ LAST = {"target_probe": "embedded/probe-tiny-target-last-layer"}
     ],
 )  # fmt: skip
 def test_a_probe_of_other_features_than_those_asked_for_is_refused(
-    rule: Probed, words: str
+    rule: SemanticPlus | Semantic, words: str
 ) -> None:
     models = {"target": of("target"), "draft": of("draft")}
     with pytest.raises(UserError, match=re.escape(words)):
-        rule.prepare(models, "paragraph", 0.6)
-    dataclasses.replace(rule, allow_mismatch=True).prepare(models, "paragraph", 0.6)
-    SemanticPlus(features="paper", target_probe=PAPER["target_probe"]).prepare(
-        models, "paragraph", 0.6
+        rule.bind(run_of(models, "paragraph", 0.6))
+    dataclasses.replace(rule, allow_mismatch=True).bind(run_of(models, "paragraph", 0.6))
+    SemanticPlus(features="paper", target_probe=PAPER["target_probe"]).bind(
+        run_of(models, "paragraph", 0.6)
     )
 
 
 def test_the_advice_where_no_probe_is_known_can_be_followed() -> None:
     models = {"target": of("target"), "draft": of("draft")}
     with pytest.raises(UserError, match=r"split=sentence features=last_layer \.\.\., or use"):
-        Semantic(probe="last_layer").prepare(models, "sentence", 0.6)
+        Semantic(probe="last_layer").bind(run_of(models, "sentence", 0.6))
     with pytest.raises(UserError, match="use split=paragraph or split=sentence, or accept=loss"):
-        Semantic().prepare(models, "token", 0.6)  # no probe of tokens can be trained
+        Semantic().bind(run_of(models, "token", 0.6))  # no probe of tokens can be trained

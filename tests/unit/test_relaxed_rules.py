@@ -14,11 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semspec import config
 from semspec.artifacts.judge_head import JudgeHead
 from semspec.decoding.acceptance import shape_of
 from semspec.decoding.pace import Steady
-from semspec.drafters._base import DrafterBase
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
@@ -33,6 +31,7 @@ from semspec.rules.topk_delta import TopKDelta, near_nodes
 from semspec.rules.typical import Typical, typical_nodes
 from semspec.solver import Solver
 from semspec.types import Answer, Context, Draft, Query, Room, Round, Sampling
+from tests.support.binding import run_of
 from tests.support.law import PROMPT, toy_kit
 from tests.support.pair import configuration
 
@@ -245,9 +244,7 @@ def test_options_that_mean_nothing(arguments: str, words: str) -> None:
 
 
 def toy_head(threshold: float = 0.5) -> Any:
-    rule = Judged(threshold=threshold)
-    object.__setattr__(rule, "_head", JudgeHead.example())
-    return rule
+    return Judged(threshold=threshold).bound(judge=JudgeHead.example())
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -291,25 +288,18 @@ def test_the_shipped_judge_tells_wrong_tokens_from_right_ones(
     made = configuration("split=token", "accept=judge_head")
     head = JudgeHead.load(made.accept.head)
     with Solver(made) as solver:
-        assert solver.rule._head.config == head.config
+        assert solver.rule.judge.config == head.config
         engine, text = solver.engines["target"], solver.text
         found = measured(head, *states(engine, text, random.Random(1), 24, 0))
     assert found["auroc"] > 0.9
     assert found["right_tokens_kept"] > 0.8 and found["wrong_tokens_kept"] < 0.2
     other = ModelFacts("owner/other", None, "", 24, 128, "f" * 64)
     with pytest.raises(UserError, match="does not fit: it was trained for embedded/tiny-target"):
-        made.accept.prepare({"target": other}, "token", 1.0)
+        made.accept.bind(run_of({"target": other}, "token", 1.0))
     with pytest.raises(UserError, match="a probability to be reached"):
         Judged(threshold=-1)
 
 
-class Remembering(DrafterBase):
-    """Stands for retrieval: its drafts have no rows."""
-
-
-def test_fuzzy_refuses_drafts_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = configuration("split=token", "accept=fuzzy", "draft=lm")
-    monkeypatch.setattr(config, "_name", lambda group, plugin: type(plugin).__name__)
-    made.draft = Remembering()
+def test_fuzzy_refuses_drafts_without_rows() -> None:
     with pytest.raises(UserError, match="use draft=lm, or accept=typical"):
-        config.check(made)
+        configuration("split=token", "accept=fuzzy", "draft=prompt_lookup")

@@ -16,11 +16,13 @@ from semspec.cli import calibrate_risk
 from semspec.config import drawn_by
 from semspec.errors import UserError
 from semspec.models.location import KnownModels, ModelConfig
+from semspec.protocols import Run
 from semspec.rules.semantic_risk import SemanticRisk
 from semspec.solver import Solver
 from semspec.storage.lock import is_locked
 from semspec.training.probes.compose import build
 from semspec.training.resume import at_work
+from tests.support.binding import run_of
 from tests.support.pair import configuration
 
 PLUS = "embedded/probe-tiny-target-plus"
@@ -46,20 +48,20 @@ def test_the_threshold_comes_from_the_steps_that_are_named(
     target = ModelConfig(path="embedded/tiny-target")
     models = KnownModels({"target": (target, probe.config["model"]["tokenizer"])})
     rule = SemanticRisk(calibration=str(tmp_path / "risk"), risk=0.05)
-    prepared = rule.prepare(models, "paragraph", 0.6)
+    prepared = rule.bind(run_of(models, "paragraph", 0.6))
     assert 0.2 < prepared.certified.threshold < 0.35
     assert prepared.certified.bound <= 0.05
-    own = SemanticRisk(risk=0.05).prepare(models, "paragraph", 0.6)
+    own = SemanticRisk(risk=0.05).bind(run_of(models, "paragraph", 0.6))
     assert own.certified.steps != prepared.certified.steps
     for confidence in (0.5, 0.95, 0.999):
         by = SemanticRisk(calibration=str(tmp_path / "risk"), risk=0.05, confidence=confidence)
-        held = by.prepare(models, "paragraph", 0.6).certified
+        held = by.bind(run_of(models, "paragraph", 0.6)).certified
         steps = (column.tolist() for column in columns.values())
         assert held == certify(*steps, risk=0.05, least=0.05, delta=1 - confidence)
         assert (held.steps > prepared.certified.steps) == (confidence < 0.95)
         assert (held.steps < prepared.certified.steps) == (confidence > 0.95)
     with pytest.raises(UserError, match="not for 1"):
-        rule.prepare(models, "paragraph", 1.0)
+        rule.bind(run_of(models, "paragraph", 1.0))
 
 
 def test_steps_of_another_probe_are_refused(
@@ -109,11 +111,16 @@ def test_its_folder_is_held_while_it_works(
     assert "measure=yes: give true or false" in capsys.readouterr().err
 
 
-def told(*overrides: str) -> tuple[Any, Any]:
-    """A run's configuration, and its rule as prepared for the embedded target."""
+def bound(*overrides: str) -> Any:
+    """The rule of a run, bound to the embedded target."""
     config = configuration(*overrides)
-    facts = KnownModels({"target": (ModelConfig(path="embedded/tiny-target"), TOKENIZER)})
-    return config, config.accept.prepare(facts, config.split, config.temperature)
+    run = Run(
+        models=KnownModels({"target": (ModelConfig(path="embedded/tiny-target"), TOKENIZER)}),
+        split=config.split,
+        sampling=config.sampling,
+        drafts=drawn_by(config.draft),
+    )
+    return config.accept.bind(run)
 
 
 RISK = ("accept=semantic_risk",)
@@ -139,25 +146,21 @@ ARC = (
 def test_a_guarantee_is_one_for_runs_that_draw_as_it_was_measured(
     given: tuple[str, ...], other: tuple[str, ...], says: str
 ) -> None:
-    own, rule = told(*given)
-    rule.hold(own.sampling, drawn_by(own, "draft"))
-    config, rule = told(*given, *other)
+    bound(*given)
     with pytest.raises(UserError, match=re.escape(says)):
-        rule.hold(config.sampling, drawn_by(config, "draft"))
-    config, rule = told(*given, *other, "accept.allow_mismatch=true")
-    rule.hold(config.sampling, drawn_by(config, "draft"))
+        bound(*given, *other)
+    bound(*given, *other, "accept.allow_mismatch=true")
 
 
 def test_the_way_to_another_sampling_is_a_command() -> None:
-    config, rule = told(*RISK, "top_p=0.5")
     options = "top_k=0 top_p=0.5 draft=lm draft.model.path=embedded/tiny-draft"
     command = f"probe=embedded/probe-tiny-target-plus temperature=0.6 {options} apart=FOLDER"
     with pytest.raises(UserError, match=command):
-        rule.hold(config.sampling, "embedded/tiny-draft")
+        bound(*RISK, "top_p=0.5")
     given = calibrate_risk.drawn(build(["temperature=0.6", *options.split()]))
     assert given == {"temperature": 0.6, "top_k": 0, "top_p": 0.5, "draft": "embedded/tiny-draft"}
     with pytest.raises(UserError, match="run it as it was measured, or set"):  # who has no model
-        rule.hold(config.sampling, "prompt_lookup")
+        bound(*RISK, "draft=prompt_lookup")
 
 
 def test_a_run_asks_whether_the_guarantee_holds() -> None:
@@ -176,24 +179,21 @@ def test_what_was_drawn_is_recorded_with_the_steps(
     assert how == {"temperature": 1.0, "top_k": 0, "top_p": 0.8, "draft": "embedded/tiny-draft"}
     RiskCalibration.of(probe, columns, {}, how).save(tmp_path / "risk")
     named = f"accept.calibration={tmp_path / 'risk'}"
-    config, rule = told(*RISK, named, "temperature=1", "top_p=0.8")
-    rule.hold(config.sampling, drawn_by(config, "draft"))
-    config, rule = told(*RISK, named, "temperature=1")
+    bound(*RISK, named, "temperature=1", "top_p=0.8")
     with pytest.raises(UserError, match=r"top_p=0\.8, not 1"):
-        rule.hold(config.sampling, drawn_by(config, "draft"))
+        bound(*RISK, named, "temperature=1")
     with pytest.raises(UserError, match="for 1 to 1, not for 0"):
-        told(*RISK, named)
+        bound(*RISK, named)
     RiskCalibration.of(probe, columns, {}).save(
         tmp_path / "older"
     )  # nothing is known, nothing held
-    config, rule = told(*RISK, f"accept.calibration={tmp_path / 'older'}", "draft=prompt_lookup")
-    rule.hold(config.sampling, drawn_by(config, "draft"))
+    bound(*RISK, f"accept.calibration={tmp_path / 'older'}", "draft=prompt_lookup")
 
 
 def test_the_way_to_another_temperature_is_a_command() -> None:
     with pytest.raises(
         UserError, match=r"calibrate_risk probe=embedded/probe-tiny-target-plus temp"
     ):
-        told(*RISK, "temperature=1")
+        bound(*RISK, "temperature=1")
     with pytest.raises(UserError, match="hold at 0: use accept=semantic_plus"):
-        told(*RISK, "temperature=0")
+        bound(*RISK, "temperature=0")

@@ -31,6 +31,7 @@ from semspec.sglang_plugin.rules import Judged, loosely
 from semspec.sglang_plugin.verification import Options, Verification
 from semspec.types import Context, Draft, Query, Read, Sampling, Seen, Verdict, What
 from tests.support.arc import slow_u, some_calibration
+from tests.support.binding import run_of
 from tests.support.law import PROMPT, own_rng, toy_kit
 from tests.support.pair import configuration
 
@@ -68,7 +69,9 @@ def outputs(drafter: LanguageModel, rule: Any, temperature: float, count: int = 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_above_one_it_is_the_lossless_rule(folder: str, tree: str, temperature: float) -> None:
-    rule = Arc(calibration=folder, theta=1.01, allow_mismatch=True).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=folder, theta=1.01, allow_mismatch=True).bind(
+        run_of(FACTS, "token", 1.0)
+    )
     ours = outputs(TREES[tree], rule, temperature)
     theirs = outputs(TREES[tree], Lossless(), temperature)
     assert [o.tokens for o in ours] == [o.tokens for o in theirs]
@@ -77,7 +80,7 @@ def test_above_one_it_is_the_lossless_rule(folder: str, tree: str, temperature: 
 @pytest.mark.parametrize("tree", TREES)
 def test_at_one_the_likeliest_token_is_kept(folder: str, tree: str) -> None:
     """theta = 1 is not lossless: U of the likeliest token is 0 whatever the coin says."""
-    rule = Arc(calibration=folder, theta=1.0).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=folder, theta=1.0).bind(run_of(FACTS, "token", 1.0))
     lossless = outputs(TREES[tree], Lossless(), 1.0)
     ours = outputs(TREES[tree], rule, 1.0)
     assert [o.tokens for o in ours] != [o.tokens for o in lossless]
@@ -94,7 +97,7 @@ def test_at_one_the_likeliest_token_is_kept(folder: str, tree: str) -> None:
 
 @pytest.mark.parametrize("tree", TREES)
 def test_without_a_threshold_everything_is_kept(folder: str, tree: str) -> None:
-    rule = Arc(calibration=folder, theta=-math.inf).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=folder, theta=-math.inf).bind(run_of(FACTS, "token", 1.0))
     for outcome in outputs(TREES[tree], rule, 1.0):
         for done in outcome.rounds:
             if done.parents is None:
@@ -177,7 +180,7 @@ def test_keeps_what_the_equations_allow(folder: str) -> None:
     """One node after the other by the slow equations; where U is too large, the lossless rule."""
     target = TOY.models()["target"]
     sampling = Sampling(1.0)
-    rule = Arc(calibration=folder, theta=0.4, resume=True).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=folder, theta=0.4, resume=True).bind(run_of(FACTS, "token", 1.0))
     rng = random.Random(3)
     kept_loosely = 0
     for seed in range(200):
@@ -213,7 +216,7 @@ def test_keeps_what_the_equations_allow(folder: str) -> None:
 
 def test_asks_for_each_embedding_once_and_for_no_pass_more(folder: str) -> None:
     target = TOY.models()["target"]
-    rule = Arc(calibration=folder).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=folder).bind(run_of(FACTS, "token", 1.0))
     kit = toy_kit(rule, target, Sampling(1.0), 0)
     seen: list[Query] = []
     for _ in range(3):
@@ -225,9 +228,9 @@ def test_asks_for_each_embedding_once_and_for_no_pass_more(folder: str) -> None:
 def test_nothing_loose_at_an_end_of_text(folder: str) -> None:
     target = TOY.models()["target"]
     (stop,) = target.stop_ids
-    rule = Arc(calibration=folder, theta=0.0).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=folder, theta=0.0).bind(run_of(FACTS, "token", 1.0))
     huge = dataclasses.replace(rule.known.setting, constants=Constants(0.0, 0.0, 1.0))
-    rule = dataclasses.replace(rule, known=dataclasses.replace(rule.known, setting=huge))
+    rule = rule.bound(known=dataclasses.replace(rule.known, setting=huge))
     kept = 0
     for seed in range(50):
         kit = toy_kit(rule, target, Sampling(1.0), seed)
@@ -239,7 +242,7 @@ def test_nothing_loose_at_an_end_of_text(folder: str) -> None:
 
 def test_resume_or_not(folder: str) -> None:
     """Without it the bound is not asked again after a token that only the lossless rule kept."""
-    made = {r: Arc(calibration=folder, theta=0.3, resume=r).prepare(FACTS, "token", 1.0) for r in (True, False)}  # fmt: skip
+    made = {r: Arc(calibration=folder, theta=0.3, resume=r).bind(run_of(FACTS, "token", 1.0)) for r in (True, False)}  # fmt: skip
     kept = {r: sum(len(d.kept) for o in outputs(TREES["chain"], rule, 1.0) for d in o.rounds) for r, rule in made.items()}  # fmt: skip
     assert kept[True] > kept[False]
 
@@ -247,9 +250,11 @@ def test_resume_or_not(folder: str) -> None:
 def test_pruned_trees(folder: str) -> None:
     options = {"calibration": folder, "theta": 2.0}
     drafter = TREES["dynamic"]
-    whole = outputs(drafter, Arc(**options).prepare(FACTS, "token", 1.0), 1.0)
+    whole = outputs(drafter, Arc(**options).bind(run_of(FACTS, "token", 1.0)), 1.0)
     for prune in ("entropy", "depth", "depth_exp", "accum_prob"):
-        rule = Arc(**options, prune=prune, eps=0.2, prune_share=0.5).prepare(FACTS, "token", 1.0)
+        rule = Arc(**options, prune=prune, eps=0.2, prune_share=0.5).bind(
+            run_of(FACTS, "token", 1.0)
+        )
         pruned = outputs(drafter, rule, 1.0)
         sizes = [[len(d.drafted) for o in found for d in o.rounds] for found in (whole, pruned)]
         assert sum(sizes[1]) / len(sizes[1]) < 0.9 * sum(sizes[0]) / len(sizes[0])
@@ -258,7 +263,7 @@ def test_pruned_trees(folder: str) -> None:
 def test_a_tree_of_which_nothing_is_left_is_judged(folder: str) -> None:
     """A rival that favours depth may keep deep nodes alone, and without their ancestors they go, too."""
     options = {"theta": 2.0, "prune": "depth", "prune_share": 0.2, "prune_bias": 5.0}
-    rule = Arc(calibration=folder, **options).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=folder, **options).bind(run_of(FACTS, "token", 1.0))
     found = outputs(TREES["dynamic"], rule, 1.0)
     assert any(not r.drafted for outcome in found for r in outcome.rounds)
 
@@ -280,7 +285,7 @@ class Watching:
 
 def test_watchers_see_pruned_trees(folder: str) -> None:
     models = TOY.models()
-    rule = Arc(calibration=folder, prune="entropy", eps=0.3).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=folder, prune="entropy", eps=0.3).bind(run_of(FACTS, "token", 1.0))
     kit = toy_kit(rule, models["target"], Sampling(1.0), 1)
     watching = Watching(TREES["dynamic"].open(own_rng(kit, "draft")))
     context = Context(1, PROMPT)
@@ -290,7 +295,7 @@ def test_watchers_see_pruned_trees(folder: str) -> None:
 
 
 def test_prune_refuses_what_it_cannot_prune(folder: str) -> None:
-    rule = Arc(calibration=folder, prune="entropy", allow_mismatch=True).prepare(FACTS, "token", 1.0)  # fmt: skip
+    rule = Arc(calibration=folder, prune="entropy", allow_mismatch=True).bind(run_of(FACTS, "token", 1.0))  # fmt: skip
     with pytest.raises(UserError, match="tree=dynamic"):
         outputs(TREES["sampled"], rule, 1.0, 1)
     with pytest.raises(UserError, match="prune=none"):
@@ -359,7 +364,9 @@ def test_buckets_are_taken(folder: str, tmp_path: Path) -> None:
         "constants": [[dataclasses.asdict(always)], [dataclasses.asdict(never)]],
     }
     told.save(tmp_path / "bucketed")
-    rule = Arc(calibration=str(tmp_path / "bucketed"), bucketed=True).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=str(tmp_path / "bucketed"), bucketed=True).bind(
+        run_of(FACTS, "token", 1.0)
+    )
     target = TOY.models()["target"]
     keeps = []
     p = target._rows(Sampling(1.0))[PROMPT[-1], 1]
@@ -389,7 +396,9 @@ def test_the_root_is_the_row_behind_the_path(tmp_path: Path, parents: list[int] 
         "constants": [[dataclasses.asdict(never), dataclasses.asdict(always)]],
     }
     told.save(tmp_path / "bucketed")
-    rule = Arc(calibration=str(tmp_path / "bucketed"), bucketed=True).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=str(tmp_path / "bucketed"), bucketed=True).bind(
+        run_of(FACTS, "token", 1.0)
+    )
     rng = random.Random(1)
     met = set()
     for seed in range(40):
@@ -418,38 +427,42 @@ def test_certified_threshold(folder: str, tmp_path: Path) -> None:
     evidence[:, 6] = torch.linspace(0.0, 0.6, len(evidence))
     told.save(tmp_path / "measured")
     strict, loose = (
-        ArcCertified(calibration=str(tmp_path / "measured"), js=js).prepare(FACTS, "token", 1.0)
+        ArcCertified(calibration=str(tmp_path / "measured"), js=js).bind(
+            run_of(FACTS, "token", 1.0)
+        )
         for js in (0.3, 0.5)
     )
     assert 0 < strict.known.setting.constants.tau < loose.known.setting.constants.tau
     with pytest.raises(UserError, match=r"js=0\.001.*cannot be certified"):
-        ArcCertified(calibration=str(tmp_path / "measured"), js=0.001).prepare(FACTS, "token", 1.0)
+        ArcCertified(calibration=str(tmp_path / "measured"), js=0.001).bind(
+            run_of(FACTS, "token", 1.0)
+        )
 
 
 def test_presets_and_refusals(folder: str, tmp_path: Path) -> None:
     llama = ModelFacts("meta-llama/Llama-3.1-8B-Instruct", "c0ffee", "", 32, 4096, "f" * 64)
-    rule = Arc().prepare({"target": llama}, "token", 0.7)
+    rule = Arc().bind(run_of({"target": llama}, "token", 0.7))
     assert rule.known.setting.constants == Constants(4.32e-4, 22.75, 3.123)
     assert rule.known.embeddings.scale is None, "sigma comes from the model's own embeddings"
     with pytest.raises(UserError, match="paper-qwen3-8b is for Qwen/Qwen3-8B"):
-        Arc(calibration="paper-qwen3-8b").prepare({"target": llama}, "token", 0.7)
+        Arc(calibration="paper-qwen3-8b").bind(run_of({"target": llama}, "token", 0.7))
     with pytest.raises(UserError, match="has no calibration"):
-        Arc().prepare(FACTS, "token", 1.0)
+        Arc().bind(run_of(FACTS, "token", 1.0))
     with pytest.raises(UserError, match="published constants have none"):
-        ArcCertified().prepare({"target": llama}, "token", 0.7)
+        ArcCertified().bind(run_of({"target": llama}, "token", 0.7))
     with pytest.raises(UserError, match=r"not at 0\.6"):
-        Arc(calibration=folder).prepare(FACTS, "token", 0.6)
+        Arc(calibration=folder).bind(run_of(FACTS, "token", 0.6))
     with pytest.raises(UserError, match="width=4"):
-        Arc(calibration=folder).prepare({"target": llama}, "token", 1.0)
+        Arc(calibration=folder).bind(run_of({"target": llama}, "token", 1.0))
     with pytest.raises(UserError, match="without buckets"):
-        Arc(bucketed=True).prepare({"target": llama}, "token", 1.0)
+        Arc(bucketed=True).bind(run_of({"target": llama}, "token", 1.0))
     with pytest.raises(UserError, match="unknown prune"):
         Arc(prune="entrophy")
 
 
 def test_published_sigma_is_measured_on_the_model() -> None:
     target = TOY.models()["target"]
-    rule = Arc(calibration="paper-qwen3-8b", allow_mismatch=True).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration="paper-qwen3-8b", allow_mismatch=True).bind(run_of(FACTS, "token", 1.0))
     kit = toy_kit(rule, target, Sampling(1.0), 0)
     ask(rule.open(kit).judge(Context(1, PROMPT), Draft([3, 4], [1, 2])), target, [])
     sigma = target.features[0, :, 0].std(0, correction=0)
@@ -462,7 +475,7 @@ def test_prompts_that_were_calibrated_on_are_refused(tmp_path: Path) -> None:
 
     some_calibration(TOY_FACTS, BY, prompts=[hashed("known")]).save(tmp_path / "arc")
     target = TOY.models()["target"]
-    rule = Arc(calibration=str(tmp_path / "arc")).prepare(FACTS, "token", 1.0)
+    rule = Arc(calibration=str(tmp_path / "arc")).bind(run_of(FACTS, "token", 1.0))
     kit = toy_kit(rule, target, Sampling(1.0), 0)
     rule.open(dataclasses.replace(kit, prompt="another"))
     with pytest.raises(UserError, match="calibrated on"):

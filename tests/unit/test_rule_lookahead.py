@@ -15,6 +15,7 @@ from semspec.models.location import ModelConfig
 from semspec.rules._same import Encoder
 from semspec.rules.lookahead import Lookahead
 from semspec.types import Answer, Draft, Query
+from tests.support.binding import run_of
 from tests.support.words import Words, finish
 
 ONE, TWO, THREE = " One.\n\n", " Two.\n\n", " Three.\n\n"
@@ -106,7 +107,7 @@ def test_by_meaning_in_the_embedded_world() -> None:
 def test_by_entailment_in_the_embedded_world() -> None:
     """The embedded model tells paraphrases from steps that say something else, nearly always."""
     words = Words()
-    session = Lookahead().prepare({}, "paragraph", 0.6).open(words.kit())
+    session = Lookahead().bind(run_of({}, "paragraph", 0.6)).open(words.kit())
     right = total = 0
     for seed in range(20):
         problem = world.DOMAINS["residues"].make(random.Random(seed))
@@ -154,14 +155,14 @@ def test_by_embedding(encoder: Path) -> None:
     model = ModelConfig(path=str(encoder))
     for threshold, alike in ((-1.0, True), (0.99999, False)):
         rule = Lookahead(compare="embedding", model=model, threshold=threshold)
-        session = rule.prepare({}, "paragraph", 0.6).open(words.kit())
+        session = rule.bind(run_of({}, "paragraph", 0.6)).open(words.kit())
         assert session.same("", "we add five.", "stop.") is alike
 
 
 def test_models_that_cannot_be_loaded(tmp_path: Path) -> None:
     model = ModelConfig(path=str(tmp_path))
     with pytest.raises(UserError, match="no encoder can be loaded"):
-        Lookahead(compare="embedding", model=model).prepare({}, "paragraph", 0.6)
+        Lookahead(compare="embedding", model=model).bind(run_of({}, "paragraph", 0.6))
 
 
 def test_wrong_options() -> None:

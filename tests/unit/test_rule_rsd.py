@@ -22,6 +22,7 @@ from semspec.errors import UserError
 from semspec.models.location import ModelConfig
 from semspec.rules.rsd import Rsd
 from semspec.types import Context, Draft, Query, Read, Sampling, What
+from tests.support.binding import run_of
 from tests.support.words import Words
 
 SHAPE = {
@@ -69,7 +70,7 @@ def test_rewards_are_transformers_own(model: Any, threshold: float) -> None:
     prompt, tokens = ([rng.randrange(1, 97) for _ in range(n)] for n in (9, 12))
     draft = Draft(tokens, [4, 11])  # the last token only revealed the end
     rule = Rsd(threshold=threshold, model=ModelConfig(path=str(model.folder)))
-    rule = rule.prepare({}, "sentence", 0.6)
+    rule = rule.bind(run_of({}, "sentence", 0.6, {"reward": model.folder}))
     assert rule.models()["reward"].path == str(model.folder)
     context = Context(1, prompt)
     kit = Words().kit(sampling=Sampling(0.6))
@@ -108,7 +109,7 @@ def edit(folder: Path, **tensors: torch.Tensor | None) -> None:
 
 def refused(folder: Path) -> str:
     with pytest.raises(UserError) as error:
-        Rsd(model=ModelConfig(path=str(folder))).prepare({}, "paragraph", 0.6)
+        Rsd().bind(run_of({}, "paragraph", 0.6, {"reward": folder}))
     assert "\n" not in str(error.value)
     return str(error.value)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec.probes.features import of_logprobs
-from semspec.rules._engine_probe import seated
+from semspec.rules._engine_probe import for_engine
 from semspec.sglang_plugin.compat import Loaded, Piece
 from semspec.sglang_plugin.probe import Options, Probes
 from semspec.sglang_plugin.protocol import Ask, unpack
@@ -162,14 +162,16 @@ def test_digests_tell_probes_apart() -> None:
 def test_rules_ask_an_engine_that_scores_for_scores() -> None:
     """Also where the probe reads log-probabilities: these are read where the states are."""
     probe, spans = random_probe(logprobs=True), [(0, 3), (3, 5)]
-    assert seated(probe, {What.POOLED, What.LOGPROBS}) is probe
-    inside = seated(probe, {What.POOLED, What.SCORE})
+    assert for_engine(probe, {What.POOLED, What.LOGPROBS}) is probe
+    inside = for_engine(probe, {What.POOLED, What.SCORE})
     (score,) = inside.reads(spans)
     assert score == Read(What.SCORE, spans=((0, 3), (3, 5)), probe=probe.digest)
-    assert seated(inside, {What.POOLED}) is inside
+    assert for_engine(inside, {What.POOLED}) is inside
     values = {score: torch.tensor([0.25, 0.5, 0.75])}
     assert inside.score(values, inside.reads(spans), spans).tolist() == [0.25, 0.5]
     with pytest.raises(KeyError):  # never without the value
         inside.score({}, inside.reads(spans), spans)
     stateless = random_probe(pooling=(), logprobs=True)
-    assert seated(stateless, {What.SCORE}) is stateless  # nothing of it is worth a server's while
+    assert (
+        for_engine(stateless, {What.SCORE}) is stateless
+    )  # nothing of it is worth a server's while

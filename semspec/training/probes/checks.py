@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from semspec import registry, world
-from semspec.config import nearest
+from semspec.config import did_you_mean
 from semspec.errors import UserError
 from semspec.training.probes.settings import POOLINGS, ProbeConfig
 
@@ -80,7 +80,7 @@ def check(config: ProbeConfig) -> None:
     _choice("activation", config.activation, ("relu", "gelu"))
     _choice("loss", config.loss, ("bce", "mse"))
     _choice("train_device", config.train_device, ("auto", "cpu", "cuda"))
-    if not config.draft.plain and "draft" not in config.draft.uses:
+    if not config.draft.plain and "draft" not in config.draft.models():
         raise UserError("draft= must be a model here, such as draft=tiny or draft=r1-1.5b")
     _choice("split", config.split, tuple(registry.plugins("split")))
     for name in ("problems", "max_new_tokens", "batch", "epochs", "patience", "train_batch"):
@@ -150,7 +150,7 @@ def _check_features(config: ProbeConfig) -> None:
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        near = nearest(value, known)
+        near = did_you_mean(value, known)
         raise UserError(f"unknown {name} '{value}'{near} known: {', '.join(known)}")
 
 

@@ -66,11 +66,11 @@ def _check_argument(argument: str, command: str, own: Collection[str]) -> None:
         raise UserError(f"'{argument}' is not an option: options are written name=value")
     top = key.partition(".")[0]
     if top not in names:
-        hint = shared.nearest(top, [*names, *own])
+        hint = shared.did_you_mean(top, [*names, *own])
         raise UserError(f"unknown option '{key}'{hint} see python -m {command} --help")
     if key in GROUPS and value not in options(key):
         known = options(key)
-        near = shared.nearest(value, list(known))
+        near = shared.did_you_mean(value, list(known))
         raise UserError(f"unknown {key} '{value}'{near} known: {', '.join(known)}")
 
 
