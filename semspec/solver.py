@@ -22,7 +22,7 @@ from semspec.errors import UserError
 from semspec.loop import Extras, Pen, decode_plainly, speculate
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.text import OPEN, Text
-from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run
+from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run, Splitter
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Context, Outcome, Role
@@ -47,17 +47,19 @@ class Solver:
         self.config = config
         self.drafter, self.rule = config.draft, config.accept
         self.nested, self.nested_rule = config.nested, config.nested_accept
-        self.splitter = registry.plugin("split", config.split).cls()
         self.engines: dict[Role, Engine] = {}
         # all folders first: a missing one is reported before anything heavy begins
         here = config.engine.holds_weights
         pairs = [(self.nested, self.nested_rule)] if not self.nested.plain else []
         pairs.append((self.drafter, self.rule))
         models: dict[Role, ModelConfig] = {"target": config.model}
-        own_prompt: dict[Role, bool] = {}
-        for drafter, rule in pairs:  # of two models with one role, the run's own pair has its own
+        for (
+            drafter,
+            rule,
+        ) in pairs:  # of two models with one role, that of the run's own pair counts
             models |= {**rule.models(), **drafter.models()}
-            own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
+        drafting = [drafter for drafter, _ in pairs if "draft" in drafter.models()]
+        own_prompt = bool(drafting) and drafting[-1].own_prompt
         folders = {role: model.fetch(here) for role, model in models.items()}
         texts = {role: Text(str(folder)) for role, folder in folders.items()}
         self.text, self.draft_text = texts["target"], texts.get("draft")
@@ -73,9 +75,10 @@ class Solver:
                 drafts=drawn_by(drafter),
             )
 
-        own, nested = run(config.split, self.drafter), run("token", self.nested)
-        self.probes = {role: (str(at),) for role, at in self.rule.probe_sources(own).items()}
-        self.drafter, self.rule = self.drafter.bind(own), self.rule.bind(own)
+        outer, nested = run(config.split, self.drafter), run("token", self.nested)
+        self.splitter: Splitter = registry.plugin("split", config.split).cls().bind(outer)
+        self.probes = {role: (str(at),) for role, at in self.rule.probe_sources(outer).items()}
+        self.drafter, self.rule = self.drafter.bind(outer), self.rule.bind(outer)
         if not self.nested.plain:
             self.nested, self.nested_rule = self.nested.bind(nested), self.nested_rule.bind(nested)
         # of drafts whose tokenizer is another one: their own chat template, by context
@@ -83,9 +86,8 @@ class Solver:
         try:
             self.engines["target"] = self._load(folders["target"], self.text, "target")
             for role in [role for role in models if role != "target"]:
-                self.engines[role] = self._load_other(
-                    folders[role], texts[role], role, own_prompt.get(role, False)
-                )
+                own = own_prompt and role == "draft"
+                self.engines[role] = self._load_other(folders[role], texts[role], role, own)
         except BaseException:
             self.close()
             raise

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from semspec.artifacts import base
-from semspec.config import nearest
+from semspec.config import did_you_mean
 from semspec.datastores.indices import NAMES
 from semspec.datastores.suffixes import BYTES, LARGEST
 from semspec.errors import UserError
@@ -133,7 +133,7 @@ def _check(options: Options) -> None:
     ):
         value = getattr(options, name)
         if value not in known:
-            near = nearest(value, known).rstrip(";")
+            near = did_you_mean(value, known).rstrip(";")
             raise UserError(f"{name}={value}: give {' or '.join(known)}{near}")
     for name, least, most in (
         ("longest", 0, LARGEST),
