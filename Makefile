@@ -23,6 +23,8 @@ DEV := .venv/dev-$(call checksum,constraints/cpu.txt).stamp
 SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-cpu-nodeps.txt).stamp
 
 SGLANG_VERSIONS ?= 0.5.20 0.5.22
+SGLANG_TESTS = $(sort $(wildcard tests/sglang/test_*.py))
+DEEP_SGLANG = $(shell grep -l mark.deep $(SGLANG_TESTS))
 OLDER_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft ngram engine_http))
 
 # Workers take each other's tests in runs, so that a fixture of a module is made once or twice, and no long file is left
@@ -55,8 +57,14 @@ tables: $(CORE) ## Every drafter with every rule on the embedded pair, into docs
 ##@ Check
 
 .PHONY: test
-test: $(DEV) $(SGLANG) ## All tests, SGLang's included
+test: $(DEV) $(SGLANG) ## The quick tests, SGLang's included: before every commit
 	@status=0; for part in test-core test-sglang; do $(MAKE) $$part || status=1; done; exit $$status
+
+# What a quick run leaves undone, and nothing else: `make test test-deep` is all there is.
+.PHONY: test-deep
+test-deep: $(DEV) $(SGLANG) ## What `make test` leaves out: every law and every fuzzer in full, and all engines
+	@export SEMSPEC_DEEP=1; status=0; $(MAKE) test-core ARGS="-m deep $(ARGS)" || status=1; \
+	  $(MAKE) test-sglang ARGS="-m deep $(ARGS)" SGLANG_TESTS="$(DEEP_SGLANG)" || status=1; exit $$status
 
 .PHONY: test-core
 test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
@@ -64,7 +72,7 @@ test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit
 
 .PHONY: test-sglang
 test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
-	@$(call each_alone,.venv-sglang,$(sort $(wildcard tests/sglang/test_*.py)))
+	@$(call each_alone,.venv-sglang,$(SGLANG_TESTS))
 
 .PHONY: sglang-matrix
 sglang-matrix: ## The plugin's and the engine's tests on older SGLangs; SGLANG_VERSIONS="0.5.22" chooses

@@ -27,8 +27,9 @@ from semspec.decoding.pace import Steady
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
-from semspec.loop import speculate
-from semspec.protocols import Kit, Plan
+from semspec.loop import Speculation, speculate
+from semspec.protocols import Kit
+from semspec.report.terminal import open_console
 from semspec.rules.lossless import Lossless
 from semspec.runner import execute
 from semspec.solver import Solver
@@ -36,7 +37,7 @@ from semspec.splitters.token import TokenSplit
 from semspec.storage import provenance
 from semspec.storage.files import write_json
 from semspec.storage.packaged import beside_package
-from semspec.types import Context, Outcome, Sampling
+from semspec.types import Context, Sampling
 
 LEVELS = {
     "step level (logprob, paragraphs)": ("accept=logprob", "split=paragraph", "draft_length=1"),
@@ -87,15 +88,9 @@ def outside_passes_by_context(rounds_of: int = 200) -> dict[int, float]:
             context = Context(repeat, [rng.randrange(toy.vocabulary) for _ in range(length)])
 
             def plans(context: Context = context, kit: Kit = kit) -> Iterator[Any]:
-                plan: Plan[Outcome] = speculate(
-                    context,
-                    kit,
-                    LanguageModel().open(kit),
-                    rule.open(kit),
-                    rounds_of,
-                    Steady(5, 1),
-                )
-                yield context, plan
+                drafter, judging = LanguageModel().open(kit), rule.open(kit)
+                problem = Speculation(context, kit, rounds_of, drafter, judging, Steady(5, 1))
+                yield context, speculate(problem)
 
             (done,) = Driver(dict(models)).run(plans())  # type: ignore[arg-type]
             outside = done.seconds - done.model_seconds
@@ -113,7 +108,7 @@ def what_the_pair_allows(problems: int) -> dict[str, Any]:
         )
         config.quiet = True
         with tempfile.TemporaryDirectory() as folder:
-            silent = Console(quiet=True)
+            silent = open_console(quiet=True)
             figures[f"T={temperature:g}"] = execute(
                 config, {"bench": temperature}, Path(folder), silent
             )

@@ -25,7 +25,6 @@ import numpy as np
 from bench_drafters import VOCABULARY, tables, write_tables
 from numpy.typing import NDArray
 
-from semspec.artifacts.manifests import sha256
 from semspec.datastores import indices
 from semspec.datastores.files import open_arrays, write_arrays
 from semspec.datastores.sparse import SparseStore
@@ -33,6 +32,7 @@ from semspec.datastores.suffixes import sorted_suffixes
 from semspec.datastores.trie import heaviest
 from semspec.storage import provenance
 from semspec.storage.files import read_json, write_json
+from semspec.storage.manifests import sha256
 from semspec.storage.packaged import beside_package
 
 DIMS, NEAREST, CLUSTER = 64, 10, 50  # keys in a cluster

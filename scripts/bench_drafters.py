@@ -24,13 +24,13 @@ from typing import Any
 
 import bench_corpora
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from semspec import registry
 from semspec.config import build, compose
 from semspec.drafters.dresd import LAST
 from semspec.protocols import DraftSession, Kit
+from semspec.report.terminal import open_console
 from semspec.runner import execute
 from semspec.splitters.token import TokenBoundary
 from semspec.storage import provenance
@@ -236,7 +236,7 @@ def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
     config = build(compose([*options, f"temperature={temperature}", f"problems={problems}"]))
     config.quiet = True
     with tempfile.TemporaryDirectory() as folder:
-        result = execute(config, {"bench": name}, Path(folder), Console(quiet=True))
+        result = execute(config, {"bench": name}, Path(folder), open_console(quiet=True))
     told = ("accept_length", "pass_at_1", "target_passes", "tokens", "acceptance_rate_tokens")
     return {key: result[key] for key in told} | {"reuse": result["reuse"], "problems": problems}
 

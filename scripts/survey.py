@@ -83,7 +83,7 @@ class Survey:
     common: tuple[str, ...] = ()  # arguments of all
     baseline: str = "plain"  # what speed and quality are held against
     rivals: Mapping[str, str] = field(default_factory=dict)  # what some are held against as well
-    audit: bool = False  # also measure how far kept tokens moved the next step (semspec.cli.audit)
+    audit: bool = False  # also measure how far kept tokens moved the next step (semspec.audit)
 
     @property
     def all(self) -> dict[str, tuple[str, ...]]:

@@ -25,6 +25,7 @@ from semspec.heads.eagle3 import EMBEDDING, Attend, Eagle3, Shape, config_of
 from semspec.models.folder import read_json
 from semspec.models.location import ModelConfig
 from semspec.models.spec import read_spec
+from semspec.storage.swap import check_replaceable
 
 DECAY = 0.8  # what a step further on counts, relative to the one before it
 INNER = 384
@@ -122,6 +123,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=224, help="tokens that can be drafted")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    check_replaceable(arguments.out, "eagle3_head")
     torch.set_num_threads(1)
     target = ModelConfig(path=arguments.target).fetch()
     spec = read_spec(target, 0)

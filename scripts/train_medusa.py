@@ -23,6 +23,7 @@ from semspec.heads._files import from_target
 from semspec.heads.medusa import Medusa, Shape, config_of
 from semspec.models.location import ModelConfig
 from semspec.models.spec import read_spec
+from semspec.storage.swap import check_replaceable
 
 DECAY = 0.8  # what a head counts, relative to the one before it
 HELD_OUT = 100  # solutions
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    check_replaceable(arguments.out, "medusa_head")
     torch.set_num_threads(1)
     target = ModelConfig(path=arguments.target).fetch()
     spec = read_spec(target, 0)

@@ -26,6 +26,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from semspec import world
 from semspec.storage.packaged import beside_package
+from semspec.storage.swap import check_replaceable
 from semspec.world.reuse import Editing, Grounded, Reuse
 
 EVERY = 4  # of the target's blocks
@@ -93,6 +94,8 @@ def main() -> int:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(target)
     is_value = Rows(tokenizer, 0).is_value
     done = [(s, t) for s in LEGS if (t := finished(a.out, s)) is not None]
+    if not done:
+        check_replaceable(a.out, "model")
     for stage in LEGS[len(done) :]:
         torch.manual_seed(stage.seed)
         begin = a.out if done else target

@@ -34,6 +34,7 @@ from transformers import (
 )
 
 from semspec.probes.cluster import Entailment
+from semspec.storage.swap import check_replaceable
 
 LONGEST = 128  # tokens in an input: both steps, and what they leave of the context, twice
 BATCH = 48
@@ -273,6 +274,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    check_replaceable(arguments.out, "model")
     arguments.work.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer(arguments.draft)
     before: Path | None = None

@@ -40,6 +40,7 @@ from tokenizers import (
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from semspec import world
+from semspec.storage.swap import check_replaceable
 from semspec.world.base import LETTERS
 from semspec.world.weekdays import WEEKDAYS
 
@@ -439,6 +440,8 @@ def main() -> None:
     parser.add_argument("--until", default=TARGET, choices=[s.name for s in STAGES])
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    for name in ("tiny-draft", "tiny-target"):
+        check_replaceable(arguments.out / name, "model")
     arguments.work.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer(arguments.seed)
     kept = arguments.work / "vocabulary.json"

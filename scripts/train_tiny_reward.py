@@ -27,6 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassifi
 
 from semspec.models.text import Text
 from semspec.storage.files import write_json
+from semspec.storage.swap import check_replaceable
 
 LAYERS = 4
 SEED = 20261130  # of problems; evaluation, probes and benchmarks use others
@@ -145,6 +146,7 @@ def main() -> None:
         "seconds": round(sum(leg["seconds"] for leg in legs)),
     }
     out = arguments.out / "tiny-reward"
+    check_replaceable(out, "model")
     shutil.rmtree(out, ignore_errors=True)
     save(model.to(torch.bfloat16), out, training)
     batches.text.tokenizer.save_pretrained(out)

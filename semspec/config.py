@@ -22,6 +22,7 @@ from semspec.models.location import ModelConfig, known_as
 from semspec.protocols import Drafter, Setup
 from semspec.storage.packaged import beside_package
 from semspec.types import Sampling
+from semspec.urls import without_passwords
 
 GROUPS = {
     "draft": "drafter",
@@ -245,9 +246,10 @@ def quoted(text: str) -> str:
     In quotes a backslash means something only before a quote (or before the end), and OmegaConf
     would resolve ``${...}``.
     """
-    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
-    text = re.sub(r"(\\*)'", r"\1\1\\'", text)
-    text = re.sub(r"(\\+)\Z", r"\1\1", text)  # $ would match before a last line break, too
+    # (a run of backslashes is tried from its first one only)
+    text = re.sub(r"(?<!\\)(\\*)\$\{", r"\1\1\\${", text)
+    text = re.sub(r"(?<!\\)(\\*)'", r"\1\1\\'", text)
+    text = re.sub(r"(?<!\\)(\\+)\Z", r"\1\1", text)  # $ would match before a last line break, too
     return f"'{text}'"
 
 
@@ -326,8 +328,9 @@ def free(config: RunConfig) -> tuple[str, ...]:
 
 
 def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a run's config.json."""
-    return {**resolved, "plugins": plugin_names(config)}
+    """Return the content of a run's config.json; servers' addresses without passwords."""
+    engine = {k: without_passwords(v) for k, v in resolved.items() if k == "engine"}
+    return {**resolved, **engine, "plugins": plugin_names(config)}
 
 
 def plugin_names(config: RunConfig) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The driver: answers what plans ask, for one problem or many at a time.
+"""The driver: answer what plans ask, for one problem or many at a time, and take the times.
 
 An engine in this process answers batches. Plans then run in lockstep: every waiting question for the
 same model goes into one batch. A plan that ends makes room for the next one at once, so that
@@ -7,6 +7,9 @@ same model goes into one batch. A plan that ends makes room for the next one at 
 
 Servers take every question as it comes (``protocols.Concurrent``) and batch by themselves. Plans
 then run freely: each goes on as soon as its own answer is there, and a slow one holds up nobody.
+
+Plans read no clock. An engine stamps each answer with the seconds of its pass; ``Timed`` stamps each
+draft with the seconds of the drafter's own work; ``Finished`` has those of the whole problem.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Generic, TypeVar, cast
 
-from semspec.protocols import Concurrent, Engine, Plan
-from semspec.types import Answer, Context, Query, Role
+from semspec.decoding.plans import tapped
+from semspec.protocols import Concurrent, DraftSession, Engine, Plan
+from semspec.types import Answer, Context, Draft, Query, Role, Room, Round, Seen
 
 T = TypeVar("T")
 
@@ -54,19 +58,51 @@ class _Running(Generic[T]):
         return self.asked if isinstance(self.asked, tuple) else (self.asked,)
 
     def send(self, answers: Sequence[Answer]) -> None:
-        """Hands the answers over; raises StopIteration where the plan has ended."""
-        told = tuple(answers) if isinstance(self.asked, tuple) else answers[0]
-        self.asked = self.plan.send(told)
+        """Give the plan its answers; raises StopIteration when the plan has ended."""
+        reply = tuple(answers) if isinstance(self.asked, tuple) else answers[0]
+        self.asked = self.plan.send(reply)
+
+
+class Timed:
+    """A drafter's session that stamps its drafts with the seconds of its own work.
+
+    Waiting for answers is no work of its own: their seconds come with the answers.
+    """
+
+    def __init__(self, session: DraftSession) -> None:
+        self.session, self.watches = session, session.watches
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        seconds, resumed = 0.0, time.perf_counter()
+
+        def pause(queries: Sequence[Query] = ()) -> None:
+            nonlocal seconds
+            seconds += time.perf_counter() - resumed
+
+        def resume(queries: Sequence[Query], answers: Sequence[Answer]) -> None:
+            nonlocal resumed
+            resumed = time.perf_counter()
+
+        draft = yield from tapped(self.session.draft(context, room), pause, resume)
+        pause()
+        draft.seconds = seconds
+        return draft
+
+    def see(self, seen: Seen) -> None:
+        self.session.see(seen)
+
+    def observe(self, context: Context, done: Round) -> None:
+        self.session.observe(context, done)
 
 
 class _Clock:
-    """Runs at the pace of one over the number of plans under way, so that shares sum to wall time."""
+    """A clock that runs at one over the number of plans under way, so that shares sum to wall time."""
 
     def __init__(self) -> None:
         self.shared, self._last = 0.0, time.perf_counter()
 
     def tick(self, running: int) -> float:
-        """To be called whenever that number is about to change."""
+        """Bring the clock up to date; call it whenever the number of plans is about to change."""
         now = time.perf_counter()
         self.shared += (now - self._last) / max(running, 1)
         self._last = now
@@ -76,13 +112,13 @@ class _Clock:
 def _admitted(
     waiting: Iterator[tuple[Context, Plan[T]]], running: Sequence[_Running[T]], concurrency: int
 ) -> Iterator[tuple[Context, Plan[T]]]:
-    """Plans that there is room for now; whoever takes one adds it to ``running`` before the next."""
+    """Yield plans while there is room; the caller adds each to ``running`` before taking the next."""
     while len(running) < concurrency and (item := next(waiting, None)) is not None:
         yield item
 
 
 class Driver:
-    """Runs plans over engines, one for each role that the plans ask."""
+    """Run plans over engines, one for each role that the plans ask."""
 
     def __init__(self, engines: Mapping[Role, Engine]) -> None:
         self.engines = engines
@@ -90,13 +126,13 @@ class Driver:
 
     @property
     def free(self) -> bool:
-        """Whether plans run freely: every engine takes questions one by one."""
+        """True if plans run freely: every engine takes questions one by one."""
         return all(isinstance(engine, Concurrent) for engine in self.engines.values())
 
     def run(
         self, plans: Iterable[tuple[Context, Plan[T]]], concurrency: int = 1
     ) -> Iterator[Finished[T]]:
-        """Yields each plan's result as it ends; takes new plans from ``plans`` only when needed."""
+        """Yield each plan's result as it ends; new plans are taken from ``plans`` only when needed."""
         running: list[_Running[T]] = []
         ways = self._freely if self.free else self._in_lockstep
         try:
@@ -126,7 +162,7 @@ class Driver:
             yield from self._turn(running)
 
     def _turn(self, running: list[_Running[T]]) -> Iterator[Finished[T]]:
-        """Answers every question that is waiting now, one batch for each model."""
+        """Answer every question that is waiting now, one batch for each model."""
         turn = list(running)
         batches: dict[Role, list[Query]] = {}
         for one in turn:
@@ -137,15 +173,15 @@ class Driver:
         if side_by_side:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(len(self.engines))
-            told = list(self._pool.map(self._timed, batches.items()))
+            answered = list(self._pool.map(self._timed, batches.items()))
         else:
-            told = [self._timed(item) for item in batches.items()]
+            answered = [self._timed(item) for item in batches.items()]
         everything = time.perf_counter() - asked
         took = {
             role: everything if side_by_side else t
-            for role, (_, t) in zip(batches, told, strict=True)
+            for role, (_, t) in zip(batches, answered, strict=True)
         }
-        answers = {role: iter(a) for role, (a, _) in zip(batches, told, strict=True)}
+        answers = {role: iter(a) for role, (a, _) in zip(batches, answered, strict=True)}
         for one in turn:
             one.model_seconds += max(took[query.model] for query in one.queries)
             try:

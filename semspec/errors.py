@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from semspec.urls import without_passwords
+
 
 class UserError(Exception):
     """Something the user can mend. Commands print it as one line and exit with 2."""
@@ -11,8 +13,8 @@ LONGEST = 400  # characters of another library's error: some quote what they wer
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its kind where it says nothing."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first line of what an error says without passwords, or its kind where it says nothing."""
+    line = without_passwords((str(error).strip() or type(error).__name__).splitlines()[0])
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 

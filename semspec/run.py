@@ -21,9 +21,10 @@ from omegaconf.errors import OmegaConfBaseException
 from semspec import __version__, config
 from semspec.cli import reproduce
 from semspec.cli.arguments import check_arguments, split_arguments
-from semspec.cli.command import ends_in_one_line
+from semspec.cli.command import complain, ends_in_one_line
 from semspec.config import build, one_line
 from semspec.errors import UserError
+from semspec.storage.screen import echo
 
 
 def run_job(composed: DictConfig) -> None:
@@ -39,7 +40,7 @@ def run_job(composed: DictConfig) -> None:
         with contextlib.suppress(OSError):  # Hydra has made the folder; where nothing is in it,
             folder.rmdir()  # nothing shall be left
         # SystemExit, because Hydra prints a line of its own about any other
-        print(f"semspec: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(2)
 
 
@@ -54,7 +55,7 @@ def _main(arguments: list[str]) -> None:
         show()
         return
     if "--version" in arguments:
-        print(f"semspec {__version__}")
+        echo(f"semspec {__version__}")
         return
     logging.getLogger("transformers").setLevel(logging.ERROR)
     if reproduce.asked(arguments):

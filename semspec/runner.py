@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.text import Text as Styled
 
 from semspec.config import RunConfig, free, recorded
 from semspec.errors import UserError
@@ -23,6 +23,7 @@ from semspec.results.records import Mode, OpenRun, RunFolder, Solve, problem_lin
 from semspec.results.step_truth import accepted_steps
 from semspec.solver import Solution, Solver
 from semspec.storage import provenance
+from semspec.storage.screen import visible
 
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
@@ -32,14 +33,15 @@ def execute(
     config: RunConfig,
     resolved: Mapping[str, Any],
     folder: Path,
-    console: Console | None = None,
+    console: terminal.Screen | None = None,
     job: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Runs (or continues) a run in ``folder``; returns what result.json holds.
 
     One ``job`` of several shows how it goes, and leaves the tables to who started it.
     """
-    console = Console(quiet=True) if config.quiet else console or terminal.open_console()
+    if config.quiet or console is None:
+        console = terminal.open_console(quiet=config.quiet)
     problems = list(islice(config.benchmark.problems(), config.problems))
     started = provenance.collect(config.seed)
     started["machine"]["threads"] = None  # known only when the engines have set them: see below
@@ -48,9 +50,10 @@ def execute(
         folder, resolved, total=len(problems), free=free(config), provenance=started, about=job
     ) as run:
         if run.result is not None and job is None:
-            console.print(f"[dim]{folder}: finished before; this is its result[/]", soft_wrap=True)
+            console.say(f"{folder}: finished before; this is its result", "dim")
         if run.result is not None:
-            result = run.result
+            result = run.figures()
+            assert result is not None
         else:
             try:
                 result = _solve_all(config, problems, run, console)
@@ -69,11 +72,13 @@ def execute(
 
 
 def _solve_all(
-    config: RunConfig, problems: Sequence[BenchmarkProblem], run: OpenRun, console: Console
+    config: RunConfig, problems: Sequence[BenchmarkProblem], run: OpenRun, console: terminal.Screen
 ) -> dict[str, Any]:
     todo = list(run.todo(problems))
     if todo:
-        with Solver(config) as solver:
+        with Solver(config, run.identify) as solver:
+            for note in run.notes:
+                console.print(note, style="dim", soft_wrap=True, markup=False, highlight=False)
             _warm_up(solver, todo[0], config)
             with terminal.Progress(len(problems), quiet=config.quiet, console=console) as progress:
                 progress.resume(run.problem_lines())
@@ -189,12 +194,12 @@ def _warm_up(solver: Solver, problem: BenchmarkProblem, config: RunConfig) -> No
             pass
 
 
-def _report(run: RunFolder, console: Console) -> None:
+def _report(run: RunFolder, console: terminal.Screen) -> None:
     """The page about the run; that it cannot be written makes no finished run fail."""
     try:
         write_run(run.path)
     except UserError as error:
-        console.print(f"[dim]no report: {error}[/]", soft_wrap=True)
+        console.say(f"no report: {error}", "dim")
 
 
 def _show(
@@ -202,30 +207,35 @@ def _show(
     run: RunFolder,
     result: Mapping[str, Any],
     problems: Sequence[BenchmarkProblem],
-    console: Console,
+    console: terminal.Screen,
 ) -> None:
     if config.transcript and not config.quiet and problems:
         try:
             _show_transcript(config, run, problems, console)
         except UserError as error:  # a finished run outlives its models
-            console.print(f"[dim]no transcript: {error}[/]")
+            console.say(f"no transcript: {error}", "dim")
     console.print(terminal.result_table(result))
-    console.print(f"[dim]results: {run.path}, to be read: {run.path / REPORT}[/]", soft_wrap=True)
+    console.say(f"results: {run.path}, to be read: {run.path / REPORT}", "dim")
 
 
 def _show_transcript(
-    config: RunConfig, run: RunFolder, problems: Sequence[BenchmarkProblem], console: Console
+    config: RunConfig,
+    run: RunFolder,
+    problems: Sequence[BenchmarkProblem],
+    console: terminal.Screen,
 ) -> None:
     """One problem in which both wrote, so that there is something to see."""
     from semspec.models.text import Text
 
     lines = {line["id"]: line for line in run.problem_lines()}
-    shown = next(
-        (p for p in problems if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"]),
-        problems[0],
-    )
+    there = [p for p in problems if p.id in lines]
+    both = (p for p in there if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"])
+    shown = next(both, there[0] if there else None)
+    if shown is None:  # every line is damaged
+        return
     text = Text(str(config.model.fetch(config.engine.holds_weights)))
-    console.print(f"\n[bold]{shown.id}[/]  {shown.question}", highlight=False)
+    title = visible(shown.id, newline=" "), "bold"
+    console.print(Styled.assemble("\n", title, "  ", visible(shown.question)))
     rounds = run.round_lines(shown.id, "speculative")
 
     parts = pieces(rounds, text.readable, "tokens" if config.split == "token" else "steps")

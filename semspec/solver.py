@@ -6,26 +6,32 @@ for done in solver.solve(problems, "speculative"): ...
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from semspec import registry
-from semspec.config import RunConfig, drawn_by
+from semspec.config import RunConfig, drawn_by, plugin_names
 from semspec.decoding.pace import Adaptive, Steady
 from semspec.decoding.thinking import Thinking
-from semspec.driver import Driver
+from semspec.decoding.writing import Pen
+from semspec.driver import Driver, Timed
 from semspec.engines.bridge import BridgedEngine, bridged, build_bridge
 from semspec.errors import UserError
-from semspec.loop import Extras, Pen, decode_plainly, speculate
+from semspec.loop import Speculation, decode_plainly, speculate
+from semspec.models import hub
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.text import OPEN, Text
 from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run, Splitter
+from semspec.results.identity import identities
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Context, Outcome, Role
+
+LOG = logging.getLogger("semspec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +46,48 @@ class Solution:
     overhead: float  # share of the time that was spent outside model passes
 
 
-class Solver:
-    """Holds the models of a configuration; close it, or use it as a context manager."""
+def _length(config: RunConfig, group: str, reach: int) -> int:
+    """Return the length of drafts: the drafter's own reach, or else the option for it.
 
-    def __init__(self, config: RunConfig) -> None:
+    Warns where the option was given and has no effect.
+    """
+    option = f"{group}_length"
+    given: int = getattr(config, option)
+    if reach and given != getattr(RunConfig, option) and not config.quiet:
+        LOG.warning(
+            "%s=%d has no effect: %s=%s drafts up to %d tokens at a time, as its own options say;"
+            " leave %s out, or change those (docs/drafters.md)",
+            *(option, given, group, plugin_names(config)[group], reach, option),
+        )
+    return reach or given
+
+
+class Solver:
+    """Holds the models of a configuration; close it, or use it as a context manager.
+
+    ``identify`` is given the identities (``semspec.results.identity``) of all ``files`` before any weights
+    load, then those of ``servers``, and may refuse them with a UserError.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        identify: Callable[[str, Mapping[str, str]], None] = lambda part, found: None,
+    ) -> None:
         self.config = config
+        with hub.noted() as found:
+            models = self._prepare()
+        identify("files", identities(found))
+        self._load_all(models)
+        if self.served:
+            identify("servers", self.served)
+
+    def _prepare(self) -> Mapping[Role, tuple[Path, Text, bool]]:
+        """Locate all models and bind the plugins, before any weights load.
+
+        Returns by role the model's folder, its text, and if it reads a prompt of its own.
+        """
+        config = self.config
         self.drafter, self.rule = config.draft, config.accept
         self.nested, self.nested_rule = config.nested, config.nested_accept
         self.engines: dict[Role, Engine] = {}
@@ -53,13 +96,10 @@ class Solver:
         pairs = [(self.nested, self.nested_rule)] if not self.nested.plain else []
         pairs.append((self.drafter, self.rule))
         models: dict[Role, ModelConfig] = {"target": config.model}
-        for (
-            drafter,
-            rule,
-        ) in pairs:  # of two models with one role, that of the run's own pair counts
+        own_prompt: dict[Role, bool] = {}
+        for drafter, rule in pairs:  # of two models with one role, the run's own pair has its own
             models |= {**rule.models(), **drafter.models()}
-        drafting = [drafter for drafter, _ in pairs if "draft" in drafter.models()]
-        own_prompt = bool(drafting) and drafting[-1].own_prompt
+            own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
         folders = {role: model.fetch(here) for role, model in models.items()}
         texts = {role: Text(str(folder)) for role, folder in folders.items()}
         self.text, self.draft_text = texts["target"], texts.get("draft")
@@ -75,19 +115,24 @@ class Solver:
                 drafts=drawn_by(drafter),
             )
 
-        outer, nested = run(config.split, self.drafter), run("token", self.nested)
-        self.splitter: Splitter = registry.plugin("split", config.split).cls().bind(outer)
-        self.probes = {role: (str(at),) for role, at in self.rule.probe_sources(outer).items()}
-        self.drafter, self.rule = self.drafter.bind(outer), self.rule.bind(outer)
+        own, nested = run(config.split, self.drafter), run("token", self.nested)
+        self.splitter: Splitter = registry.plugin("split", config.split).cls().bind(own)
+        self.probes = {role: (str(at),) for role, at in self.rule.probe_sources(own).items()}
+        self.drafter, self.rule = self.drafter.bind(own), self.rule.bind(own)
         if not self.nested.plain:
             self.nested, self.nested_rule = self.nested.bind(nested), self.nested_rule.bind(nested)
-        # of drafts whose tokenizer is another one: their own chat template, by context
-        self.draft_prompts: dict[int, list[int]] = {}
+        reach = self.drafter.reach if config.split == "token" else 0
+        self.draft_length = _length(config, "draft", reach)
+        self.nested_length = _length(config, "nested", self.nested.reach)
+        return {role: (folders[role], texts[role], own_prompt.get(role, False)) for role in models}
+
+    def _load_all(self, models: Mapping[Role, tuple[Path, Text, bool]]) -> None:
+        self.served: dict[str, str] = {}  # by role: what its servers say that they hold
         try:
-            self.engines["target"] = self._load(folders["target"], self.text, "target")
-            for role in [role for role in models if role != "target"]:
-                own = own_prompt and role == "draft"
-                self.engines[role] = self._load_other(folders[role], texts[role], role, own)
+            self.engines["target"] = self._load(*models["target"][:2], "target")
+            for role, (folder, text, own_prompt) in models.items():
+                if role != "target":
+                    self.engines[role] = self._load_other(folder, text, role, own_prompt)
         except BaseException:
             self.close()
             raise
@@ -98,6 +143,8 @@ class Solver:
         engine: Engine = self.config.engine.load(
             str(folder), role=role, probes=self.probes.get(role, ())
         )
+        if served := getattr(engine, "served", None):  # of engines over servers
+            self.served[f"{role}'s server"] = served
         engine.stop_ids |= (
             text.stop_ids
         )  # a tokenizer may name an end that the weights' files do not
@@ -114,10 +161,7 @@ class Solver:
         )
         if bridge is None:
             return engine
-        prompts = self.draft_prompts
-        return bridged(
-            engine, bridge, (lambda context: prompts[context.key]) if own_prompt else None
-        )
+        return bridged(engine, bridge, own_prompt)
 
     @property
     def free(self) -> bool:
@@ -158,15 +202,15 @@ class Solver:
             for problem in problems:
                 prompt, ids = self.text.prompt(problem.question, problem.system)
                 self._contexts += 1
-                context = Context(self._contexts, ids)
-                longest = max(len(ids), self.prepare_draft_prompt(context, problem))
+                draft_prompt = self.draft_prompt(problem.question, problem.system)
+                context = Context(self._contexts, ids, draft_prompt)
+                longest = max(len(ids), len(draft_prompt or ()))
                 room = self._room(problem, longest, budget or self.config.max_new_tokens)
                 begun[context.key] = (problem, prompt)
                 yield context, self._plan(context, problem.id, prompt, mode, room)
 
         for done in self.driver.run(plans(), self.config.concurrency):
             problem, prompt = begun.pop(done.context.key)
-            self.draft_prompts.pop(done.context.key, None)
             outcome = replace(done.value, seconds=done.seconds)
             yield Solution(
                 problem,
@@ -183,23 +227,19 @@ class Solver:
         config, kit = self.config, self.kit(problem_id, prompt, mode)
         if mode == "plain" or (self.drafter.plain and self.nested.plain):
             return decode_plainly(context, kit, room)
-        drafter = self.drafter.open(self.kit(problem_id, prompt, mode, "draft"))
         pace = Adaptive if config.adaptive else Steady
-        length = (self.drafter.reach if config.split == "token" else 0) or config.draft_length
-        extras = Extras(
+        problem = Speculation(
+            context,
+            kit,
+            room,
+            Timed(self.drafter.open(self.kit(problem_id, prompt, mode, "draft"))),
+            self.rule.open(kit),
+            pace(self.draft_length, config.longest_unit),
             pen=None if self.nested.plain else self._pen(problem_id, prompt, mode),
             ahead=config.ahead,
             thinking=Thinking(self.text.piece) if config.answer_by == "target" else None,
         )
-        return speculate(
-            context,
-            kit,
-            drafter,
-            self.rule.open(kit),
-            room,
-            pace(length, config.longest_unit),
-            extras,
-        )
+        return speculate(problem)
 
     def _pen(self, problem_id: str, prompt: str, mode: Mode) -> Pen:
         """The target's own writing, token by token."""
@@ -211,18 +251,14 @@ class Solver:
             max_repeats=0,
             trees=self.nested_rule.trees,
         )
-        length = self.nested.reach or self.config.nested_length
-        return Pen(self.nested.open(kit), self.nested_rule.open(kit), length)
+        return Pen(Timed(self.nested.open(kit)), self.nested_rule.open(kit), self.nested_length)
 
-    def prepare_draft_prompt(self, context: Context, problem: BenchmarkProblem) -> int:
-        """Prepares the draft's own prompt, where it reads one; how long that is."""
+    def draft_prompt(self, question: str, system: str | None = None) -> list[int] | None:
+        """Return the draft's own prompt, where it reads one; see ``Context.draft_prompt``."""
         engine = self.engines.get("draft")
-        if not isinstance(engine, BridgedEngine) or engine.draft_prompt is None:
-            return 0
-        assert self.draft_text is not None
-        _, ids = self.draft_text.prompt(problem.question, problem.system)
-        self.draft_prompts[context.key] = ids
-        return len(ids)
+        if self.draft_text is None or not isinstance(engine, BridgedEngine):
+            return None
+        return self.draft_text.prompt(question, system)[1] if engine.own_prompt else None
 
     def _room(self, problem: BenchmarkProblem, prompt: int, budget: int) -> int:
         limit: int = min(engine.context_limit for engine in self.engines.values())

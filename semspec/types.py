@@ -1,4 +1,4 @@
-"""What passes between drafters, rules, engines and the loop: plain data, no behaviour.
+"""The data that passes between drafters, rules, engines and the loop.
 
 A **draft** is tokens plus the places where it may be cut; a **verdict** says how much of it to keep
 and who writes next; a **query** is the only way to ask a model for anything, and an **answer** is
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Role = str
-"""Which model a query is for: ``target``, ``draft``, or a name that a plugin gives to a model of its own
-(``Plugin.models``). Each role that is asked has an engine of its own."""
+"""The model that a query is for: ``target``, ``draft``, or a name that a plugin gives to a model of its own
+(``Rule.models``). Each role that is asked has an engine of its own."""
 
 Purpose = Literal["draft", "verify", "write"]
-"""What a query's time is booked as: proposing, judging, or the target writing on its own."""
+"""How a query's time is booked: proposing, judging, or the target writing on its own."""
 
 Finish = Literal["eos", "units", "limit", "scored"]
-"""Why an answer ended: end of text, enough units, the token limit, or nothing was generated."""
+"""The reason an answer ended: end of text, enough units, the token limit, or nothing generated."""
 
 
 class Context:
@@ -32,14 +32,19 @@ class Context:
 
     An engine recognises a context by ``key``; because nothing before ``len(context)`` ever changes,
     it compares only what was appended since it last looked, and a round costs O(new tokens).
+
+    ``draft_prompt`` is the prompt of a draft model that reads its own chat template, in its own ids.
     """
 
-    __slots__ = ("key", "prompt_length", "tokens")
+    __slots__ = ("draft_prompt", "key", "prompt_length", "tokens")
 
-    def __init__(self, key: int, prompt: Sequence[int]) -> None:
+    def __init__(
+        self, key: int, prompt: Sequence[int], draft_prompt: Sequence[int] | None = None
+    ) -> None:
         self.key = key
         self.tokens: list[int] = list(prompt)
         self.prompt_length = len(self.tokens)
+        self.draft_prompt = draft_prompt
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -54,7 +59,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a distribution is processed before it is drawn from; alike for target and draft."""
+    """The processing of a distribution before it is drawn from, alike for target and draft."""
 
     temperature: float = 0.6
     top_k: int = 0  # 0: all
@@ -66,7 +71,7 @@ class Sampling:
 
 
 class What(enum.Enum):
-    """What can be read from a forward pass.
+    """A kind of reading that a forward pass can give.
 
     A *row* is the model's state at one position. Scoring n tokens gives n + 1 rows: row 0 is the
     last token of the context, row i is ``tokens[i - 1]``, so that row i predicts ``tokens[i]``. In a
@@ -107,7 +112,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Where a server may stop so that a boundary can look: hints that save tokens, never the decision."""
+    """Hints for a server to stop where a boundary may find an end; the boundary decides."""
 
     texts: tuple[str, ...] = ()  # a unit may end where one of these completes
     patterns: tuple[str, ...] = ()  # likewise, as regular expressions
@@ -115,10 +120,10 @@ class Stops:
 
 
 class Boundary(Protocol):
-    """Finds the ends of units while tokens stream by; one object for one stream."""
+    """Find the ends of units while tokens stream by; one object for one stream."""
 
     def feed(self, token: int) -> int | None:
-        """0: a unit ends after this token; -1: it had ended before this token; None: no end here.
+        """Return 0 if a unit ends after this token, -1 if it had ended before, None if there is no end.
 
         After -1 the token that revealed the end is the first of the next unit.
         """
@@ -126,14 +131,14 @@ class Boundary(Protocol):
 
 
 def stops_of(boundary: Boundary | None) -> Stops:
-    """The hints of a boundary that has a ``stops``; one without is listened to all the same."""
+    """Return a boundary's ``stops``; one without that attribute gives no hints."""
     stops = getattr(boundary, "stops", None)
     return stops if isinstance(stops, Stops) else Stops()
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Ask a query to continue after its tokens.
+    """The part of a query that asks the model to continue after its tokens.
 
     A token that only revealed the last end asked for (-1) stays in the answer, after ``ends[-1]``:
     dropping it and drawing again would favour tokens that do not open a unit.
@@ -161,14 +166,14 @@ class Query:
 
     @property
     def passes(self) -> bool:
-        """Whether it goes through the model: rows of the embedding table alone do not."""
+        """True if it goes through the model; rows of the embedding table alone do not."""
         looked_up = bool(self.reads) and all(r.what is What.EMBEDDINGS for r in self.reads)
         return self.generate is not None or not looked_up
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a model said."""
+    """A model's reply to one query."""
 
     tokens: list[int] = field(default_factory=list)  # generated
     ends: list[int] = field(default_factory=list)  # ends of units among ``tokens``
@@ -182,7 +187,7 @@ class Answer:
         return self.values[read]
 
     def unit_ends(self) -> list[int]:
-        """Ends of the generated units.
+        """Return the ends of the generated units.
 
         What a limit or the end of the text left open counts as a unit; a token that only revealed
         the end of the last unit does not.
@@ -195,7 +200,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a drafter may propose: this much, after the context and ``tail``."""
+    """The room for a draft: this much, after the context and ``tail``."""
 
     tokens: int  # at most
     units: int  # how many units of the split to aim at
@@ -225,10 +230,12 @@ class Draft:
     evidence: Mapping[Read, Any] = field(
         default_factory=dict
     )  # what the draft model read for a rule
-    origins: list[str] = field(default_factory=list)  # where each token was taken from, if told
+    origins: list[str] = field(default_factory=list)  # where each token was taken from, if known
     found: str = ""  # how a retrieval came by its draft: lexical, semantic, none
     grade: int = 0  # how good a match its drafter thinks it is, 0 to 9
-    seconds: float = 0.0  # that it took to make; the loop's to fill in
+    # that it took to make: the drafter's own work, stamped by the driver, and, added by the loop, its
+    # questions
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -254,7 +261,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a drafter watched: rows for the positions ``start`` to ``start + count - 1`` of a context.
+    """Rows that a drafter watched, for the positions ``start`` to ``start + count - 1`` of a context.
 
     The row of a position is the target's state after reading the token there: it predicts the next
     token. Segments may overlap what is known already.
@@ -270,7 +277,7 @@ Writer = Literal["draft", "target"]
 
 @dataclass(slots=True)
 class Round:
-    """What one turn of the loop did; enough to replay and to colour a transcript."""
+    """The record of one turn of the loop; enough to replay and to colour a transcript."""
 
     drafted: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -284,7 +291,8 @@ class Round:
     parents: list[int] | None = None  # of the drafted tokens, where they are a tree
     scores: list[float] = field(default_factory=list)
     note: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)  # of model passes, by purpose
+    # of model passes, by purpose; under "draft" the drafter's own work, too
+    seconds: dict[str, float] = field(default_factory=dict)
     draft_seconds: float = 0.0  # of ``drafted``; ``ahead``: in ``seconds`` of the round before
     passes: dict[str, int] = field(default_factory=dict)  # through the models, by role
     fed: dict[str, int] = field(default_factory=dict)  # tokens that went through them, by role
@@ -292,6 +300,11 @@ class Round:
     units_kept: int = 0
     origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
     found: str = ""  # as in ``Draft``
+
+    @property
+    def tokens(self) -> list[int]:
+        """All that this turn appended."""
+        return self.kept + self.written + self.handed
 
 
 @dataclass(slots=True)

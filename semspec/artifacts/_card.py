@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml  # type: ignore[import-untyped]
 
 from semspec.errors import UserError, first_line
+from semspec.storage.screen import visible
 
 if TYPE_CHECKING:
     from semspec.artifacts.base import Artifact
@@ -36,8 +37,8 @@ def base_model(name: str) -> str:
 
 
 def default(artifact: Artifact, name: str) -> str:
-    """The card of an artifact that brings none of its own."""
-    config = artifact.config
+    """The card of an artifact that brings none of its own; ``name`` is its folder's, whatever stands in it."""
+    config, name = artifact.config, visible(name, newline=" ")
     models = [part for key in ("model", "draft") if isinstance(part := config.get(key), dict)]
     bases = [base_model(str(model["id"])) for model in models]
     front: dict[str, Any] = {

@@ -70,6 +70,15 @@ SCHEMA = base.of_schema(
 )
 
 
+def check_sampled(name: str, temperature: float, allow_mismatch: bool = False) -> None:
+    """Refuse constants at temperature 0, where the target can write one token only."""
+    if not temperature and not allow_mismatch:
+        raise UserError(
+            f"{name} cannot be asked at temperature 0: one token is possible, and no other may be"
+            " tolerated in its place: use accept=greedy or accept=lossless, or a higher temperature"
+        )
+
+
 @register("artifact", "arc")
 @dataclass
 class ArcCalibration(base.Artifact):
@@ -145,12 +154,7 @@ class ArcCalibration(base.Artifact):
         gaps = [abs(setting.temperature - temperature) for setting in self.settings]
         nearest = gaps.index(min(gaps))
         if gaps[nearest] > 1e-6 and not allow_mismatch:
-            if not temperature:  # ``calibrate`` refuses it, too
-                raise UserError(
-                    f"{self.name} cannot be asked at temperature 0: one token is possible, and no other"
-                    " may be tolerated in its place: use accept=greedy or accept=lossless, or a higher"
-                    " temperature"
-                )
+            check_sampled(self.name, temperature)  # ``calibrate`` refuses 0, too
             known = ", ".join(f"{setting.temperature:g}" for setting in self.settings)
             raise UserError(
                 f"{self.name} was calibrated at temperature {known}, not at {temperature:g}:"

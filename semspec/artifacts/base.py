@@ -10,8 +10,6 @@ A kind is one file in this package: a dataclass derived from ``Artifact`` that r
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -20,20 +18,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from semspec.artifacts import _card, binding
-from semspec.artifacts import manifests as _manifest
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
-from semspec.storage import json_schema, provenance
+from semspec.storage import foreign, json_schema, manifests, provenance, swap
 from semspec.storage.files import _write_all, dumps, replacing, told_in_one_line
 from semspec.storage.packaged import beside_package
 
-CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", _manifest.NAME
+CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", manifests.NAME
 LARGEST_CONFIG = 4 * 2**20  # bytes; what is larger is no config of ours
 LARGEST_TEXT = 4 * 2**20  # of a card or a plot
 LARGEST_HEADER = 2**20  # bytes that name the tensors
@@ -45,14 +41,14 @@ WANTED = Wanted(
     option="the artifact's name",
     patterns=("*.safetensors", "*.json", "*.jsonl"),
     unwanted=("*/*",),
-    refuses=_manifest.strange_in_repository,
+    refuses=manifests.strange_in_repository,
 )
 WHOLE = Wanted(
     noun="artifact",
     option="repo",
     patterns=("*",),
     unwanted=("*/*", ".gitattributes"),
-    refuses=_manifest.strange_in_repository,
+    refuses=manifests.strange_in_repository,
 )
 
 
@@ -132,14 +128,7 @@ class Artifact(ABC):
     @classmethod
     def read(cls, folder: Path) -> Self:
         """From a local folder: nothing is taken for granted."""
-        manifest = _manifest.read(folder)
-        if manifest is not None:
-            unlike = _manifest.differences(folder, manifest, (CONFIG, TENSORS))
-            if unlike:
-                raise UserError(
-                    f"{folder} is not as it was made ({unlike[0]}): take an intact copy, or if the"
-                    f" change is yours, run python -m semspec.artifacts seal path={folder}"
-                )
+        manifests.check(folder, manifests.read(folder), (CONFIG, TENSORS))
         config = cls.own_config(folder)
         try:
             json_schema.check(config, cls.schema)
@@ -170,7 +159,7 @@ class Artifact(ABC):
     def save(self, folder: str | Path) -> None:
         """Writes the folder whole, or leaves what was there; ValueError where no load would take it."""
         folder = Path(folder)
-        json_schema.check(json_schema.loads(dumps(self.config).encode()), self.schema)
+        json_schema.check(foreign.parse(dumps(self.config).encode()), self.schema)
         texts = dict(self.texts)
         if CARD not in texts:
             texts[CARD] = _card.default(self, folder.name)
@@ -261,9 +250,10 @@ def find(
     """The local folder of an artifact: itself, one shipped with the package, or from the Hub."""
     if folder_or_repo.startswith(EMBEDDED):
         folder = beside_package("hub_artifacts") / folder_or_repo.removeprefix(EMBEDDED)
+        swap.recover(folder)
         if not folder.is_dir():
             raise UserError(f"no artifact {folder_or_repo} is shipped with the package")
-        return folder
+        return locate(str(folder), wanted=wanted)
     place, told = split_revision(folder_or_repo)
     return locate(place, revision or told, wanted, access)
 
@@ -292,19 +282,9 @@ def read_config(folder: Path, kind: str, version: int) -> dict[str, Any]:
 
 def read_json(folder: Path, kind: str) -> dict[str, Any]:
     """config.json, whatever it says."""
-    path = folder / CONFIG
-    try:
-        if path.stat().st_size > LARGEST_CONFIG:
-            raise UserError(f"{path} is too large for a {kind}'s config: take another artifact")
-        config = json_schema.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} has no {CONFIG}: it is no {kind}'s folder") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {first_line(error)}") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{path} is no JSON object: it is no {kind}'s folder")
+    config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"it is no {kind}'s folder")
     files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
-    wrong = _manifest.strange(files)
+    wrong = manifests.strange(files)
     if wrong:
         raise UserError(f"{folder} holds {wrong}: remove it, or take another artifact")
     return config
@@ -317,57 +297,33 @@ def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
 
 def read_tensor_file(path: Path, layout: Layout) -> dict[str, Tensor]:
     """The same of a file by any name."""
-    try:
-        check_header(path)
-        with safe_open(path, framework="pt") as file:
-            names = set(file.keys())
-            if names != set(layout):
-                missing = ", ".join(sorted(set(layout) - names)) or "none"
-                extra = (
-                    ", ".join(sorted(ascii(n[:64])[1:-1] for n in names - set(layout))[:5])
-                    or "none"
-                )
-                raise UserError(f"{path}: missing tensors: {missing}; unknown ones: {extra}")
-            tensors = {}
-            for name, (shape, types) in layout.items():
-                there = file.get_slice(name)
-                _check_shape(path, name, tuple(there.get_shape()), shape)
-                tensor = file.get_tensor(name)
-                if tensor.dtype not in types:
-                    raise UserError(f"{path}: {name} is {tensor.dtype}, not {types[0]}")
-                tensors[name] = tensor
-    except FileNotFoundError as error:
-        raise UserError(f"{path.parent} has no {path.name}") from error
-    except (SafetensorError, OSError, ValueError, TypeError, OverflowError) as error:
-        raise UserError(f"{path} is damaged: {first_line(error)}") from error
+    with foreign.open_tensors(path, LARGEST_HEADER) as file:
+        names = set(file.keys())
+        if names != set(layout):
+            missing = ", ".join(sorted(set(layout) - names)) or "none"
+            extra = ", ".join(sorted(ascii(n[:64])[1:-1] for n in names - set(layout))[:5])
+            raise UserError(f"{path}: missing tensors: {missing}; unknown ones: {extra or 'none'}")
+        tensors = {}
+        for name, (shape, types) in layout.items():
+            _check_shape(path, name, tuple(file.get_slice(name).get_shape()), shape)
+            tensor = file.get_tensor(name)
+            if tensor.dtype not in types:
+                raise UserError(f"{path}: {name} is {tensor.dtype}, not {types[0]}")
+            tensors[name] = tensor
     check_finite(path, tensors)
     return tensors
 
 
 def tensor_names(path: Path) -> set[str]:
     """The names of a file's tensors."""
-    try:
-        check_header(path)
-        with safe_open(path, framework="pt") as file:
-            return set(file.keys())
-    except FileNotFoundError as error:
-        raise UserError(f"{path.parent} has no {path.name}") from error
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {first_line(error)}") from error
+    with foreign.open_tensors(path, LARGEST_HEADER) as file:
+        return set(file.keys())
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise UserError(f"{path}: {name[:64]} holds numbers that are not finite")
-
-
-def check_header(path: Path) -> None:
-    """The reader would take a header of 100 MB."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-    if length > LARGEST_HEADER:
-        raise ValueError(f"its header claims {length:,} bytes")
 
 
 def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
@@ -385,12 +341,7 @@ def read_texts(folder: Path, suffixes: Collection[str]) -> dict[str, str]:
     for path in sorted(folder.iterdir()):
         if path.suffix not in suffixes or path.name in (CONFIG, MANIFEST) or path.name[0] == ".":
             continue
-        try:
-            if path.stat().st_size > LARGEST_TEXT:
-                raise UserError(f"{path} is too large for a text: take another artifact")
-            texts[path.name] = path.read_bytes().decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} cannot be read: {first_line(error)}") from error
+        texts[path.name] = foreign.read_text(path, LARGEST_TEXT)
     return texts
 
 
@@ -403,28 +354,26 @@ def write(
     version: int | None = None,
     parts: Mapping[str, Path] | None = None,
 ) -> None:
-    """Writes an artifact beside its place first, so that the folder is old or new, never half."""
-    beside = folder.with_name(f".{folder.name}.tmp")
+    """Write an artifact; the folder is the old one or the new one at every moment, see ``_swap``.
+
+    Raises UserError where the folder holds anything but an artifact of this kind.
+    """
+    kind, version = kind or str(config["kind"]), version or int(config["version"])
+    folder = swap.place(folder)
     contents = {CONFIG: (dumps(config, indent=2) + "\n").encode()}
     contents |= {name: text.encode() for name, text in texts.items()}
     if tensors:
         contents[TENSORS] = save({n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"})
-    if folder.exists() and not (folder / CONFIG).exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} holds something else: choose another folder")
     with told_in_one_line(folder):
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        swap.recover(folder)
+        swap.check_replaceable(folder, kind)
+        beside = swap.stage(folder)
         for name, data in contents.items():
             with replacing(beside / name) as fd:
                 _write_all(fd, data)
         for name, path in (parts or {}).items():
-            shutil.copyfile(path, beside / name)
-        _manifest.seal(beside, kind or str(config["kind"]), version or int(config["version"]))
-        if folder.exists():
-            old = folder.with_name(f".{folder.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            os.replace(folder, old)  # noqa: PTH105
-            beside.replace(folder)
-            shutil.rmtree(old)
-        else:
-            beside.replace(folder)
+            with path.open("rb") as source, replacing(beside / name) as fd:
+                while data := source.read(1 << 24):
+                    _write_all(fd, data)
+        manifests.seal(beside, kind, version)
+        swap.finish(beside, folder)

@@ -1,8 +1,8 @@
 """What datastores share: files of any size beside config and tensors, which are mapped and not read.
 
-Opening one looks at their headers and sizes alone, so that it takes no longer for a store that is larger
-than memory. Their hashes stand in the manifest all the same: ``python -m semspec.artifacts verify`` reads them,
-publishing does, and what comes from the Hub is hashed once, after the download.
+Opening one looks at the headers and sizes of files of more than 256 MiB, so that it takes no longer for a
+store that is larger than memory; smaller ones are hashed. The hashes of all stand in the manifest: ``python -m
+semspec.artifacts verify`` reads them, publishing does, and what comes from the Hub is hashed once, after the download.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from semspec.artifacts import base, manifests
+from semspec.artifacts import base
 from semspec.errors import UserError
+from semspec.storage import manifests
 
 COUNT = {"type": "integer", "minimum": 0, "maximum": 1 << 48}
 SHARDS = {
@@ -32,6 +33,8 @@ SHARDS = {
 class Datastore(base.Artifact):
     """An artifact with ``parts``."""
 
+    hashed_later: ClassVar[frozenset[str]] = frozenset()  # parts that are hashed when they are read
+
     @classmethod
     @abstractmethod
     def part_names(cls, config: Mapping[str, Any]) -> list[str]:
@@ -44,18 +47,14 @@ class Datastore(base.Artifact):
     @classmethod
     def read(cls, folder: Path) -> Self:
         made = super().read(folder)
-        manifest = manifests.read(folder)
-        for name in cls.part_names(made.config):
+        names = cls.part_names(made.config)
+        for name in names:
             path = made.parts[name] = folder / name
             if not path.is_file():
                 raise UserError(f"{path} is missing: take an intact copy of the {cls.kind}")
-            size, listed = path.stat().st_size, (manifest or {"files": {}})["files"].get(name)
-            if manifest is not None and (listed is None or listed["size"] != size):
-                told = "not listed" if listed is None else f"{listed['size']:,} bytes"
-                raise UserError(
-                    f"{path} has {size:,} bytes, in the manifest it is {told}: take an intact copy of"
-                    f" the {cls.kind}"
-                )
+        manifest, later = manifests.read(folder), cls.hashed_later & set(names)
+        manifests.check(folder, manifest, set(names) - later, manifests.LARGEST_HASHED)
+        manifests.check(folder, manifest, later, largest=-1)  # the size alone
         made.open()
         return made
 

@@ -15,15 +15,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from semspec.artifacts import base, binding
-from semspec.artifacts import datastore as _datastore
-from semspec.artifacts import manifests as _manifest
+from semspec.artifacts import base, binding, datastore
 from semspec.datastores import indices
 from semspec.datastores.dense import DenseStore, Projection, open_shards, write_shard
 from semspec.datastores.files import open_arrays
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
+from semspec.storage import manifests
 from semspec.storage.json_schema import Schema
 
 INDEX = "index.safetensors"
@@ -31,8 +30,8 @@ SCHEMA = base.of_schema(
     {
         "model": binding.model_with("layers", "width"),
         "dims": {"type": "integer", "minimum": 1, "maximum": 4096},
-        "shards": _datastore.SHARDS,
-        "documents": _datastore.COUNT,
+        "shards": datastore.SHARDS,
+        "documents": datastore.COUNT,
         "responses": {"enum": ["target", "as_is"]},
         "index": {
             "type": "object",
@@ -56,7 +55,7 @@ SCHEMA = base.of_schema(
 
 @register("artifact", "dense_datastore")
 @dataclass
-class DenseDatastore(_datastore.Datastore):
+class DenseDatastore(datastore.Datastore):
     """States of a target over a corpus, found by likeness, with the tokens that followed each.
 
     ``tensors`` holds ``mean`` and ``deviation`` of the states, and the principal components of what they
@@ -69,6 +68,7 @@ class DenseDatastore(_datastore.Datastore):
     schema: ClassVar[Schema] = SCHEMA
     made_by: ClassVar[str] = "python -m semspec.build_datastore kind=dense"
     tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
+    hashed_later: ClassVar[frozenset[str]] = frozenset({INDEX})
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> base.Layout:
@@ -82,7 +82,7 @@ class DenseDatastore(_datastore.Datastore):
 
     @classmethod
     def part_names(cls, config: Mapping[str, Any]) -> list[str]:
-        names = _datastore.shard_names(len(config["shards"]))
+        names = datastore.shard_names(len(config["shards"]))
         return [*names, INDEX] if config["index"]["files"] else names
 
     def check_content(self) -> None:
@@ -118,12 +118,7 @@ class DenseDatastore(_datastore.Datastore):
     def _check_index(self) -> None:
         """Native readers check little: what they are given is hashed first."""
         path = self.parts[INDEX]
-        manifest = _manifest.read(path.parent)
-        unlike = manifest and _manifest.differences(path.parent, manifest, (path.name,))
-        if unlike:
-            raise UserError(
-                f"{path.parent} is not as it was made ({unlike[0]}): take an intact copy"
-            )
+        manifests.check(path.parent, manifests.read(path.parent), (path.name,))
 
     def _index_files(self) -> indices.Files:
         path, sizes = self.parts[INDEX], self.config["index"]["files"]
@@ -138,7 +133,7 @@ class DenseDatastore(_datastore.Datastore):
 
     @classmethod
     def example(cls) -> Self:
-        path: Path = _datastore.example_folder(cls.kind) / "shard-00000.safetensors"
+        path: Path = datastore.example_folder(cls.kind) / "shard-00000.safetensors"
         rng, count = np.random.default_rng(0), 40
         turns = rng.uniform(0, 2 * np.pi, count)
         keys = np.stack([np.cos(turns), np.sin(turns)], 1).astype(np.float32)

@@ -63,7 +63,7 @@ class Evaluation(base.Artifact):
     def of_run(cls, folder: Path) -> Self:
         """The result of a finished run; paths of this machine stay out of it."""
         run = RunFolder(folder)
-        config, result = run.config, run.result
+        config, result = run.config, run.figures()
         if config is None or result is None:
             raise UserError(f"{folder} holds no finished run: give the folder of one, run=runs/...")
         measured = {k: v for k, v in result.items() if k != "provenance"}

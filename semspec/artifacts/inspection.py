@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from semspec import registry
-from semspec.artifacts import _card, base, manifests
+from semspec.artifacts import _card, base
 from semspec.artifacts.model import Model
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED
-from semspec.storage.files import read_json, told_in_one_line
+from semspec.storage import manifests, swap
+from semspec.storage.files import told_in_one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ def local(place: str) -> Path:
     if place.startswith(EMBEDDED):
         return base.find(place)
     folder = Path(place).expanduser()
+    swap.recover(folder)
     if not folder.is_dir():
         raise UserError(f"no folder {folder}: give the folder of an artifact, path=FOLDER")
     return folder
@@ -35,10 +37,10 @@ def local(place: str) -> Path:
 
 def kind_of(folder: Path) -> type[base.Artifact]:
     """The kind of an artifact's folder: by its config, or as a model in transformers' format."""
-    config = read_json(folder / base.CONFIG)
+    config = base.read_json(folder, "artifact")
     known = registry.plugins("artifact")
-    told = config.get("kind") if isinstance(config, dict) else None
-    if told is None and isinstance(config, dict) and "model_type" in config:
+    told = config.get("kind")
+    if told is None and "model_type" in config:
         heads = (n for n, p in known.items() if _is_of(p.cls, config.get("architectures")))
         told = next(heads, "model")
     if not isinstance(told, str) or told not in known:

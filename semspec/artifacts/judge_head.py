@@ -20,7 +20,11 @@ from semspec.registry import register
 from semspec.storage.json_schema import Schema
 
 SCHEMA = base.of_schema(
-    {"model": binding.model_with("layers", "width")}, ("model", "data", "training", "metrics")
+    {
+        "model": binding.model_with("layers", "width"),
+        "metrics": {"type": "object", "additionalProperties": {"type": "number"}},
+    },
+    ("model", "data", "training", "metrics"),
 )
 
 

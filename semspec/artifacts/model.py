@@ -6,18 +6,16 @@ by the manifest alone.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from semspec.artifacts import base
-from semspec.errors import UserError, first_line
 from semspec.registry import register
+from semspec.storage import foreign
 from semspec.storage.json_schema import Schema
 
 
@@ -51,20 +49,14 @@ class Model(base.Artifact):
     def own_tensors(cls, folder: Path, layout: base.Layout) -> dict[str, Tensor]:
         """Whatever the file holds, every number finite: transformers checks names and shapes."""
         path = folder / base.TENSORS
-        try:
-            base.check_header(path)
-            with safe_open(path, framework="pt") as file:
-                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except FileNotFoundError as error:
-            raise UserError(f"{folder} has no {base.TENSORS}") from error
-        except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise UserError(f"{path} is damaged: {first_line(error)}") from error
+        with foreign.open_tensors(path) as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         base.check_finite(path, found)
         return found
 
     def maker(self) -> str:
         try:
-            told = json.loads(self.texts.get("training.json", "{}"))
+            told = foreign.parse(self.texts.get("training.json", "{}").encode())
         except ValueError:
             told = None
         return str(told.get("script", self.made_by)) if isinstance(told, dict) else self.made_by

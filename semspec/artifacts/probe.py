@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from semspec.artifacts import base, binding
+from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
 from semspec.probes.mlp import NAMES, Folded, shapes
@@ -65,6 +66,20 @@ SCHEMA = base.of_schema(
             },
         },
         "calibration": {"type": "object"},
+        "metrics": {
+            "type": "object",
+            "properties": {
+                "test": {
+                    "type": "object",
+                    "properties": {
+                        "all": {
+                            "type": "object",
+                            "additionalProperties": {"type": ["number", "null"]},
+                        }
+                    },
+                }
+            },
+        },
         "guard": {  # a step with a token less likely than this is scored 0
             "type": ["object", "null"],
             "required": ["lowest"],
@@ -123,6 +138,8 @@ class Probe(base.Artifact):
             raise ValueError("std is not above 0 everywhere")
         if len({len(column) for column in self.calibration}) != 1:
             raise ValueError("the calibration's columns differ in length")
+        if not self._folded.finite:
+            raise ValueError("weights and std give numbers that are not finite")
 
     @classmethod
     def example(cls, role: str = "target", features: str = "paper") -> Self:
@@ -231,7 +248,7 @@ class Probe(base.Artifact):
             scores = self._on(x.device)(x.float())
             if beyond:
                 scores[beyond] = 0.0
-            return scores
+            return self._checked(scores)
 
     def begin(self, states: Sequence[Tensor]) -> Tensor:
         """A step's part in the first layer [steps, hidden], from the states of each pooling.
@@ -248,14 +265,14 @@ class Probe(base.Artifact):
         with torch.inference_mode():
             folded = self._on(hidden.device)
             if not self.features.logprobs:
-                return folded.finish(hidden)
+                return self._checked(folded.finish(hidden))
             rows = [of_logprobs(step) for step in logprobs]
             further = torch.tensor(rows, device=hidden.device)
             scores = folded.finish(folded.rest(hidden, further))
             beyond = [unit for unit, row in enumerate(rows) if row[0] < self.guard]
             if beyond:
                 scores[beyond] = 0.0
-            return scores
+            return self._checked(scores)
 
     def of_rows(self, rows: Tensor) -> Tensor:
         """The same of features that are assembled already [rows, features]."""
@@ -264,7 +281,16 @@ class Probe(base.Artifact):
             if self.features.logprobs:
                 lowest = rows[:, rows.shape[1] - len(LOGPROB_NAMES)]
                 scores[lowest < self.guard] = 0.0
-            return scores
+            return self._checked(scores)
+
+    def _checked(self, scores: Tensor) -> Tensor:
+        """The scores; UserError where one is no number, before anything is decided by it."""
+        if bool(scores.isnan().any()):
+            raise UserError(
+                f"probe {self.name} scores a step with NaN: its weights overflow on this model's"
+                " states; take another probe, or train one with python -m semspec.train_probe"
+            )
+        return scores
 
 
 def _features(config: Mapping[str, Any]) -> Features:

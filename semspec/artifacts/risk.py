@@ -35,6 +35,7 @@ SCHEMA = base.of_schema(
             "properties": {"name": binding.TEXT, "digest": binding.TEXT},
         },
         "score": {"enum": ["logprob"]},  # in place of a probe
+        "metrics": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
     },
     ("model", "split", "temperature", "data", "metrics"),
 )

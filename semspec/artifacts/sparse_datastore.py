@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from semspec.artifacts import base, binding
-from semspec.artifacts import datastore as _datastore
+from semspec.artifacts import base, binding, datastore
 from semspec.datastores.sparse import SparseStore, write_shard
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY, ModelFacts
@@ -24,8 +23,8 @@ SCHEMA = base.of_schema(
     {
         "model": binding.MODEL,
         "depth": {"type": "integer", "minimum": 1, "maximum": 4096},
-        "shards": _datastore.SHARDS,
-        "documents": _datastore.COUNT,
+        "shards": datastore.SHARDS,
+        "documents": datastore.COUNT,
         "responses": {"enum": ["target", "as_is"]},
     },
     ("model", "depth", "shards", "documents", "responses", "data"),
@@ -34,7 +33,7 @@ SCHEMA = base.of_schema(
 
 @register("artifact", "sparse_datastore")
 @dataclass
-class SparseDatastore(_datastore.Datastore):
+class SparseDatastore(datastore.Datastore):
     """A corpus in a model's tokens, sorted so that the longest match of a text's end is found at once."""
 
     name: str = "sparse_datastore"
@@ -46,7 +45,7 @@ class SparseDatastore(_datastore.Datastore):
 
     @classmethod
     def part_names(cls, config: Mapping[str, Any]) -> list[str]:
-        return _datastore.shard_names(len(config["shards"]))
+        return datastore.shard_names(len(config["shards"]))
 
     def open(self) -> SparseStore:
         names = self.part_names(self.config)
@@ -61,7 +60,7 @@ class SparseDatastore(_datastore.Datastore):
 
     @classmethod
     def example(cls) -> Self:
-        path = _datastore.example_folder(cls.kind) / "shard-00000.safetensors"
+        path = datastore.example_folder(cls.kind) / "shard-00000.safetensors"
         rng = random.Random(0)
         texts = [rng.choices(range(EXAMPLE_VOCABULARY), k=12) for _ in range(8)]
         count = write_shard(path, texts, 16)

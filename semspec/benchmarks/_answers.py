@@ -9,13 +9,14 @@ LETTERS = "ABCDEFGHIJKLMNOP"
 _BOX = re.compile(
     r"\\boxed(?:\s*(?=\{)"
     # without braces: numbers, commands and the like up to a space; no word, as in "in \boxed form"
-    r"|(?:[ \t]+|(?=[\d\\]))(?=\S*\w)(?![^\w\\]?[^\W\d_]{2})"
+    r"|(?:[ \t]+|(?=[\d\\]))(?=[^\w\s]*+\w)(?![^\w\\]?[^\W\d_]{2})"
     r"(?P<bare>(?:\\(?:[A-Za-z]+|[$%])(?:\{[^{}]*\})*|[^\s\\{}$])+))"
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # what a backslash escapes is passed over with it
 _STYLE = re.compile(r"\\(?:text|textbf|mathrm|mathbf|boxed)\s*\{([^{}]*)\}")
 _LETTER = re.compile(r"\(?\s*([A-P])\s*(?:[).:\s].*)?", re.DOTALL)
-_SAID = re.compile(r"(?i:\banswer(?:\s+is)?\s*:?)\s*\**\s*\(?([A-P])\b(?!['’])")
+# possessive: a run of spaces that is tried again from each of its places takes minutes
+_SAID = re.compile(r"(?i:\banswer(?:\s++is)?+\s*+:?+)\s*+\**+\s*+\(?([A-P])\b(?!['’])")
 
 
 def after_thinking(text: str) -> str:

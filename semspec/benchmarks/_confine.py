@@ -1,46 +1,115 @@
-"""Runs a program that a model wrote in a confined process; see ``_candidate.py`` for what that is."""
+"""Grade a program that a model wrote, in confined processes; see ``_candidate.py`` for what they are."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import select
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from semspec.errors import UserError
 
 CANDIDATE = Path(__file__).with_name("_candidate.py")
-MEMORY = 1 << 30  # bytes of address space
+MEMORY = 1 << 30  # bytes of address space, for each of the two processes
+VERDICT = 4096  # bytes; a verdict has a few hundred
 
 
-def run_program(program: str, seconds: float, strict: bool = True) -> str:
-    """ "passed" where it ran to its end, else what stopped it.
+def run_program(
+    program: str,
+    seconds: float,
+    strict: bool = True,
+    *,
+    entry: str = "",
+    given: str = "",
+    check: str = "",
+) -> str:
+    """Return "passed" where the program ran to its end and passed its tests, else what stopped it.
 
-    ``strict=False`` leaves the system-call filter out: limits of time, memory and file size only.
+    The tests are Python: ``check``, after the definitions ``given``, which may call the function
+    ``entry`` of the program. They run in a process of their own, which alone can say "passed".
+    ``strict=False`` sets limits of time, memory and file size only: the program can do what its
+    user can, and the verdict is then as honest as the program. Raises UserError where ``strict``
+    is more than this system can do.
     """
-    order = {"program": program, "seconds": int(seconds), "memory": MEMORY, "strict": strict}
-    with tempfile.TemporaryDirectory(prefix="semspec-") as folder:
-        process = subprocess.Popen(
-            # -I: no variables, no user's packages; -S: the standard library and nothing else
-            [sys.executable, "-I", "-S", "-B", str(CANDIDATE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=folder,
-            env={},
-            start_new_session=True,
-        )
+    until = time.monotonic() + seconds
+    order = {
+        "program": program,
+        "entry": entry,
+        "given": given,
+        "check": check,
+        "seconds": int(seconds),
+        "memory": MEMORY,
+        "strict": strict,
+    }
+    processes: list[subprocess.Popen[bytes]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="semspec-") as folder,
+        tempfile.TemporaryFile() as written,
+    ):
+        written.write(json.dumps(order).encode())
+        written.seek(0)
+        reading, writing = os.pipe()
+        judges, candidates = socket.socketpair()
         try:
-            answer, _ = process.communicate(json.dumps(order).encode(), timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return f"timed out after {seconds:g} s"
-    lines = answer.decode(errors="replace").splitlines()
-    if lines[:1] == ["unconfined"]:
+            with judges, candidates, os.fdopen(writing, "wb"):
+                processes.append(_start(folder, candidates.fileno()))
+                processes.append(_start(folder, written.fileno(), writing, judges.fileno()))
+            answer = _first_line(reading, until)
+        finally:
+            os.close(reading)
+            for process in processes:
+                # with children, which it can have where it is not confined; it may have ended
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if answer is None:
+        return f"timed out after {seconds:g} s"
+    if not answer:
+        return f"died (exit status {processes[-1].returncode})"
+    verdict = json.loads(answer)
+    if verdict["unconfined"] is not None:
         raise UserError(
-            f"this system cannot confine programs ({lines[1]}), so none is run: give"
+            f"this system cannot confine programs ({verdict['unconfined']}), so none is run: give"
             " benchmark.confine=limits to run them with limits of time and memory only"
         )
-    return lines[1] if len(lines) > 1 else f"died (exit status {process.returncode})"
+    return str(verdict["told"])
+
+
+def _start(
+    folder: str, stdin: int, stdout: int = subprocess.DEVNULL, *kept: int
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        # -I: no variables, no user's packages; -S: the standard library and nothing else
+        [sys.executable, "-I", "-S", "-B", str(CANDIDATE), *map(str, kept)],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env={},
+        start_new_session=True,
+        pass_fds=kept,
+    )
+
+
+def _first_line(pipe: int, until: float) -> bytes | None:
+    """Return the first line, empty where the pipe ended before it; None where ``until`` has passed."""
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN | select.POLLHUP)
+    read = b""
+    while (left := until - time.monotonic()) > 0:
+        if not waiting.poll(1000 * left):
+            break
+        some = os.read(pipe, VERDICT - len(read))
+        read += some
+        if b"\n" in read:
+            return read.partition(b"\n")[0]
+        if not some:  # the end, or more than a verdict has
+            return b""
+    return None

@@ -18,9 +18,9 @@ MEMORY = 4 << 30  # bytes; a runaway power eats memory before time
 
 _WORDS = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _SPACES = re.compile(r"\\[!,;: ]|\\q?quad(?![a-z])|~|\s+")
-_PERCENT = re.compile(r"(?:\\?%|(?:\\text\s*\{\s*)?\bper\s?cent\b\s*\}?)\s*$")
+_PERCENT = re.compile(r"(?:\\?%|(?:\\text\s*\{\s*)?\bper\s?cent\b\s*+\}?+)\s*+$")
 _BASED = re.compile(r"([0-9A-Fa-f]+)_(?:\{(\d+)\}|(\d))")
-_PHRASE = re.compile(r"[^\W\d_]{2,}(?:[\s\-'.,]*[^\W_]+)*")
+_PHRASE = re.compile(r"[^\W\d_]{2}+(?:[\s\-'.,]*+[^\W_]++)*+")
 
 
 def same(gold: str, answer: str) -> bool:

@@ -22,7 +22,7 @@ ASK = (
 )
 _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(```|\Z)", re.DOTALL)
 _FUTURE = re.compile(r"^from __future__ import [^\n(\\]+$", re.MULTILINE)
-_PYTHON = re.compile(r"[ \t]*((python|py)[\d.]*([ \t{].*)?)?[ \t]*", re.IGNORECASE)  # or unnamed
+_PYTHON = re.compile(r"[ \t]*+((python|py)[\d.]*([ \t{].*)?)?[ \t]*", re.IGNORECASE)  # or unnamed
 
 
 @register("benchmark", "humaneval")
@@ -62,7 +62,7 @@ class HumanEval(DataBenchmark):
         before, code = written
         if _defines(code, asked["entry"]):  # what stands above the function is the question's, too
             code = textwrap.dedent(code)  # a block within a list
-            code = asked["head"].partition(f"def {asked['entry']}(")[0] + code
+            code = _before(asked) + code
         else:  # the body alone: a completion of the head
             code = asked["head"] + code
         told = self._run(code, asked)
@@ -75,8 +75,19 @@ class HumanEval(DataBenchmark):
     def _run(self, code: str, asked: Mapping[str, str]) -> str:
         futures = "\n".join(_FUTURE.findall(code))  # these have to come first
         code = _FUTURE.sub("", code)
-        program = f"{futures}\n{code}\n\n{asked['test']}\n\ncheck({asked['entry']})\n"
-        return run_program(program, self.seconds, strict=self.confine == "strict")
+        return run_program(
+            f"{futures}\n{code}\n",
+            self.seconds,
+            strict=self.confine == "strict",
+            entry=asked["entry"],
+            given=_before(asked),
+            check=f"{asked['test']}\n\ncheck({asked['entry']})\n",
+        )
+
+
+def _before(asked: Mapping[str, str]) -> str:
+    """Return what stands above the function in the question: imports and helpers."""
+    return asked["head"].partition(f"def {asked['entry']}(")[0]
 
 
 def written_code(text: str, entry: str) -> tuple[str, str] | None:

@@ -14,14 +14,14 @@ from rich.table import Table
 
 from semspec import registry
 from semspec.artifacts import base, inspection
-from semspec.artifacts import manifests as _manifest
 from semspec.cli.command import ends_in_one_line, options
 from semspec.config import did_you_mean
 from semspec.errors import UserError
 from semspec.models.hub import content_hash, hub_errors, list_files, split_revision
 from semspec.report.terminal import open_console
-from semspec.storage.files import read_json
+from semspec.storage import manifests
 from semspec.storage.packaged import beside_package
+from semspec.storage.screen import echo, visible
 
 HELP = """\
 usage: python -m semspec.artifacts COMMAND [name=value ...]
@@ -48,12 +48,13 @@ def show_list(given: Mapping[str, str]) -> int:
         table.add_column(name, justify="right" if name == "KiB" else "left", no_wrap=name == "name")
     for found in inspection.below(path):
         if found.folder.is_dir():
-            config = read_json(found.folder / base.CONFIG)
-            model = config.get("model") if isinstance(config, dict) else None
+            config = base.read_json(found.folder, found.kind) if found.kind else {}
+            model = config.get("model")
             bound = model.get("id", "") if isinstance(model, dict) else ""
             size = sum(f.stat().st_size for f in found.folder.iterdir() if f.is_file())
             state = "not as published" if found.wrong else ""
-            table.add_row(found.folder.name, found.kind or "?", str(bound), f"{size / 1024:,.0f}", state)  # fmt: skip
+            cells = found.folder.name, found.kind or "?", str(bound), f"{size / 1024:,.0f}", state
+            table.add_row(*(visible(cell, newline=" ") for cell in cells))
     open_console().print(table)
     return 0
 
@@ -61,28 +62,32 @@ def show_list(given: Mapping[str, str]) -> int:
 def inspect(given: Mapping[str, str]) -> int:
     folder = base.find(required(given, "path"), wanted=replace(base.WHOLE, option="path"))
     artifact = inspection.kind_of(folder).read(folder)
-    manifest = _manifest.read(folder)
+    manifest = manifests.read(folder)
     out = open_console()
-    out.print(f"[bold]{artifact.kind}[/] {folder}", highlight=False, soft_wrap=True)
+    out.say(f"{artifact.kind} {folder}", "bold")
     for name in ("model", "draft", "role", "split", "temperature", "provenance"):
         if name in artifact.config:
             shown = json.dumps(artifact.config[name])
-            out.print(f"  {name}: {shown}", markup=False, highlight=False, soft_wrap=True)
+            out.say(f"  {name}: {shown}")
     figures = artifact.figures()
     if figures:
         shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        out.print(f"  figures: {shown}", markup=False, highlight=False)
+        out.print(visible(f"  figures: {shown}", newline=" "))
     table = Table(box=SIMPLE_HEAD)
     for name in ("file", "bytes", "sha256"):
         table.add_column(name, justify="right" if name == "bytes" else "left")
     for file, entry in (manifest or {"files": {}})["files"].items():
-        table.add_row(file, f"{entry['size']:,}", entry["sha256"][:16])
+        table.add_row(visible(file, newline=" "), f"{entry['size']:,}", entry["sha256"][:16])
     out.print(table)
     table = Table(box=SIMPLE_HEAD)
     for name in ("tensor", "shape", "type"):
         table.add_column(name)
     for name, tensor in artifact.tensors.items():
-        table.add_row(name, str(list(tensor.shape)), str(tensor.dtype).removeprefix("torch."))
+        table.add_row(
+            visible(name, newline=" "),
+            str(list(tensor.shape)),
+            str(tensor.dtype).removeprefix("torch."),
+        )
     if artifact.tensors:
         out.print(table)
     if manifest is None:
@@ -99,9 +104,9 @@ def verify(given: Mapping[str, str]) -> int:
     if not found:
         wrong.append(f"{path} holds no artifact")
     for line in wrong:
-        print(line)
+        echo(line, newline=" ")
     good = sum(not one.wrong for one in found)
-    print(f"{good} of {len(found)} as published" if not wrong else f"{len(wrong)} not as published")
+    echo(f"{good} of {len(found)} as published" if not wrong else f"{len(wrong)} not as published")
     return 1 if wrong else 0
 
 
@@ -111,7 +116,7 @@ def _unlike_repository(folder: Path, name: str) -> list[str]:
     with hub_errors(repo, name, base.WHOLE):
         _, listing = list_files(repo, revision, base.WHOLE)
     wrong = []
-    for file in sorted({*base.WHOLE.of(listing), *_manifest.names(folder), base.MANIFEST}):
+    for file in sorted({*base.WHOLE.of(listing), *manifests.names(folder), base.MANIFEST}):
         path = folder / file
         if file not in listing or not path.is_file():
             wrong.append(f"{file} is {'not in ' + name if path.exists() else 'missing'}")
@@ -127,7 +132,7 @@ def seal(given: Mapping[str, str]) -> int:
         raise UserError(f"{path} holds no artifact: give the folder of one, or of several")
     for folder in folders:
         cls = inspection.seal(folder)
-        print(f"sealed {folder} ({cls.kind})")
+        echo(f"sealed {folder} ({cls.kind})", newline=" ")
     return 0
 
 
@@ -136,19 +141,19 @@ def evaluation(given: Mapping[str, str]) -> int:
 
     out = Path(required(given, "out"))
     Evaluation.of_run(Path(required(given, "run"))).save(out)
-    print(f"evaluation: {out}")
+    echo(f"evaluation: {out}", newline=" ")
     return 0
 
 
 def kinds(given: Mapping[str, str]) -> int:
     for name, plugin in registry.plugins("artifact").items():
-        print(f"{name:12} {plugin.summary}")
+        echo(f"{name:12} {plugin.summary}")
     return 0
 
 
 def schema(given: Mapping[str, str]) -> int:
     cls = registry.plugin("artifact", required(given, "kind")).cls
-    print(json.dumps(cls.schema, indent=2))
+    echo(json.dumps(cls.schema, indent=2))
     return 0
 
 
@@ -171,7 +176,7 @@ def required(given: Mapping[str, str], name: str) -> str:
 
 def run(arguments: Sequence[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
+        echo(HELP.rstrip())
         return 0
     name = arguments[0]
     if name not in COMMANDS:

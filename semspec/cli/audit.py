@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from semspec import config as shared
@@ -22,7 +21,7 @@ from semspec.cli.command import run_command
 from semspec.config import build, compose
 from semspec.errors import UserError
 from semspec.report.progress import Steps
-from semspec.report.terminal import open_console
+from semspec.report.terminal import Screen, open_console
 from semspec.solver import Solver
 from semspec.storage.files import write_json
 from semspec.training.calibration.audit import Accepted, audited, summary
@@ -87,7 +86,7 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     return told
 
 
-def show(told: dict[str, Any], console: Console) -> None:
+def show(told: dict[str, Any], console: Screen) -> None:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("drafted tokens")
     for heading in ("tokens", "mean JS", "99th", "JS <= U [95 %, Wilson]"):
@@ -101,7 +100,7 @@ def show(told: dict[str, Any], console: Console) -> None:
         table.add_row(name, f"{f['tokens']:,}", *js, share)
     console.print(table)
     if told.get("warning"):
-        console.print(told["warning"], soft_wrap=True, highlight=False)
+        console.say(told["warning"])
 
 
 def run(arguments: Sequence[str]) -> None:

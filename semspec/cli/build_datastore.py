@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from semspec.artifacts.datastore import Datastore
@@ -20,7 +19,8 @@ from semspec.jobs.part_jobs import carry_out_parts, divided
 from semspec.jobs.parts import Part, split
 from semspec.jobs.sweep import Job
 from semspec.report.progress import Steps
-from semspec.report.terminal import open_console
+from semspec.report.terminal import Screen, open_console
+from semspec.storage.screen import echo
 from semspec.training.datastores.build import folder_of, make
 from semspec.training.datastores.settings import HELP, split_options
 from semspec.training.datastores.stages import build_part, stages
@@ -35,14 +35,14 @@ def result_table(made: Datastore) -> Table:
     return table
 
 
-def do_part(job: Job, console: Console) -> None:
+def do_part(job: Job, console: Screen) -> None:
     """One of several parts, as a launcher's job."""
     (part,), _, rest = split(job.overrides)
     _build_part(rest, part, job.stage, job.about, console)
 
 
 def _build_part(
-    arguments: Sequence[str], part: Part, until: str, about: Mapping[str, Any], console: Console
+    arguments: Sequence[str], part: Part, until: str, about: Mapping[str, Any], console: Screen
 ) -> None:
     options, config = split_options(arguments)
     steps = Steps(console, config.quiet)
@@ -54,14 +54,15 @@ def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
     """``-m part=...``: all of them, by a launcher."""
     own, hydra_ones = divided(arguments)
     options, config = split_options(own)
-    folder, console = folder_of(config, options), open_console()
-    told = Console(quiet=True) if config.quiet else console
+    folder, shown = folder_of(config, options), open_console(quiet=config.quiet)
     code = carry_out_parts(
-        "semspec.cli.build_datastore", own, hydra_ones, parts, stages(options), folder, told
+        "semspec.cli.build_datastore", own, hydra_ones, parts, stages(options), folder, shown
     )
     if not code:
-        what = f"parts: {folder}; the same command without -m and part= makes the datastore"
-        console.print(what, soft_wrap=True, highlight=False, markup=False)
+        echo(
+            f"parts: {folder}; the same command without -m and part= makes the datastore",
+            newline=" ",
+        )
     return code
 
 
@@ -77,7 +78,7 @@ def _main(given: Sequence[str]) -> None:
     options, config = split_options(rest)
     made, out = make(config, options, Steps(console, config.quiet))
     console.print(result_table(made))
-    console.print(f"datastore: {out}", soft_wrap=True, highlight=False, markup=False)
+    console.say(f"datastore: {out}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

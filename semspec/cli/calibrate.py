@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from semspec.artifacts import base, binding
@@ -25,7 +24,7 @@ from semspec.decoding.whitening import Whitened, deviation
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts, known_as
 from semspec.report.progress import Steps
-from semspec.report.terminal import open_console
+from semspec.report.terminal import Screen, open_console
 from semspec.training.calibration.arc_card import card, plots
 from semspec.training.calibration.next_step import Measure
 from semspec.training.calibration.pairs import Spots, as_columns, measure_chains
@@ -41,7 +40,7 @@ usage: python -m semspec.calibrate model=NAME [draft=NAME] [out=FOLDER] [...]
   model=           the target: a preset, or model.path=FOLDER_OR_REPO
   draft=           also measure tokens that this draft proposes (accept=arc_certified goes by them)
   temperatures=1.0 where to calibrate: 1.0,0.6,0.3 makes one artifact for three
-  problems=200     texts; source=, data=, domains=, max_new_tokens=, batch= as of semspec.cli.train_probe
+  problems=200     texts; source=, data=, domains=, max_new_tokens=, batch= as of semspec.train_probe
                    (source=hub data=... chains=answers lets the model answer a data set's questions)
   positions=8      places of each text
   levels=6         tokens that a draft has: places lie 0 to levels - 1 below its root
@@ -214,7 +213,7 @@ def _config(
     }
 
 
-def show(told: ArcCalibration, console: Console) -> None:
+def show(told: ArcCalibration, console: Screen) -> None:
     table = Table(box=SIMPLE_HEAD)
     for heading in ("T", "c_s'", "alpha*kappa", "tau", "pairs", "JS mean", "JS <= U [95 %]"):
         table.add_column(heading, justify="right")
@@ -235,14 +234,14 @@ def show(told: ArcCalibration, console: Console) -> None:
     for setting in told.settings:
         warning = vacuous(float(setting.constants.tau))
         if warning:
-            console.print(f"T = {setting.temperature:g}: {warning}", soft_wrap=True)
+            console.say(f"T = {setting.temperature:g}: {warning}")
 
 
 def run(arguments: Sequence[str]) -> None:
     console = open_console()
     told, out = calibrate(arguments, Steps(console))
     show(told, console)
-    console.print(f"calibration: {out}", soft_wrap=True, highlight=False, markup=False)
+    console.say(f"calibration: {out}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from semspec.artifacts import base
@@ -28,7 +27,7 @@ from semspec.cli.command import flag, run_command
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED, ModelFacts, known_as
 from semspec.report.progress import Steps
-from semspec.report.terminal import open_console
+from semspec.report.terminal import Screen, open_console
 from semspec.results.metrics import wilson
 from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import provenance_of
@@ -51,7 +50,7 @@ usage: python -m semspec.calibrate_risk probe=FOLDER_OR_REPO [out=FOLDER] [measu
   score=    logprob: the steps' lowest log-probability, for accept=logprob; no probe is asked
   measure=  true: calibrate nothing; hold fresh steps against what the probe (or apart=) certifies
   least=    a step below this semantic probability counts as wrong (default 0.05)
-  problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.cli.train_probe
+  problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.train_probe
 
 One step of each problem is used. A run that was killed goes on in the same folder=.
 """
@@ -202,7 +201,7 @@ def _thresholds(fresh: Judged, least: float) -> dict[str, float | None]:
     return found
 
 
-def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
+def show(rows: Sequence[dict[str, Any]], console: Screen) -> None:
     table = Table(box=SIMPLE_HEAD)
     for heading in ("asked risk", "threshold", "accepted", "measured [95 %]"):
         table.add_column(heading, justify="right")
@@ -246,7 +245,7 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     fresh = drafted_steps(probe, passed, Steps(open_console()))
     if own["apart"]:
         _apart(probe, fresh, least).save(Path(own["apart"]))
-        open_console().print(f"{len(fresh.scores)} steps: {own['apart']}")
+        open_console().say(f"{len(fresh.scores)} steps: {own['apart']}")
         return None
     assert probe is not None
     probe.tensors |= {f"calibration.{name}": column for name, column in fresh.tensors.items()}
@@ -258,7 +257,7 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     }
     out = Path(own["out"] or base.find(own["probe"]))
     probe.save(out)
-    open_console().print(f"{len(fresh.scores)} steps calibrate {out}")
+    open_console().say(f"{len(fresh.scores)} steps calibrate {out}")
     return None
 
 

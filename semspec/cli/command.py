@@ -5,26 +5,39 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 
 from semspec.errors import UserError
+from semspec.storage.screen import echo
+from semspec.urls import without_passwords
 
 
 def ends_in_one_line(command: Callable[[], object]) -> None:
     """Runs a command; what a user can mend or has caused is told in one line, without a traceback."""
+    sys.excepthook = _show_traceback
     try:
         command()
     except UserError as error:
-        print(f"semspec: {error}", file=sys.stderr)
+        complain(error)
         sys.exit(2)
     except BrokenPipeError:
         # who read along has seen enough, as head does; what is still to be flushed goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt:
-        print("semspec: interrupted; the same folder goes on from here", file=sys.stderr)
+        complain("interrupted; the same folder goes on from here")
         sys.stderr.flush()
         os._exit(130)  # nothing that still runs may turn it into another exit status
+
+
+def complain(error: object) -> None:
+    """Print one line on standard error: an error may quote foreign text, line breaks and all."""
+    echo(f"semspec: {without_passwords(str(error))}", newline=" ", file=sys.stderr)
+
+
+def _show_traceback(_: object, error: BaseException, __: object) -> None:
+    echo("".join(traceback.format_exception(error)).rstrip(), file=sys.stderr)
 
 
 def no_sweep(arguments: Sequence[str]) -> None:
@@ -48,7 +61,7 @@ def run_command(
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if {"-h", "--help"} & set(given):
-        print(help_text, end="")
+        echo(help_text.rstrip())
         return
     logging.getLogger("transformers").setLevel(logging.ERROR)
 

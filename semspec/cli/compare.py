@@ -11,6 +11,7 @@ from semspec.report.comparison import Comparison, Finding, compare
 from semspec.report.terminal import number, open_console
 from semspec.report.words import p_value
 from semspec.storage.files import dumps
+from semspec.storage.screen import echo, visible
 
 HELP = """\
 usage: python -m semspec.compare A B [margin=2] [json=true]
@@ -86,10 +87,10 @@ def run(arguments: Sequence[str]) -> None:
     found = compare(*(Path(folder).expanduser() for folder in folders), margin=margin)
     console = open_console()
     if flag(given, "json"):
-        print(dumps(found.as_json(), indent=2))
+        echo(dumps(found.as_json(), indent=2))
         return
     for line in sentences(found):
-        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+        console.print(visible(line, newline=" "), soft_wrap=not console.is_terminal)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import Field, fields
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from semspec import config, registry
 from semspec.jobs import experiments
+from semspec.report.terminal import Screen, open_console
 
 EXAMPLES = (
     ("python -m semspec.run", "the embedded pair: no network, no GPU"),
@@ -22,13 +22,13 @@ EXAMPLES = (
 )
 
 
-def show(console: Console | None = None) -> None:
-    console = console or Console()
-    console.print("[bold]semspec[/]: speculative decoding for reasoning models\n")
+def show(console: Screen | None = None) -> None:
+    console = console or open_console()
+    _title(console, "semspec", ": speculative decoding for reasoning models\n")
     for command, what in EXAMPLES:
         console.print(Text(f"  {command}"), soft_wrap=True)
         console.print(Text(f"      {what}", "dim"))
-    console.print("\n[bold]Options[/] (name=value), and what they are unless given")
+    _title(console, "\nOptions", " (name=value), and what they are unless given")
     chosen = config.defaults()
     table = Table.grid(padding=(0, 2))
     for field in fields(config.RunConfig):
@@ -36,7 +36,7 @@ def show(console: Console | None = None) -> None:
         table.add_row(f"  {field.name}", config.HELP[field.name], Text(_typed(shown), "dim"))
     console.print(table)
     for group in ("model", "draft", "accept", "split", "engine", "benchmark"):
-        console.print(f"\n[bold]{group}=[/]")
+        _title(console, f"\n{group}=")
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
         if group == "split":
@@ -46,8 +46,10 @@ def show(console: Console | None = None) -> None:
         for name, summary in known.items():
             table.add_row(f"  {name}", Text.assemble(summary, (_own_options(group, name), "dim")))
         console.print(table)
-    console.print(
-        "\n[bold]experiment=[/]   a paper's table; scale=tiny: on the embedded pair; plan=true"
+    _title(
+        console,
+        "\nexperiment=",
+        "   a paper's table; scale=tiny: on the embedded pair; plan=true",
     )
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -57,6 +59,10 @@ def show(console: Console | None = None) -> None:
     console.print(
         "\nFolders: results go to hydra.run.dir (runs/DATE_TIME); the same folder again resumes."
     )
+
+
+def _title(console: Screen, title: str, rest: str = "") -> None:
+    console.print(Text.assemble((title, "bold"), rest))
 
 
 def _own_options(group: str, name: str) -> str:

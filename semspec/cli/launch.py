@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import json
 import os
 import shlex
@@ -28,10 +29,12 @@ from semspec import config as configuration
 from semspec.cli.arguments import check_arguments
 from semspec.cli.command import flag, options, run_command
 from semspec.config import RunConfig
+from semspec.engines._sglang.server import KEY
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
 from semspec.protocols import Run
 from semspec.sglang_plugin.settings import VARIABLE
+from semspec.storage.screen import echo
 from semspec.types import Role
 
 HELP = """\
@@ -279,14 +282,34 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
     return configuration.build(configuration.compose(overrides)), given
 
 
+def open_to_all(planned: Sequence[Planned]) -> str | None:
+    """Say that other machines can use servers that ask for no key; None where they cannot."""
+    for one in planned:
+        keyed = any(a.split("=")[0] == "--api-key" for a in one.arguments)
+        if not keyed and one.host != "localhost" and not _loopback(one.host):
+            return (
+                f"host={one.host} lets everybody who can reach this machine use the {one.role}'s server:"
+                f' add both_args="--api-key KEY" (runs take it from {KEY}), or leave it at host=127.0.0.1'
+            )
+    return None
+
+
+def _loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):  # a name: where it leads is the resolver's affair
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
 def run(arguments: Sequence[str]) -> None:
     config, given = read(arguments)
     planned = plan(config, given)
+    if warning := open_to_all(planned):
+        print(f"semspec: {warning}", file=sys.stderr)
     line = " ".join(f"engine.{one.role}_url={one.url}" for one in planned)
     if not flag(given, "start"):
         for one in planned:
-            print(f"# the {one.role}\n{one.command}\n")
-        print(f"# then: python -m semspec.run engine=sglang {line} ...")
+            echo(f"# the {one.role}\n{one.command}\n")
+        echo(f"# then: python -m semspec.run engine=sglang {line} ...")
         return
     try:
         wait = float(given.get("wait", "900"))
@@ -295,8 +318,8 @@ def run(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends them as Ctrl-C does
     logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
     with started(planned, wait, logs) as processes:
-        print(line, flush=True)
-        print(f"# logs: {logs}; Ctrl-C ends both", flush=True)
+        echo(line, flush=True)
+        echo(f"# logs: {logs}; Ctrl-C ends both", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             watch(processes, logs)
 

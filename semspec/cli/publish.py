@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from semspec.artifacts import base, inspection
-from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.probe import Probe
 from semspec.cli.command import ends_in_one_line, flag, options
 from semspec.errors import UserError
 from semspec.models.hub import Listing, content_hash, list_files, said
 from semspec.probes import index
-from semspec.report.terminal import open_console
+from semspec.report.terminal import Screen, open_console
+from semspec.storage import manifests
+from semspec.storage.screen import echo, visible
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -75,7 +75,7 @@ def publish(
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     artifact = inspection.check(folder)
-    files = [*_manifest.names(folder), base.MANIFEST]
+    files = [*manifests.names(folder), base.MANIFEST]
     api = HfApi(token=token)
     repo_id = _with_owner(api, repo_id, token)
     with _told(repo_id, token):
@@ -206,31 +206,27 @@ def _line(error: Exception, token: str | None) -> str:
     return text.replace(token, "***") if token else text
 
 
-def show(folder: Path, repo: str, given: Mapping[str, str], console: Console) -> None:
+def show(folder: Path, repo: str, given: Mapping[str, str], console: Screen) -> None:
     """What would be sent; asks nobody."""
     artifact = inspection.check(folder)
     kind = "a private" if flag(given, "private") else "a public"
     tag = f", tagged {given['tag']}" if given.get("tag") else ""
-    console.print(
-        f"[bold]{artifact.kind}[/] {folder} -> {repo} ({kind} repository{tag})",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console.say(f"{artifact.kind} {folder} -> {repo} ({kind} repository{tag})", "bold")
     table = Table(box=SIMPLE_HEAD)
     table.add_column("file")
     table.add_column("bytes", justify="right")
-    names = [*_manifest.names(folder), base.MANIFEST]
+    names = [*manifests.names(folder), base.MANIFEST]
     for name in names:
-        table.add_row(name, f"{(folder / name).stat().st_size:,}")
+        table.add_row(visible(name, newline=" "), f"{(folder / name).stat().st_size:,}")
     table.add_row("together", f"{sum((folder / n).stat().st_size for n in names):,}")
     console.print(table)
-    console.print(artifact.texts[base.CARD], markup=False, highlight=False, soft_wrap=True)
-    console.print("nothing was sent: add confirm=true to upload", highlight=False)
+    console.print(artifact.texts[base.CARD], soft_wrap=True)
+    console.print("nothing was sent: add confirm=true to upload")
 
 
 def run(arguments: Sequence[str]) -> None:
     if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
+        echo(HELP.rstrip())
         return
     if any(a.partition("=")[0] in ("token", "hf_token") for a in arguments):
         raise UserError("a token is no option: log in with 'hf auth login', or set HF_TOKEN")
@@ -253,13 +249,11 @@ def run(arguments: Sequence[str]) -> None:
         tag=given.get("tag"),
         commit_message=given.get("message"),
     )
-    console.print(f"published: {repo}@{commit}", highlight=False, soft_wrap=True)
+    console.say(f"published: {repo}@{commit}")
     artifact = inspection.check(folder)
     if isinstance(artifact, Probe):
         line = index.line(artifact, repo, commit)
-        console.print(
-            f"for conf/probes.yaml:\n{line}", markup=False, highlight=False, soft_wrap=True
-        )
+        console.print(f"for conf/probes.yaml:\n{line}", soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from semspec.artifacts import base, inspection
-from semspec.artifacts import manifests as _manifest
 from semspec.cli.command import ends_in_one_line, options
 from semspec.errors import UserError
-from semspec.report.terminal import open_console
+from semspec.storage import manifests, swap
 from semspec.storage.files import told_in_one_line
+from semspec.storage.screen import echo
 
 HELP = """\
 usage: python -m semspec.pull repo=OWNER/NAME[@REVISION] [out=FOLDER]
@@ -35,28 +35,24 @@ def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
     artifact = inspection.check(folder)
     if out is None:
         return folder, artifact
-    beside = out.with_name(f".{out.name}.tmp")
     with told_in_one_line(out):
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        for name in [*_manifest.names(folder), base.MANIFEST]:
+        beside = swap.stage(swap.place(out))
+        for name in [*manifests.names(folder), base.MANIFEST]:
             shutil.copyfile(folder / name, beside / name)
-        beside.replace(out)
+        swap.finish(beside, swap.place(out))
     return out, inspection.check(out)
 
 
 def run(arguments: Sequence[str]) -> None:
     if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP, end="")
+        echo(HELP.rstrip())
         return
     given = options(arguments, ("repo", "out"), "python -m semspec.pull")
     if not given.get("repo"):
         raise UserError("repo= is missing: see python -m semspec.pull --help")
     out = Path(given["out"]).expanduser() if given.get("out") else None
     folder, artifact = pull(given["repo"], out)
-    open_console().print(
-        f"{artifact.kind}: {folder}", highlight=False, soft_wrap=True, markup=False
-    )
+    echo(f"{artifact.kind}: {folder}", newline=" ")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from semspec.cli.command import flag, options, run_command
 from semspec.errors import UserError
 from semspec.report.html_transcript import Limits
-from semspec.report.terminal import open_console
 from semspec.report.write import write_run, write_sweep
 from semspec.results.schema import SCHEMA
+from semspec.storage.screen import echo
 
 HELP = """\
 usage: python -m semspec.report run=FOLDER   [out=FILE] [transcripts=24]
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> None:
         arguments, ("run", "sweep", "out", "transcripts", "schema"), "python -m semspec.report"
     )
     if flag(given, "schema"):
-        print(json.dumps(SCHEMA, indent=2))
+        echo(json.dumps(SCHEMA, indent=2))
         return
     if ("run" in given) == ("sweep" in given):
         raise UserError(
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> None:
         written = write_run(Path(given["run"]).expanduser(), out, limits)
     else:
         written = write_sweep(Path(given["sweep"]).expanduser(), out)
-    open_console().print(f"report: {written}", soft_wrap=True, highlight=False, markup=False)
+    echo(f"report: {written}", newline=" ")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,7 +6,6 @@ experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -38,8 +37,9 @@ from semspec.jobs.experiments import (
 )
 from semspec.jobs.launchers import options_of
 from semspec.report.progress import Steps
-from semspec.report.terminal import DASH, number, open_console, percent, seconds
+from semspec.report.terminal import DASH, Screen, number, open_console, percent, seconds
 from semspec.results.records import RunFolder
+from semspec.storage import foreign
 from semspec.storage.files import write_json
 
 OWN = ("experiment", "scale", "plan", "hydra.run.dir")
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     todo = list(jobs(experiment, scale, extra))
     made = [build(job)[0] for job in todo]  # every mistake before any work
-    console = Console(quiet=True) if made and made[0].quiet else open_console()
+    console = open_console(quiet=bool(made) and made[0].quiet)
     for line in plan_of(experiment, scale, todo):
         console.print(line, soft_wrap=True)  # commands can be copied
     if plan == "true":
@@ -99,12 +99,12 @@ def main(arguments: Sequence[str]) -> int:
     file = folder / f"{slug(experiment.name)}.json"
     write_json(file, record(experiment, scale, found))
     console.print(beside(experiment, scale, found))
-    console.print(f"[dim]results: {file}[/]", soft_wrap=True)
+    console.say(f"results: {file}", "dim")
     return code
 
 
-def _audit(todo: Sequence[Job], folder: Path, console: Console) -> int:
-    """``semspec.cli.audit`` of each job whose file is not there yet; 1 where one failed."""
+def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
+    """``semspec.audit`` of each job whose file is not there yet; 1 where one failed."""
     from semspec.cli.audit import audit  # which is made of ``semspec.run``, as this is a part of it
 
     failed = 0
@@ -113,37 +113,35 @@ def _audit(todo: Sequence[Job], folder: Path, console: Console) -> int:
         arguments = [*job.options, f"out={file}"]
         if (held := _audited(file)) and held["arguments"] == arguments:
             continue
-        console.print(f"{job}", markup=False, highlight=False)
+        console.say(f"{job}")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             audit(arguments, Steps(console))
         except UserError as error:
             failed = 1
-            console.print(f"{job}: failed: {error}", markup=False, highlight=False, soft_wrap=True)
+            console.say(f"{job}: failed: {error}")
     return failed
 
 
 def _audited(file: Path) -> dict[str, Any] | None:
     """The figures of an audit; None where there are none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        found = foreign.read_object(file, way_out="it is no audit: remove it")
+    except foreign.MissingFileError:
         return None
-    except ValueError as error:
-        raise UserError(f"{file} is no audit: {error}: remove it") from error
-    if not isinstance(found, dict) or not {"arguments", "kept", "problems"} <= set(found):
+    if not {"arguments", "kept", "problems"} <= set(found):
         raise UserError(f"{file} is no audit: remove it")
     return found
 
 
-def _make_first(commands: Sequence[str], console: Console) -> None:
+def _make_first(commands: Sequence[str], console: Screen) -> None:
     """Runs the commands that make what is not there yet."""
     for command in commands:
         words = shlex.split(command)
         made = dict(word.partition("=")[::2] for word in words[1:]).get("out", "")
         if made and Path(made).exists():
             continue
-        console.print(f"making {made}", soft_wrap=True, markup=False, highlight=False)
+        console.say(f"making {made}")
         shown = subprocess.DEVNULL if console.quiet else None
         if subprocess.run([sys.executable, *words[1:]], stdout=shown, check=False).returncode:
             raise UserError(f"{made} could not be made; by hand: {command}")
@@ -162,7 +160,7 @@ def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Result
     found: Results = {}
     for job in todo:
         place = folder / job.folder
-        result = _audited(place / AUDIT) if experiment.audits else RunFolder(place).result
+        result = _audited(place / AUDIT) if experiment.audits else RunFolder(place).figures()
         if not result:
             continue
         rows = found.setdefault(job.block, {})

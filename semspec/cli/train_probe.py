@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text as Line
 
 from semspec.cli.command import ends_in_one_line
 from semspec.jobs.parts import Part, split
 from semspec.jobs.sweep import Job
-from semspec.report.terminal import open_console
+from semspec.report.terminal import Screen, open_console
+from semspec.storage.screen import echo
 from semspec.training.probes.checks import HELP
 from semspec.training.probes.compose import GROUPS, build, options
 from semspec.training.probes.settings import ProbeConfig
@@ -40,9 +40,11 @@ EXAMPLES = (
 )
 
 
-def show_help(console: Console | None = None) -> None:
+def show_help(console: Screen | None = None) -> None:
     console = console or open_console()
-    console.print("[bold]semspec.cli.train_probe[/]: how probable is what a step means?\n")
+    console.print(
+        Line.assemble(("semspec.train_probe", "bold"), ": how probable is what a step means?\n")
+    )
     for command, what in EXAMPLES:
         console.print(Line(f"  {command}"), soft_wrap=True)
         console.print(Line(f"      {what}", "dim"))
@@ -55,7 +57,7 @@ def show_help(console: Console | None = None) -> None:
         if callable(f.default_factory) and f.name not in GROUPS
     }
     for title, section in HELP.items():
-        console.print(f"\n[bold]{title}[/]")
+        console.print(f"\n{title}", style="bold")
         table = Table.grid(padding=(0, 2))
         for name, what in section.items():
             value = chosen.get(name, lists.get(name, defaults.get(name)))
@@ -63,15 +65,14 @@ def show_help(console: Console | None = None) -> None:
             table.add_row(f"  {name}", Line(what), Line(shown, "dim"))
         console.print(table)
     for group in ("cluster", "features"):
-        console.print(f"\n[bold]{group}=[/]")
+        console.print(f"\n{group}=", style="bold")
         table = Table.grid(padding=(0, 2))
         for name, summary in options(group).items():
             table.add_row(f"  {name}", Line(summary))
         console.print(table)
     console.print(
         "\ncluster.model=, cluster.device=, features.pooling=, features.layers=, features.logprobs= and"
-        " engine.device= set one option of what was chosen.",
-        highlight=False,
+        " engine.device= set one option of what was chosen."
     )
 
 
@@ -94,14 +95,14 @@ def result_table(figures: dict[str, Any]) -> Table:
     return table
 
 
-def do_part(job: Job, console: Console) -> None:
+def do_part(job: Job, console: Screen) -> None:
     """One of several parts, as a launcher's job."""
     (part,), _, rest = split(job.overrides)
     _sample_part(build(rest), part, job.stage, job.about, console)
 
 
 def _sample_part(
-    config: ProbeConfig, part: Part, until: str, about: Mapping[str, Any], console: Console
+    config: ProbeConfig, part: Part, until: str, about: Mapping[str, Any], console: Screen
 ) -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     from semspec.report.progress import Steps
@@ -121,14 +122,15 @@ def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
     from semspec.training.probes.pipeline import folder_of
     from semspec.training.probes.stages import stages
 
-    folder, console = folder_of(config), open_console()
-    told = Console(quiet=True) if config.quiet else console
+    folder, shown = folder_of(config), open_console(quiet=config.quiet)
     code = carry_out_parts(
-        "semspec.cli.train_probe", own, hydra_ones, parts, stages(config), folder, told
+        "semspec.cli.train_probe", own, hydra_ones, parts, stages(config), folder, shown
     )
     if not code:
-        what = f"samples: {folder}; the same command without -m and part= trains the probe"
-        console.print(what, soft_wrap=True, highlight=False, markup=False)
+        echo(
+            f"samples: {folder}; the same command without -m and part= trains the probe",
+            newline=" ",
+        )
     return code
 
 
@@ -156,4 +158,4 @@ def _main(given: Sequence[str]) -> None:
     console = open_console()
     probe, out = make(config, Steps(console, config.quiet))
     console.print(result_table(probe.config["metrics"]))
-    console.print(f"probe: {out}", soft_wrap=True, highlight=False, markup=False)
+    console.say(f"probe: {out}")

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from semspec.datastores.files import Mapped, Shapes, open_arrays, write_arrays
 from semspec.datastores.indices import Index
-from semspec.datastores.sparse import END
+from semspec.datastores.sparse import END, check_tokens
 from semspec.errors import UserError
 
 Floats = NDArray[np.float32]
 EPSILON = 1e-6  # of a variance: a dimension that never changes says nothing
+AT_ONCE = 2**24  # tokens that are looked at in one step
 ROWS_BY_WIDTH = 4  # rows in a step of the incremental decomposition, times the states' width
 
 
@@ -116,6 +117,12 @@ class DenseShard:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def largest(self) -> int:
+        """The largest token, END if there is none; one below END counts as larger than any."""
+        parts = (self.tokens[at : at + AT_ONCE] for at in range(0, len(self.tokens), AT_ONCE))
+        # unsigned, END is the largest number of all, and 1 more is 0
+        return max((int((p.view(np.uint32) + np.uint32(1)).max()) for p in parts), default=0) - 1
+
     def following(self, entry: int, length: int) -> list[int]:
         at = int(self.places[entry]) + 1
         tokens: list[int] = self.tokens[at : at + length].tolist() if at > 0 else []
@@ -128,6 +135,11 @@ class DenseStore:
     def __init__(self, shards: Sequence[DenseShard], projection: Projection, index: Index) -> None:
         self.shards, self.projection, self.index = list(shards), projection, index
         self._starts = np.cumsum([0, *map(len, self.shards)])
+
+    def bind(self, name: str, vocabulary: int) -> None:
+        """Refuse tokens that a model of this vocabulary does not have; reads all of them once."""
+        largest = max((shard.largest() for shard in self.shards), default=END)
+        check_tokens(name, largest, vocabulary)
 
     def nearest(self, state: Floats, count: int, length: int) -> list[Neighbour]:
         """The places whose states are most like this one [width], the most alike first."""

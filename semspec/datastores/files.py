@@ -5,7 +5,6 @@ A header is read with suspicion, and nothing else of the file: one of many gigab
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import sys
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from semspec.errors import UserError, first_line
+from semspec.storage import foreign
 from semspec.storage.files import _write_all, replacing
 
 LARGEST_HEADER = 2**16  # bytes; ours name a few arrays
@@ -53,17 +53,13 @@ def open_arrays(path: Path, wanted: Shapes) -> Mapped:
     """Exactly the arrays that are wanted, or a UserError."""
     assert sys.byteorder == "little", "files are little endian"
     try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= LARGEST_HEADER or 8 + length > size:
-                raise ValueError(f"its header claims {length:,} bytes")
-            header = json.loads(file.read(length))
-            places = _places(header, wanted, 8 + length, size)
+        header, base, size = foreign.read_header(path, LARGEST_HEADER)
+        places = _places(header, wanted, base, size)
+        with foreign.open_plain(path) as file:
             opened = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing: take an intact copy of the datastore") from error
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{path} is damaged or cut off ({first_line(error)[:200]}): take an intact copy of the"
             " datastore"
@@ -72,10 +68,8 @@ def open_arrays(path: Path, wanted: Shapes) -> Mapped:
 
 
 def _places(
-    header: Any, wanted: Shapes, base: int, size: int
+    header: Mapping[str, Any], wanted: Shapes, base: int, size: int
 ) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
-    if not isinstance(header, dict):
-        raise ValueError("its header is no object")
     names = set(header) - {"__metadata__"}
     if names != set(wanted):
         raise ValueError(f"it holds {ascii(sorted(names))[:80]}, not {sorted(wanted)}")

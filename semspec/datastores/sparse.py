@@ -128,6 +128,18 @@ class Shard:
                 high = middle
         return low
 
+    def largest(self) -> int:
+        """The largest token, END if there is none: suffixes are sorted, with ends of documents last."""
+        end = b"\xff" * 4
+        low, high = 0, len(self._places)
+        while low < high:
+            middle = (low + high) >> 1
+            if self._key(middle, 4) < end:
+                low = middle + 1
+            else:
+                high = middle
+        return int.from_bytes(self._key(low - 1, 4), "big") if low else END
+
     def following(self, match: Match, length: int, most: int) -> Tokens:
         """What followed [places, length]; of very many places evenly chosen ones. END: nothing more."""
         ranks = np.arange(match.first, match.end)
@@ -152,6 +164,16 @@ class SparseStore:
 
     def __init__(self, shards: Sequence[Shard], depth: int) -> None:
         self.shards, self.depth = list(shards), depth
+        self.name, self.vocabulary = "the datastore", 2**31
+
+    def bind(self, name: str, vocabulary: int) -> None:
+        """Refuse tokens that a model of this vocabulary does not have, now and when one is met.
+
+        Now the sorted suffixes tell the largest token in a few steps; a damaged file may hide one.
+        """
+        self.name, self.vocabulary = name, vocabulary
+        largest = max((shard.largest() for shard in self.shards), default=END)
+        check_tokens(name, largest, vocabulary)
 
     @classmethod
     def open(cls, paths: Sequence[Path], depth: int) -> SparseStore:
@@ -179,4 +201,15 @@ class SparseStore:
             match.shard.following(match, length, max(1, most * match.count // places))
             for match in matches
         ]
-        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+        found = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        check_tokens(self.name, int(found.max(initial=END)), self.vocabulary)
+        return found
+
+
+def check_tokens(name: str, largest: int, vocabulary: int) -> None:
+    """Refuse a datastore with a token that the model does not have."""
+    if largest >= vocabulary:
+        raise UserError(
+            f"{name} holds token {largest}, and the model's are below {vocabulary}: build one with this"
+            " model's tokenizer, or take an intact copy"
+        )

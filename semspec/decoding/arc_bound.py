@@ -94,14 +94,20 @@ def loose_nodes(
     ends: Tensor,
     by: Constants,
     theta: float,
+    keep_excluded: bool = False,
 ) -> Tensor:
     """Which nodes the bound keeps: bool, of any shape that the arguments share.
+
+    A token of probability 0, which temperature, top-k or top-p exclude, is one that the target would
+    never write, and is not kept. The paper's formula takes its probability for ``CLAMP`` and may keep
+    it: ``keep_excluded``.
 
     ``ends`` says where one of the two tokens, and not the other, ends the text: it has no next step
     that could be compared, and the bound says nothing.
     """
     u = bounds(distances, margin(p_likeliest, p_drafted), by).masked_fill(ends, math.inf)
-    return lts(u, by.tau) >= theta
+    loose = lts(u, by.tau) >= theta
+    return loose if keep_excluded else loose & (p_drafted > 0)
 
 
 def normalised_entropy(p: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How much to draft at a time: as told, or what the measured goodput says (methods.md 1.5)."""
+"""Choose how much to draft at a time: a fixed length, or by measured goodput (methods.md 1.5)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from semspec.types import Round
 
 
 class Pace(Protocol):
-    """Chooses the number of units and the longest unit of the next draft."""
+    """Choose the number of units and the longest unit of the next draft."""
 
     def units(self) -> int:
-        """0: the target writes the next unit without a draft."""
+        """Return how many units to draft; 0: the target writes the next one without a draft."""
         ...
 
     def unit_cap(self) -> int: ...
@@ -23,7 +23,7 @@ class Pace(Protocol):
 
 @dataclass(slots=True)
 class Steady:
-    """Always the same."""
+    """Draft the same length every time."""
 
     length: int
     cap: int
@@ -35,7 +35,7 @@ class Steady:
         return self.cap
 
     def observe(self, done: Round) -> None:
-        """Nothing to learn."""
+        """Learn nothing."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Average:
 
 @dataclass(slots=True)
 class Adaptive:
-    """The length with the best expected goodput, from what the rounds so far have cost.
+    """Draft the length with the best expected goodput, by what the rounds so far have cost.
 
     With acceptance a of a unit, drafting cost d a unit, verification v0 + v1 * n, and cost w of a
     unit that the target writes, a draft of n units advances by
@@ -59,9 +59,9 @@ class Adaptive:
     units (a rejection hands over for one) in time
         T(n) = n * d + v0 + v1 * n + (1 - a^n) * w,
     and n = 0 advances by 1 in w. A rule for tokens writes one itself after whatever it keeps, so that
-    there E(n) = a + ... + a^n + 1, T(n) = n * d + v0 + v1 * n, and n = 0 advances by 1 in v0. The best E/T is taken, and every ``explore``-th round after n = 0
-    drafts all the same, so that what was learned stays true. Costs are wall time: two runs need not
-    choose alike.
+    there E(n) = a + ... + a^n + 1, T(n) = n * d + v0 + v1 * n, and n = 0 advances by 1 in v0. The best
+    E/T is taken, and every ``explore``-th round after n = 0 drafts all the same, so that what was
+    learned stays true. Costs are wall time: two runs need not choose alike.
     """
 
     longest: int
@@ -100,7 +100,7 @@ class Adaptive:
         return best
 
     def unit_cap(self) -> int:
-        """Twice the 95 % quantile of accepted units: a draft that runs on is not paid for."""
+        """Return twice the 95 % quantile of accepted units, to stop drafts that run on."""
         if len(self.lengths) < 20:
             return self.cap
         ordered = sorted(self.lengths)

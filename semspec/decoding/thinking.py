@@ -1,4 +1,4 @@
-"""Follows whether the thinking is over: the answer may be written by the target alone."""
+"""Follow a text to the end of its thinking, after which the target alone may write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from semspec.models.text import CLOSE
 
 
 class Thinking:
-    """Watches a text for the tag that closes the thinking, in one token or spread over several."""
+    """Watch a text for the tag that closes the thinking, in one token or spread over several."""
 
     def __init__(self, piece: Callable[[int], str], tag: str = CLOSE) -> None:
         self._piece, self._tag = piece, tag
@@ -16,17 +16,17 @@ class Thinking:
         self.over = False
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """Goes on through the tokens that were committed."""
+        """Go on through tokens that were committed."""
         if not self.over:
             self._tail, self.over = self._scan(self._tail, tokens)[1:]
 
     def closes_at(self, tokens: Sequence[int]) -> int | None:
-        """How many of these next tokens close the thinking; None where they do not."""
+        """Count the next tokens up to the one that closes the thinking; None if none of them does."""
         at, _, over = self._scan(self._tail, tokens)
         return at if over and not self.over else None
 
     def closed_before(self, tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
-        """For each node of a tree whether the thinking is over before it, on its way from the root."""
+        """Mark each node of a tree that comes after the end of the thinking, on its way from the root."""
         states: list[tuple[str, bool]] = []  # after each node
         before = []
         for token, parent in zip(tokens, parents, strict=True):

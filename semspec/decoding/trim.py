@@ -1,4 +1,4 @@
-"""Shortens drafts to what could be committed at all, before a model reads them. Chains and trees."""
+"""Shorten drafts to what could be committed at all, before a model reads them. Chains and trees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from semspec.types import Draft
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """The depth of every node of a tree, 1 for a child of the context."""
+    """Return the depth of every node of a tree, 1 for a child of the context.
+
+    Raises UserError if a parent comes after its child.
+    """
     found: list[int] = []
     for node, parent in enumerate(parents):
         if not -1 <= parent < node:
@@ -22,7 +25,7 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> list[int]:
-    """The nodes of a tree that stand along ``way``, from the root on; of duplicates the first."""
+    """Return the nodes of a tree along ``way``, from the root on; of duplicates the first."""
     path: list[int] = []
     ahead = iter(way)
     at, wanted = -1, next(ahead, None)
@@ -39,11 +42,11 @@ def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> 
 def trim(
     draft: Draft, left: int, stop_ids: Collection[int], thinking: Thinking | None = None
 ) -> None:
-    """Drops what follows an end of text, or (``thinking`` given) the unit that ends the thinking.
+    """Drop what follows an end of text, or (``thinking`` given) the unit that ends the thinking.
 
-    Of a tree also the nodes deeper than the ``left`` tokens that may still be written; a chain's
-    drafter was told how long it may be. Whole families go or stay, and what goes depends on their
-    ancestors alone, so that siblings remain what they were drawn as.
+    A tree also loses the nodes deeper than the ``left`` tokens that may still be written; a chain
+    keeps to ``Room`` by itself. Whole families go or stay, and what goes depends on their ancestors
+    alone, so that siblings remain what they were drawn as.
     """
     if draft.parents is not None:
         _trim_tree(draft, draft.parents, left, stop_ids, thinking)
@@ -58,7 +61,7 @@ def trim(
 
 
 def _cut(draft: Draft, length: int) -> None:
-    """Shortens a chain to its first ``length`` tokens."""
+    """Shorten a chain to its first ``length`` tokens."""
     if length == len(draft.tokens):
         return
     del draft.tokens[length:]
@@ -89,7 +92,7 @@ def _trim_tree(
 
 
 def keep_nodes(draft: Draft, nodes: Sequence[int]) -> None:
-    """Leaves these nodes of a tree, given in ascending order and with all their ancestors."""
+    """Keep only these nodes of a tree, given in ascending order and with all their ancestors."""
     parents = draft.parents
     assert parents is not None
     count = len(draft.tokens)

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from semspec.artifacts.datastore import Datastore
 from semspec.artifacts.sparse_datastore import SparseDatastore
+from semspec.datastores.dense import DenseStore
 from semspec.datastores.sparse import SparseStore
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
@@ -26,6 +27,12 @@ def load(kind: type[D], name: str, models: Mapping[Role, ModelFacts], allow_mism
     return store
 
 
+def bind(name: str, store: SparseStore | DenseStore, models: Mapping[Role, ModelFacts]) -> None:
+    """Refuse a datastore with tokens that the target does not have."""
+    if vocabulary := models["target"].vocabulary:
+        store.bind(name, vocabulary)
+
+
 def opened(
     name: str, models: Mapping[Role, ModelFacts], allow_mismatch: bool, option: str, least: int
 ) -> SparseStore:
@@ -37,4 +44,5 @@ def opened(
             f" nothing would be drafted from it; build it with depth={least} or more, or give"
             f" {option}={store.depth}"
         )
+    bind(name, store, models)
     return store

@@ -53,7 +53,9 @@ class Dresd(DrafterBase):
 
     def bind(self, run: Run) -> Self:
         found = _corpus.load(DenseDatastore, self.datastore, run.models, self.allow_mismatch)
-        return self.bound(store=found.open(index=True))
+        store = found.open(index=True)
+        _corpus.bind(self.datastore, store, run.models)
+        return self.bound(store=store)
 
     def open(self, kit: Kit) -> DresdSession:
         return DresdSession(self, self.store, kit)

@@ -33,7 +33,7 @@ its own mirror of each context; only reads that reach into the prompt make no se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -206,22 +206,22 @@ class BridgedEngine:
         self,
         engine: Engine,
         bridge: Bridge,
-        draft_prompt: Callable[[Context], Sequence[int]] | None = None,
+        own_prompt: bool = False,
     ) -> None:
-        """``draft_prompt``: the draft's own prompt (draft ids), in place of the context's.
+        """``own_prompt``: read ``Context.draft_prompt`` in place of the context's own prompt.
 
         Where it is the longer one, the caller leaves room for that in the context limit.
         """
         self.engine = engine
         self.bridge = bridge
-        self.draft_prompt = draft_prompt
+        self.own_prompt = own_prompt
         self.vocabulary = len(bridge.to_draft)
         self.context_limit = engine.context_limit
         self.layers, self.width = engine.layers, engine.width
         ends = (bridge.to_target[d] for d in engine.stop_ids if d < len(bridge.to_target))
         self.stop_ids = frozenset(t for t in ends if t != NONE)
         # attention weights have a column a position, and positions are not shared then
-        self.offers = engine.offers - ({What.ATTENTION} if draft_prompt else set())
+        self.offers = engine.offers - ({What.ATTENTION} if own_prompt else set())
         known = bridge.to_target[: engine.vocabulary]
         if any(t != NONE for t in bridge.to_target[engine.vocabulary :]):
             raise ValueError(
@@ -256,10 +256,11 @@ class BridgedEngine:
         kept = self._mirrors.get(context.key)
         if kept is None:
             seen = context.prompt_length
-            if self.draft_prompt is None:
-                prompt = self._draft_ids(context.tokens[:seen])
+            if self.own_prompt:
+                assert context.draft_prompt is not None, "the context lacks the draft's own prompt"
+                prompt = context.draft_prompt
             else:
-                prompt = list(self.draft_prompt(context))
+                prompt = self._draft_ids(context.tokens[:seen])
             mirror = Context(context.key, prompt)
         else:
             mirror, seen = kept
@@ -276,7 +277,7 @@ class BridgedEngine:
         mirror = self._mirror(query.context)
         rows_from = query.rows_from
         if rows_from is not None:
-            if self.draft_prompt is not None and rows_from < query.context.prompt_length - 1:
+            if self.own_prompt and rows_from < query.context.prompt_length - 1:
                 raise ValueError("rows of the prompt: the draft reads a prompt of its own")
             rows_from += len(mirror) - len(query.context)
         return replace(
@@ -408,12 +409,10 @@ class BridgedServer(BridgedEngine):
         return outer
 
 
-def bridged(
-    engine: Engine, bridge: Bridge, draft_prompt: Callable[[Context], Sequence[int]] | None = None
-) -> BridgedEngine:
+def bridged(engine: Engine, bridge: Bridge, own_prompt: bool = False) -> BridgedEngine:
     """An engine behind a bridge, as concurrent as it is."""
     kind = BridgedServer if isinstance(engine, Concurrent) else BridgedEngine
-    return kind(engine, bridge, draft_prompt)
+    return kind(engine, bridge, own_prompt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from semspec.errors import UserError
 from semspec.models.hub import locate
 from semspec.registry import register
 from semspec.types import Role, What
+from semspec.urls import without_passwords
 
 if TYPE_CHECKING:
     from semspec.engines._sglang.engine import SglangEngine
@@ -69,7 +70,12 @@ class Sglang(EngineBase):
         given = getattr(self, f"{role}_url")
         listed = [given] if isinstance(given, str) else list(given or [])
         if not all(isinstance(url, str) and url for url in listed):
-            raise UserError(f"engine.{role}_url={given}: give http://HOST:PORT, or a list of them")
+            shown = without_passwords(given)
+            raise UserError(f"engine.{role}_url={shown}: give http://HOST:PORT, or a list of them")
+        if any(
+            "@" in url and "://" not in url for url in listed
+        ):  # nothing would hide the password
+            raise UserError(f"engine.{role}_url has no scheme: give http://USER:PASSWORD@HOST:PORT")
         return listed
 
     def load(

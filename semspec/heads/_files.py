@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from semspec.artifacts.base import tensor_names
 from semspec.errors import UserError
 from semspec.models.folder import read_json, weight_files
+from semspec.storage import foreign, manifests
 
 STORED = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -21,6 +21,8 @@ def head_file(folder: Path, name: str) -> Path:
     """The one safetensors file of a head."""
     for known in (folder / name, folder / "model.safetensors"):
         if known.exists():
+            if manifests.is_ours(folder):
+                manifests.check(folder, manifests.read(folder), ("config.json", known.name))
             return known
     raise UserError(
         f"no {name} in {folder}: pickled heads (.bin, .pt) are never read; convert it once"
@@ -56,7 +58,7 @@ def from_target(folder: Path, name: str, shape: tuple[int, int]) -> Tensor:
     """One matrix of the target, by its name."""
     for file in weight_files(folder):
         if name in tensor_names(file):
-            with safe_open(file, framework="pt") as opened:
+            with foreign.open_tensors(file) as opened:
                 tensor: Tensor = opened.get_tensor(name)
             if tuple(tensor.shape) != shape:
                 raise UserError(

@@ -24,11 +24,12 @@ from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
+from semspec.cli.command import complain
 from semspec.config import CONF, did_you_mean, register_configs
 from semspec.errors import UserError, told
 from semspec.jobs.sweep import Job, say, state_of, work
+from semspec.report.terminal import Screen
 from semspec.storage.lock import is_locked
 
 Ended = Callable[[Job], None]
@@ -97,7 +98,7 @@ def launch(
     options: dict[str, Any],
     jobs: Sequence[Job],
     root: Path,
-    console: Console,
+    console: Screen,
     ended: Ended,
 ) -> None:
     """Runs the jobs; ``ended`` is called for each as soon as it is over, however it ended."""
@@ -124,7 +125,7 @@ def remote(
     """A job in a process of its own, perhaps on another machine: it knows nothing but this."""
     os.chdir(where)  # paths in options may be relative
     job = Job(name, tuple(overrides), command, stage)
-    work(job, Path(root), Console(quiet=True), leaving)
+    work(job, Path(root), Screen(quiet=True), leaving)
 
 
 class Remote:
@@ -212,7 +213,7 @@ def _submitit(
                 sent.cancel(check=False)
             _settle(running, lambda sent: bool(sent.done()))
         else:
-            print(f"semspec: {len(running)} jobs stay in Slurm's queue", file=sys.stderr)
+            complain(f"{len(running)} jobs stay in Slurm's queue")
         raise
 
 

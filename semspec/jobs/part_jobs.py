@@ -12,11 +12,11 @@ from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from rich.console import Console
 
 from semspec.errors import UserError
 from semspec.jobs.parts import Part, check
 from semspec.jobs.sweep import Job, carry_out, ended
+from semspec.report.terminal import Screen
 
 
 def divided(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -47,7 +47,7 @@ def carry_out_parts(
     parts: Sequence[Part],
     stages: Sequence[str],
     folder: Path,
-    console: Console,
+    console: Screen,
 ) -> int:
     """Has every part done as far as the last stage; the exit code.
 
@@ -59,7 +59,7 @@ def carry_out_parts(
     check(parts[0], folder)
     for number, stage in enumerate(stages):
         jobs = [Job(p.name, (*own, f"part={p}"), command, stage) for p in parts]
-        console.print(f"{stage}:", highlight=False, markup=False)
+        console.say(f"{stage}:")
         carry_out(jobs, folder, console, launcher, options)
         if code := ended(jobs, folder):
             return code

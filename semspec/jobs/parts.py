@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError, told
-from semspec.results.records import now, status
+from semspec.results.records import foreign_status, now, status
 from semspec.storage.files import read_json, told_in_one_line, write_json
 from semspec.storage.lock import FolderLock
 
@@ -66,6 +66,8 @@ class Part:
         """Makes the part's folder and holds it; its status tells how it ended."""
         folder, started = self.folder(root), now()
         with told_in_one_line(folder):
+            if wrong := foreign_status(folder):
+                raise UserError(wrong.replace("hydra.run.dir", "folder="))
             folder.mkdir(parents=True, exist_ok=True)
             lock = FolderLock(folder)
             try:

@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import importlib
 import itertools
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,17 +27,19 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from semspec.cli.command import complain
 from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, recorded
 from semspec.errors import UserError, told
 from semspec.jobs.experiments import slug
-from semspec.report.terminal import interval, number, open_console, seconds
-from semspec.results.records import RunFolder, State, now, status
+from semspec.report.terminal import Screen, interval, number, open_console, seconds
+from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
 from semspec.storage.digest import difference
-from semspec.storage.files import write_json
+from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
+from semspec.storage.screen import visible
+from semspec.urls import without_passwords
 
 LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
 ERROR = "error.txt"
@@ -58,13 +59,13 @@ class Job:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What its status.json says of it."""
-        return {"job": self.name, "overrides": list(self.overrides)}
+        """What its status.json says of it, without passwords."""
+        return {"job": self.name, "overrides": without_passwords(list(self.overrides))}
 
 
 def name_of(overrides: Sequence[str]) -> str:
     """A name for a folder; where one had to be changed or cut, a digest keeps it from others."""
-    text = ",".join(overrides)
+    text = without_passwords(",".join(overrides))
     kept = slug(text, also="=,")
     if kept == text and len(kept) <= LONGEST:
         return kept
@@ -111,14 +112,21 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
     return build(composed), {str(k): v for k, v in plain.items()}
 
 
+def _foreign(job: Job, root: Path) -> str | None:
+    """Say why nothing may be written in a job's folder: somebody else's files are there."""
+    return (foreign_status if job.stage else foreign)(root / job.name)
+
+
 def work(
-    job: Job, root: Path, console: Console, leaving: Callable[[], bool] = lambda: False
+    job: Job, root: Path, console: Screen, leaving: Callable[[], bool] = lambda: False
 ) -> None:
     """Runs one job to its end; whatever happens, its folder tells of it and nothing else ends.
 
     ``leaving``: whether this process is told to go, and the job will go on in another one.
     """
     folder, started, failed = root / job.name, now(), ""
+    if _foreign(job, root):
+        return  # ``state_of`` says so: nothing is written there
     try:
         _do(job, folder, console)
     except FolderInUseError:
@@ -132,14 +140,15 @@ def work(
             raise
         failed = told(error)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+        trace = without_passwords(traceback.format_exc())
+        (folder / ERROR).write_text(trace, encoding="utf-8")
     if not failed:
         (folder / ERROR).unlink(missing_ok=True)
     elif not is_locked(folder):
         say(job, root, "failed", failed, started)
 
 
-def _do(job: Job, folder: Path, console: Console) -> None:
+def _do(job: Job, folder: Path, console: Screen) -> None:
     if job.command:
         importlib.import_module(job.command).do_part(job, console)
         return
@@ -163,26 +172,26 @@ def say(job: Job, root: Path, state: State, error: str, started: str | None = No
 def state_of(job: Job, root: Path) -> tuple[str, str]:
     """How it stands with a job, and the error if there is one."""
     folder = RunFolder(root / job.name)
-    result = folder.result
+    if wrong := _foreign(job, root):
+        return "failed", wrong
     if job.stage:
-        finished = job.stage in (result or {}).get("done", {})
+        told = read_json(folder.path / "result.json")
+        finished = job.stage in (told["done"] if isinstance(told, dict) and "done" in told else ())
     else:
-        finished = (
-            result is not None and folder.config is not None
-        )  # else nothing tells what made it
+        finished = folder.result is not None
     if finished:
         return "finished", ""
     found = folder.status
     state = found.get("state", "waiting")
-    if job.stage and state == "finished":  # with a stage before this one
-        state = "waiting"
+    if state == "finished":  # with a stage before this one; or its result is gone
+        state = "waiting" if job.stage else "killed"
     return state, found.get("error") or ""
 
 
 def carry_out(
     jobs: Sequence[Job],
     root: Path,
-    console: Console,
+    console: Screen,
     launcher: str = "basic",
     options: Mapping[str, Any] | None = None,
 ) -> None:
@@ -191,16 +200,16 @@ def carry_out(
 
     for job in jobs:
         _check(job, root)
+    known = read_json(root / "sweep.json")
+    if (root / "sweep.json").exists() and not (isinstance(known, dict) and "jobs" in known):
+        raise UserError(f"{root / 'sweep.json'} is not a sweep's; choose another sweep=DIR")
     root.mkdir(parents=True, exist_ok=True)
     listed = [job.about for job in jobs]
     write_json(root / "sweep.json", {"jobs": listed, "launcher": launcher, "started": now()})
     count = itertools.count(1)
 
     def tell(job: Job) -> None:
-        console.print(
-            f"{next(count)}/{len(jobs)}  {job.name}: {headline(job, root)}",
-            soft_wrap=True, markup=False, highlight=False,
-        )  # fmt: skip
+        console.say(f"{next(count)}/{len(jobs)}  {job.name}: {headline(job, root)}")
 
     todo = []
     for job in jobs:
@@ -208,6 +217,8 @@ def carry_out(
             tell(job)
             continue
         todo.append(job)
+        if _foreign(job, root):
+            continue
         with contextlib.suppress(FileNotFoundError):  # of an earlier start
             (root / job.name / "status.json").unlink()
     if todo:
@@ -238,7 +249,8 @@ def headline(job: Job, root: Path) -> str:
         return f"{state}: {error}" if error else state
     if job.stage:
         return state
-    result = RunFolder(root / job.name).result or {}
+    result = RunFolder(root / job.name).figures()
+    assert result is not None, job
     faster = number(result["speedup"], 2, "x") if result["plain"] else "alone"
     return f"pass@1 {number(result['pass_at_1'], 3)}, {faster}"
 
@@ -251,7 +263,7 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
     listed: list[tuple[str, ...]] = []
     for job in jobs:
         state, _ = state_of(job, root)
-        r = RunFolder(root / job.name).result
+        r = RunFolder(root / job.name).figures()
         if state != "finished" or r is None:
             listed.append((job.name, state, "", "", "", ""))
             continue
@@ -262,14 +274,15 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
     return listed
 
 
-def show(jobs: Sequence[Job], root: Path, console: Console) -> None:
+def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
     """The table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
     listed = rows(jobs, root)
     if console.quiet:
         return
     if not console.is_terminal:
         for row in (COLUMNS, *listed):
-            print("\t".join(row), file=console.file)  # rich would make spaces of the tabs
+            cells = (visible(cell, newline=" ") for cell in row)
+            console.file.write("\t".join(cells) + "\n")  # rich would make spaces of the tabs
         return
     table = Table(box=SIMPLE_HEAD)
     for number_of, heading in enumerate(COLUMNS):
@@ -293,14 +306,14 @@ def main(overrides: Sequence[str]) -> int:
     launcher, options = options_of(hydra_ones)
     jobs = plan(plain)
     root = Path(given[-1].partition("=")[2]) if given else Path("runs") / f"sweep_{_called(plain)}"
-    console = Console(quiet=True) if _quiet(jobs) else open_console()
+    console = open_console(quiet=_quiet(jobs))
     try:
         carry_out(jobs, root, console, launcher, options)
     except KeyboardInterrupt:
         show(jobs, root, console)
         raise
     show(jobs, root, console)
-    console.print(f"results: {root}", style="dim", soft_wrap=True, markup=False)
+    console.say(f"results: {root}", "dim")
     return ended(jobs, root)
 
 
@@ -319,9 +332,8 @@ def ended(jobs: Sequence[Job], root: Path) -> int:
     if bad:
         listed = ", ".join(f"{name} ({states[name]})" for name in bad[:5])
         more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-        print(
-            f"semspec: {len(bad)} of {len(jobs)} jobs are not finished: {listed}{more};"
-            " the same command goes on with them",
-            file=sys.stderr,
+        complain(
+            f"{len(bad)} of {len(jobs)} jobs are not finished: {listed}{more};"
+            " the same command goes on with them"
         )
     return 1 if bad else 0

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from semspec.errors import UserError, first_line
+from semspec.errors import UserError
+from semspec.storage import foreign
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of the model's folder."""
+    """Read a JSON object from a file of the model's folder; UserError where there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as e:
-        raise UserError(f"no {path.name} in {path.parent}: is it a model's folder?") from e
-    except (ValueError, OSError, RecursionError) as e:
-        raise UserError(f"cannot read {path} ({first_line(e)}): download the model again") from e
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not a JSON object: download the model again")
-    return content
+        return foreign.read_object(path, way_out="download the model again", finite=False)
+    except foreign.MissingFileError as error:
+        raise UserError(f"no {path.name} in {path.parent}: is it a model's folder?") from error
 
 
 def weight_files(folder: Path) -> list[Path]:

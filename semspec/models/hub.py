@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -22,8 +23,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from semspec.errors import UserError, first_line
+from semspec.models.intact import check_model
+from semspec.storage import foreign, manifests
 from semspec.storage.files import dumps, read_json
 from semspec.storage.provenance import masked
+from semspec.storage.swap import recover
 
 PATIENCE = 3.0  # seconds to wait for the Hub to answer at all
 AT_A_TIME = 8  # files
@@ -56,6 +60,9 @@ class Wanted:
         wrong = self.refuses(names) if self.refuses else None
         if wrong:
             raise UserError(f"{at} holds {wrong}: it is not loaded; take another {self.noun}")
+        if strange := [name for name in self.of(names) if not name.isprintable()]:
+            # their names reach the terminal by the Hub client's own bars
+            raise UserError(f"{at} holds a file named {strange[0]!r}: take another {self.noun}")
         if not self.of(names):
             raise UserError(f"{at} holds no {self.noun}: check {self.option}")
 
@@ -88,6 +95,28 @@ class Access:
     force: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a name led."""
+
+    folder: Path
+    on_hub: bool  # a snapshot, whose folder has the commit's name
+
+
+_FOUND: ContextVar[dict[str, Found] | None] = ContextVar("found", default=None)
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[dict[str, Found]]:
+    """Note everything that is located within the block, by the name and the revision that were given."""
+    found: dict[str, Found] = {}
+    token = _FOUND.set(found)
+    try:
+        yield found
+    finally:
+        _FOUND.reset(token)
+
+
 def split_revision(name: str) -> tuple[str, str | None]:
     """``owner/name@revision`` -> both; a folder that has such a name is itself."""
     place, _, revision = name.rpartition("@")
@@ -103,17 +132,33 @@ def locate(
     access: Access | None = None,
 ) -> Path:
     """The local folder: itself, or a snapshot of a Hub repository."""
-    folder = Path(folder_or_repo).expanduser()
+    local = Path(folder_or_repo).expanduser().is_dir()
+    folder = _located(folder_or_repo, revision, wanted, access)
+    if (found := _FOUND.get()) is not None:
+        name = f"{folder_or_repo}@{revision}" if revision else folder_or_repo
+        found[name] = Found(folder, on_hub=not local)
+    return folder
+
+
+def _located(name: str, revision: str | None, wanted: Wanted, access: Access | None) -> Path:
+    folder = Path(name).expanduser()
+    recover(folder)
     if folder.is_dir():
-        return folder
+        return _looked_at(folder, wanted)
     if folder.exists():
         raise UserError(f"{folder} is a file: point {wanted.option} at the folder that holds it")
-    if folder_or_repo.startswith((".", "/", "~")) or folder_or_repo.count("/") != 1:
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise UserError(
-            f"no {wanted.noun} folder {folder_or_repo}: download or train the {wanted.noun} first, "
+            f"no {wanted.noun} folder {name}: download or train the {wanted.noun} first, "
             f"or point {wanted.option} at a local folder or a Hub repository (owner/name)"
         )
-    return snapshot(folder_or_repo, revision, wanted, access or Access())
+    return _looked_at(snapshot(name, revision, wanted, access or Access()), wanted)
+
+
+def _looked_at(folder: Path, wanted: Wanted) -> Path:
+    if wanted.noun == MODEL.noun:
+        check_model(folder, wanted.of)
+    return folder
 
 
 def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) -> Path:
@@ -269,11 +314,11 @@ class _Cache:
     def named_but_absent(self, commit: str) -> list[str]:
         """What an artifact's manifest or an index of weights names, of a snapshot others downloaded."""
         folder, named = self.folder(commit), set()
-        manifest = read_json(folder / "manifest.json")
-        if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict):
+        manifest = manifests.read(folder) if manifests.is_ours(folder) else None
+        if manifest is not None:
             named |= set(self.wanted.of(manifest["files"]))
         for index in folder.glob("*.safetensors.index.json"):
-            told = read_json(index)
+            told = foreign.read_json(index)
             if isinstance(told, dict) and isinstance(told.get("weight_map"), dict):
                 named |= {str(name) for name in told["weight_map"].values()}
         return sorted(name for name in named if not (folder / name).is_file())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,9 +12,11 @@ from omegaconf import MISSING
 
 from semspec.errors import UserError
 from semspec.models.hub import MODEL, WITHOUT_WEIGHTS, locate, split_revision
+from semspec.storage import foreign
 from semspec.storage.packaged import beside_package
 from semspec.types import Role
 
+AGAIN = "download the model again"
 EMBEDDED = "embedded/"  # what is shipped with the package: ``path: embedded/tiny-target``
 
 
@@ -60,6 +61,7 @@ class ModelFacts:
     layers: int
     width: int
     tokenizer: str  # fingerprint, see Text
+    vocabulary: int = 0  # rows of its embedding table; 0: not known
 
 
 EXAMPLE = ModelFacts("owner/model", "c0ffee00" * 5, "", layers=2, width=4, tokenizer="f" * 64)
@@ -98,37 +100,35 @@ def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
     """The facts of a model; a folder's weights are looked at, not loaded, and the Hub's not fetched."""
     folder = model.fetch(weights=False)
     try:
-        shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        shape = foreign.read_object(folder / "config.json", way_out=AGAIN, finite=False)
         layers, width = int(shape["num_hidden_layers"]), int(shape["hidden_size"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        vocabulary = int(shape.get("vocab_size") or 0)
+    except (ValueError, OverflowError, KeyError, TypeError) as error:
         raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
     local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
     if not local:  # a snapshot's folder has the commit's name
-        return ModelFacts(model.path, folder.name, "", layers, width, tokenizer)
+        return ModelFacts(model.path, folder.name, "", layers, width, tokenizer, vocabulary)
     weights = weights_fingerprint(folder.resolve())
-    return ModelFacts(known_as(model), None, weights, layers, width, tokenizer)
+    return ModelFacts(known_as(model), None, weights, layers, width, tokenizer, vocabulary)
 
 
 def weights_fingerprint(folder: Path) -> str:
     """sha256 (hex) over the tensors of a folder's safetensors; metadata and order do not count."""
-    files = sorted(folder.glob("*.safetensors"))
-    return _fingerprint(tuple((f, f.stat().st_size, f.stat().st_mtime_ns) for f in files))
+    files = []
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            files.append((file, file.stat().st_size, file.stat().st_mtime_ns))
+        except OSError as error:  # a link that leads nowhere, or to itself
+            raise UserError(f"{file} cannot be read ({error.strerror}): {AGAIN}") from error
+    return _fingerprint(tuple(files))
 
 
 @lru_cache(maxsize=16)
 def _fingerprint(files: tuple[tuple[Path, int, int], ...]) -> str:
     places: dict[str, tuple[Path, int, int, str]] = {}
-    for path, size, _ in files:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > size:
-                raise UserError(f"{path} is damaged: its header is longer than the file")
-            header = json.loads(file.read(length))
-        for name, entry in header.items():
-            if name != "__metadata__":
-                start, end = entry["data_offsets"]
-                told = f"{name} {entry['dtype']} {entry['shape']}"
-                places[name] = (path, 8 + length + start, end - start, told)
+    for path, _, _ in files:
+        for name, (dtype, shape, start, size) in foreign.tensor_places(path).items():
+            places[name] = (path, start, size, f"{name} {dtype} {shape}")
     found = hashlib.sha256()
     for _, (path, offset, left, told) in sorted(places.items()):
         found.update(told.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from semspec.errors import UserError, first_line
 from semspec.models.folder import read_json
+from semspec.models.intact import check_sizes
+from semspec.storage import foreign
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
@@ -45,6 +48,7 @@ class Spec:
 def read_spec(folder: Path, max_context: int) -> Spec:
     """Reads config.json and generation_config.json; UserError for what the pass cannot do."""
     raw = read_json(folder / "config.json")
+    check_sizes(folder / "config.json", raw)
     family = raw.get("model_type")
     if family not in FAMILIES:
         known = ", ".join(FAMILIES)
@@ -141,7 +145,8 @@ def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
 def read_stop_ids(folder: Path) -> frozenset[int]:
     """End of text, as generation_config.json or config.json tell it."""
     path = folder / "generation_config.json"
-    ids = read_json(path).get("eos_token_id") if path.exists() else None
+    ids = read_json(path).get("eos_token_id") if os.path.lexists(path) else None
     if ids is None:
-        ids = read_json(folder / "config.json").get("eos_token_id")
-    return frozenset([] if ids is None else [ids] if isinstance(ids, int) else map(int, ids))
+        path = folder / "config.json"
+        ids = read_json(path).get("eos_token_id")
+    return foreign.token_ids(ids, str(path))

@@ -24,9 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError, first_line
+from semspec.models.hub import WITHOUT_WEIGHTS
+from semspec.models.intact import check_model, check_tokenizer
+from semspec.models.template import TemplateRefusedError, render
+from semspec.storage import foreign
 
 OPEN, CLOSE = "<think>", "</think>"  # around the thinking, in the templates of reasoning models
 _TURN = "an-open-turn"  # stands for the running turn while the template is rendered
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -37,6 +42,8 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
 
     folder = Path(name).expanduser()
     local = folder.is_dir()
+    if local:
+        check_model(folder, WITHOUT_WEIGHTS.of)
     if not local and (folder.is_absolute() or not _REPOSITORY.fullmatch(name)):
         raise UserError(f"no folder '{name}': give an existing folder or a Hub name (owner/model)")
     source = str(folder) if local else name
@@ -45,8 +52,12 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
         whole = cached_file(
             source, "tokenizer.json", _raise_exceptions_for_missing_entries=False, **options
         )
+        if whole and not local:  # ``check_model`` has looked at it
+            check_tokenizer(Path(whole))
         kind = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer
         tokenizer = kind.from_pretrained(source, **options)
+    except UserError:
+        raise
     except Exception as reason:  # transformers raises whatever its parsers raise
         where = f"'{name}'" + (f" (revision {revision})" if revision else "")
         way = (
@@ -57,10 +68,13 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
         )
         raise UserError(f"no tokenizer in {where}: {way} ({first_line(reason)[:200]})") from reason
     try:
-        stops: Any = transformers.GenerationConfig.from_pretrained(source, **options).eos_token_id
+        found = cached_file(
+            source, "generation_config.json", _raise_exceptions_for_missing_entries=False, **options
+        )
     except (OSError, ValueError):  # it is optional
-        stops = None
-    return tokenizer, frozenset([stops] if isinstance(stops, int) else stops or [])
+        found = None
+    told = foreign.read_object(Path(found), finite=False) if found else {}
+    return tokenizer, foreign.token_ids(told.get("eos_token_id"), str(found))
 
 
 class Text:
@@ -119,6 +133,12 @@ class Text:
         """A question as the model expects it: text, and ids, ready for the answer to begin."""
         if not question.strip():
             raise UserError("the question is empty: there is nothing to solve")
+        for text in (question, system or ""):
+            if half := _SURROGATE.search(text):
+                raise UserError(
+                    f"'{text[: half.end()][-40:]}' ends in half a character (a lone surrogate), which no"
+                    " model can be asked: give text in UTF-8"
+                )
         if not self.tokenizer.chat_template:
             raise UserError(
                 f"'{self.name}' has no chat template: take an instruction-tuned model, "
@@ -163,18 +183,22 @@ class Text:
         return self._asides[question, prefill]
 
     def _render(self, messages: list[dict[str, str]], way_out: str) -> str:
-        import jinja2
-
+        variables = {
+            **self.tokenizer.special_tokens_map,
+            **dict.fromkeys(("tools", "documents")),
+            "messages": messages,
+            "add_generation_prompt": True,
+        }
         try:
-            text: str = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-        except jinja2.TemplateError as reason:  # e.g. a template that refuses a system message
+            return render(self.tokenizer.get_chat_template(), variables)
+        except (
+            TemplateRefusedError,
+            ValueError,
+        ) as reason:  # e.g. one that refuses a system message
             raise UserError(
                 f"the chat template of '{self.name}' refuses this prompt "
                 f"({first_line(reason)[:200]}): {way_out}"
             ) from reason
-        return text
 
     # ---- what the tokenizer is ----------------------------------------------------------------
 

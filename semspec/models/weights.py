@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from semspec.errors import UserError
 from semspec.models.folder import weight_files
 from semspec.models.spec import Spec
+from semspec.storage import foreign
 
 SCORE = ("score.weight", "score.bias")  # of classifiers
 Shapes = dict[str, tuple[int, ...]]
@@ -49,25 +49,20 @@ def read_weights(folder: Path, spec: Spec, dtype: torch.dtype, device: torch.dev
     """All weights on the device; one line for the user about whatever is wrong with the files."""
     files = weight_files(folder)
     with ExitStack() as stack:
-        try:
-            opened = [stack.enter_context(safe_open(f, framework="pt")) for f in files]
-            where = {name: f for f in opened for name in f.keys()}  # noqa: SIM118
-            _check(where, _shapes(spec), spec, folder)
-            checkpoint = _Checkpoint(where, dtype, device)
-            embed = checkpoint.take("model.embed_tokens.weight")
-            blocks = [_block(checkpoint, spec, i) for i in range(spec.layers)]
-            return Weights(
-                embed=embed,
-                # a classifier's own head is its rule's business; nobody asks it for logits
-                head=embed if spec.tied or spec.classifier else checkpoint.take("lm_head.weight"),
-                norm=checkpoint.take("model.norm.weight"),
-                blocks=blocks,
-            )
-        except (SafetensorError, OSError) as e:
-            names = ", ".join(f.name for f in files[:3])
-            raise UserError(
-                f"broken safetensors in {folder} ({names}: {e}): download the model again"
-            ) from e
+        again = "download the model again"
+        opened = [stack.enter_context(foreign.open_tensors(f, way_out=again)) for f in files]
+        where = {name: f for f in opened for name in f.keys()}  # noqa: SIM118
+        _check(where, _shapes(spec), spec, folder)
+        checkpoint = _Checkpoint(where, dtype, device)
+        embed = checkpoint.take("model.embed_tokens.weight")
+        blocks = [_block(checkpoint, spec, i) for i in range(spec.layers)]
+        return Weights(
+            embed=embed,
+            # a classifier's own head is its rule's business; nobody asks it for logits
+            head=embed if spec.tied or spec.classifier else checkpoint.take("lm_head.weight"),
+            norm=checkpoint.take("model.norm.weight"),
+            blocks=blocks,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,12 @@ class Folded:
         self.w2, self.b2, self.w3, self.b3 = w2, b2, w3, b3
         self.gelu = activation == "gelu"
 
+    @property
+    def finite(self) -> bool:
+        """Whether no weight overflowed when the standardisation was folded in."""
+        weights = (self.w1, self.b1, self.w2, self.b2, self.w3, self.b3)
+        return all(bool(weight.isfinite().all()) for weight in weights)
+
     def on(self, device: torch.device) -> Folded:
         """The same on another device."""
         there = copy(self)

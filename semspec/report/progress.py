@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,7 +14,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from semspec.report.terminal import duration
+from semspec.report.terminal import Screen, duration
+from semspec.storage.screen import visible
 
 EVERY = 5.0  # seconds between two lines
 
@@ -23,21 +23,21 @@ EVERY = 5.0  # seconds between two lines
 class Steps:
     """Stages of a job, one after the other."""
 
-    def __init__(self, console: Console, quiet: bool = False) -> None:
+    def __init__(self, console: Screen, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
         self.live = not quiet and console.is_interactive and console.file.isatty()
         self.seconds: dict[str, float] = {}
 
     def say(self, line: str) -> None:
         if not self.quiet:
-            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+            self.console.say(line)
 
     @contextmanager
     def stage(self, name: str, total: int | None) -> Iterator[Stage]:
         began = time.monotonic()
         if self.live:
             bar = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(30),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
@@ -58,7 +58,7 @@ class Stage:
     def __init__(self, steps: Steps, name: str, total: int | None, bar: Progress | None) -> None:
         self.steps, self.name, self.total, self.bar = steps, name, total, bar
         self.done, self._told = 0, time.monotonic()
-        self._task = bar.add_task(name, total=total) if bar else None
+        self._task = bar.add_task(visible(name, newline=" "), total=total) if bar else None
 
     def by(self, count: int) -> None:
         self.to(self.done + count)

@@ -12,10 +12,9 @@ from typing import Any
 from semspec.errors import UserError
 from semspec.results import metrics
 from semspec.results.records import Line, RunFolder
-from semspec.results.schema import SCHEMA
+from semspec.results.schema import sound
 from semspec.storage.digest import flat
 from semspec.storage.files import read_json
-from semspec.storage.json_schema import check
 from semspec.storage.provenance import without_folders
 
 FILES = ("config.json", "problems.jsonl", "result.json", "status.json")
@@ -23,24 +22,6 @@ SAME_TARGET = ("model.path", "model.revision", "plugins.engine", "engine.dtype")
 SAME_PROBLEMS = ("plugins.benchmark", "benchmark")
 MACHINE = ("cpu", "gpus", "threads")
 DECODING = ("temperature", "top_k", "top_p", "max_new_tokens", "seed")
-
-
-def usable(line: Mapping[str, Any]) -> bool:
-    """Whether a line of problems.jsonl has what the figures need."""
-    if not isinstance(line.get("id"), str):
-        return False
-    solves = [line, *([line["plain"]] if line.get("plain") is not None else [])]
-    return all(
-        isinstance(solve, Mapping)
-        and all(
-            isinstance(solve.get(name), int | float) and not isinstance(solve[name], bool)
-            for name in metrics.SUMMED
-        )
-        and isinstance(solve.get("details"), Mapping)
-        and solve.get("correct") in (None, True, False)
-        and isinstance(solve.get("finish"), str)
-        for solve in solves
-    )
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -119,7 +100,7 @@ class Run:
         return f"{path}@{str(revision)[:8]}" if revision else path
 
     def problem_lines(self) -> Iterator[Line]:
-        return (line for line in RunFolder(self.folder).problem_lines() if usable(line))
+        return RunFolder(self.folder).problem_lines()
 
 
 def read_run(folder: Path) -> Run:
@@ -131,25 +112,18 @@ def read_run(folder: Path) -> Run:
     kept = RunFolder(folder)
     status = kept.status if isinstance(read_json(folder / "status.json"), dict) else {}
     config, result = mapping(kept.config), kept.result
-    counts = {True: 0, False: 0}  # lines, by whether they can be used
-
-    def lines() -> Iterator[Line]:
-        counts[True] = counts[False] = 0
-        for line in kept.problem_lines():  # one at a time: their texts may be long
-            good = usable(line)
-            counts[good] += 1
-            if good:
-                yield line
-
+    damaged: list[str] = []
     seed = config.get("seed")
-    whole = metrics.summarise(lines(), seed=seed if isinstance(seed, int) else 0)
-    state = str(status.get("state") or ("killed" if counts[True] else "waiting"))
+    lines = kept.problem_lines(damaged)  # one at a time: their texts may be long
+    whole = metrics.summarise(lines, seed=seed if isinstance(seed, int) else 0)
+    done = whole["problems"]
+    state = str(status.get("state") or ("killed" if done else "waiting"))
     if result is not None:
         state = "finished"
     elif state == "finished":  # its result was deleted, or cannot be read
         state = "killed"
     origin = mapping(result).get("provenance")
-    if result is None or not _sound(result):  # an older one lacks figures of today
+    if result is None or not sound(result):  # an older one lacks figures of today
         result = whole
     total = status.get("total")
     overrides = status.get("overrides")
@@ -159,12 +133,12 @@ def read_run(folder: Path) -> Run:
         config,
         result,
         state,
-        done=counts[True],
+        done=done,
         total=total if isinstance(total, int) else None,
         error=without_folders(str(told)),
         job=str(status.get("job") or ""),
         overrides=tuple(map(str, overrides)) if isinstance(overrides, list) else (),
-        skipped=counts[False],
+        skipped=len(damaged),
         provenance=mapping(origin) or _begun(kept),
     )
 
@@ -191,17 +165,6 @@ def unlike_machines(runs: Sequence[Run]) -> str:
         if len(set(known)) > 1:
             return f"{name}: {' and '.join(dict.fromkeys(known))}"
     return ""
-
-
-def _sound(result: Mapping[str, Any]) -> bool:
-    """Whether the figures of result.json keep to today's schema."""
-    figures = {name: value for name, value in result.items() if name != "provenance"}
-    schema = {**SCHEMA, "required": [n for n in SCHEMA["required"] if n != "provenance"]}
-    try:
-        check(figures, schema)
-    except ValueError:
-        return False
-    return True
 
 
 def read_sweep(folder: Path) -> list[Run]:

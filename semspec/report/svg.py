@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from html import escape as escaped
 from typing import Any
 
-from semspec.report.transcript import visible
+from semspec.storage.screen import visible
 
 
 def escape(text: str) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +20,7 @@ from semspec.report.transcript import Piece, Transcript
 from semspec.results.metrics import Interval, ratio
 from semspec.results.records import Mode
 from semspec.results.significance import ALPHA
+from semspec.storage.screen import visible
 
 DASH = "-"
 
@@ -46,11 +48,39 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def open_console() -> Console:
+class Screen(Console):
+    """A console on which foreign text is only ever text: no markup, no escape sequences, no emoji codes.
+
+    Styles are given as rich's ``Text``, never written into a string.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print one line, which is neither wrapped nor broken by what stands in it."""
+        self.print(visible(text, newline=" "), style=style or None, soft_wrap=True)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string as rich's ``Text``: sanitised here already, so that the layout is right."""
+        return super().render_str(visible(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield what is shown: whatever it was made of, only rich's own segments control the terminal."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text == "\n" or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)
+
+
+def open_console(quiet: bool = False) -> Screen:
     """Standard output; a character that it cannot show becomes a question mark, not an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    return Console()
+    return Screen(quiet=quiet)
 
 
 class _Running:
@@ -93,7 +123,7 @@ class Progress:
         total: int | None,
         *,
         quiet: bool = False,
-        console: Console | None = None,
+        console: Screen | None = None,
         every: float = 5.0,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -138,7 +168,7 @@ class Progress:
         self._resumed = self.done
 
     def begin(self, problem_id: str, mode: Mode) -> None:
-        self._current = f"{problem_id}, {mode}"
+        self._current = visible(f"{problem_id}, {mode}", newline=" ")
 
     def advance(self, line: Mapping[str, Any]) -> None:
         """A problem is done; ``line`` is its line of problems.jsonl."""
@@ -181,7 +211,7 @@ class Progress:
     def _print(self) -> None:
         line = self.headline()
         if line != self._said:  # the last problem's line is also the last word
-            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+            self.console.say(line)
         self._said = line
 
     def render(self) -> RenderableType:

@@ -16,6 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from semspec.report.branches import refused
+from semspec.storage.screen import visible
 from semspec.types import Round, Writer
 
 STYLES = {
@@ -25,7 +26,8 @@ STYLES = {
     "rejected": "dim strike",
     "note": "dim italic",
 }
-_OVER = re.compile(r"[.?!…。？！][)\]\"'”’*]*\s*$|\n\s*$")
+_STOPS = tuple(".?!…。？！")
+_CLOSERS = ")]\"'”’*"
 BESIDE = " | "  # between branches of one tree
 _HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of half a character
 
@@ -137,9 +139,15 @@ def _of_round(
     text = decoder.feed([*written[saved:], *r["handed"]])
     if text or r["note"]:
         # Rounds do not say where the units of a handover end; a text that looks over is taken so.
-        over = steps and bool(r["handed"]) and _OVER.search(text) is not None
+        over = steps and bool(r["handed"]) and _looks_over(text)
         nested = r.get("nested_kept", 0)
         yield Piece("target", text, note=r["note"], ends=over, nested=nested)
+
+
+def _looks_over(text: str) -> bool:
+    """Return whether a text ends with a line or, but for what closes with it, a sentence."""
+    written = text.rstrip()
+    return "\n" in text[len(written) :] or written.rstrip(_CLOSERS).endswith(_STOPS)
 
 
 def _salvaged(r: Mapping[str, Any]) -> int:
@@ -244,7 +252,9 @@ class Transcript:
                 gone = Text(visible(piece.text).strip(), STYLES["rejected"])
                 yield from self._row(console, options, "x", piece.score, gone)
             for note in line.notes:
-                yield from self._row(console, options, "·", None, Text(note, STYLES["note"]))
+                yield from self._row(
+                    console, options, "·", None, Text(visible(note, newline=" "), STYLES["note"])
+                )
 
     def _legend(self) -> Text:
         parts = [("D│ draft", STYLES["draft"]), ("T│ target", STYLES["target"]), ("D+T│ both", "")]
@@ -275,16 +285,3 @@ class Transcript:
             part.rstrip()
             front = gutter if number == 0 else " " * len(gutter)
             yield Text.assemble((f"{front}{bar} ", "dim"), part)
-
-
-def visible(text: str) -> str:
-    """Tabs as spaces; control characters, which could command the terminal, as pictures."""
-    text = text.replace("\r\n", "\n").replace("\t", "    ")
-    return "".join(_picture(c) if not c.isprintable() else c for c in text)
-
-
-def _picture(character: str) -> str:
-    code = ord(character)
-    if character == "\n" or character.isspace():
-        return character if character == "\n" else " "
-    return chr(0x2400 + code) if code < 0x20 else _HALF

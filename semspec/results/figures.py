@@ -8,7 +8,37 @@ from typing import Any
 
 from semspec.protocols import Grade
 from semspec.results import reuse
+from semspec.results.metrics import SUMMED
+from semspec.storage import json_schema
 from semspec.types import Outcome
+
+_NUMBER = {"type": "number"}
+_TEXT = {"type": ["string", "null"]}
+_OLDER_LACK = ("draft_fed", "draft_cached", "target_fed", "target_cached", "rounds")
+_SOLVE: dict[str, Any] = {
+    "type": "object",
+    "required": [*SUMMED, "finish", "correct", "details"],
+    "properties": {
+        **dict.fromkeys((*SUMMED, *_OLDER_LACK), _NUMBER),
+        "text": {"type": "string"},
+        "answer": _TEXT,
+        "finish": {"type": "string"},
+        "correct": {"type": ["boolean", "null"]},
+        "details": {"type": "object"},
+        "reuse": {"type": "object", "additionalProperties": _NUMBER},
+    },
+}
+_LINE: dict[str, Any] = {
+    **_SOLVE,
+    "required": ["id", "plain", *_SOLVE["required"]],
+    "properties": {
+        **_SOLVE["properties"],
+        "id": {"type": "string"},
+        "question": _TEXT,
+        "gold": _TEXT,
+        "plain": {"type": ["object", "null"]},
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +132,19 @@ def problem_line(
     nested = asdict(plain) if plain else None
     asked = {"id": problem_id, "question": question, "gold": gold}
     return {**asked, **asdict(speculative), "plain": nested}
+
+
+def damage(line: Any, plain: bool | None = None) -> str | None:
+    """Say what is wrong with a line of problems.jsonl; None where the figures can be computed from it.
+
+    ``plain``: whether the run solves every problem plainly, too; None where that is not known.
+    """
+    try:
+        json_schema.check(line, _LINE)
+        if line["plain"] is not None:
+            json_schema.check(line["plain"], _SOLVE, "plain")
+    except ValueError as error:
+        return str(error).replace("the config", "it")
+    if plain is not None and plain != (line["plain"] is not None):
+        return "plain is missing" if plain else "plain is there, and this run has none"
+    return None

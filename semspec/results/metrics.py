@@ -262,7 +262,7 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
 
 def _risk(details: Mapping[str, float]) -> dict[str, Any] | None:
     """Asked and measured risk; None where nothing was asked, or the truth of steps is not known."""
-    if ASKED not in details:
+    if not {ASKED, LEAST, ACCEPTED, WRONG} <= set(details):
         return None
     accepted, wrong = int(details[ACCEPTED]), int(details[WRONG])
     return {

@@ -1,6 +1,7 @@
 """A run's folder: what it leaves behind, and how a run that was killed goes on from there.
 
-    config.json     the resolved configuration and its digest, written once
+    config.json     the resolved configuration and its digest, written once: the mark of a run's folder
+    weights.json    the identity of everything that was loaded (see semspec.results.identity)
     starts.jsonl    one line a start: where it came from (see semspec.storage.provenance)
     rounds.jsonl    one line a round of the loop, of both modes
     problems.jsonl  one line a problem; this line is the problem's commit mark
@@ -8,7 +9,8 @@
     result.json     the figures, at the end
 
 Rounds are written as they come. Those of a problem without its line in problems.jsonl are what a
-kill left; the next start drops them and solves the problem again.
+kill left; the next start drops them and solves the problem again. A folder that holds files of these
+names and no such configuration is somebody else's: nothing in it is touched.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ import contextlib
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from semspec.errors import UserError, told
-from semspec.results.figures import Solve, problem_line
+from semspec.results import metrics
+from semspec.results.figures import Solve, damage, problem_line
+from semspec.results.schema import sound
 from semspec.storage.digest import difference, digest
 from semspec.storage.files import (
     LineFile,
@@ -36,7 +41,7 @@ from semspec.storage.files import (
     whole_lines,
     write_json,
 )
-from semspec.storage.lock import FolderLock, is_locked
+from semspec.storage.lock import FolderLock, FolderLostError, is_locked
 from semspec.types import Round
 
 __all__ = ["Line", "Mode", "OpenRun", "RunFolder", "Solve", "problem_line"]
@@ -45,7 +50,14 @@ Mode = Literal["plain", "speculative"]
 State = Literal["running", "finished", "failed", "killed"]
 Line = dict[str, Any]
 
+WAY = "choose another hydra.run.dir"
+_CONTENT = ("weights.json", "starts.jsonl", "rounds.jsonl", "problems.jsonl", "result.json")
+_STATUS = frozenset({"state", "error", "pid", "host", "started"})  # in every status.json of ours
 _ROUND_FIELDS = tuple(f.name for f in fields(Round))
+
+
+def _short(identity: str | None) -> str:
+    return "not used" if identity is None else identity[:32]
 
 
 class HasId(Protocol):
@@ -74,6 +86,29 @@ def status(
         "updated": now(),
         "ended": None if state == "running" else now(),
     }
+
+
+def foreign_status(folder: Path) -> str | None:
+    """Say what is wrong with a status.json that no job of ours has written; None where nothing is."""
+    file = folder / "status.json"
+    told = read_json(file)
+    if isinstance(told, dict) and set(told) >= _STATUS and told["state"] in get_args(State):
+        return None
+    return f"{file} is not a run's; {WAY}" if file.exists() else None
+
+
+def foreign(folder: Path) -> str | None:
+    """Say why nothing may be written in a folder: it holds files of our names that are not ours."""
+    file = folder / "config.json"
+    if file.exists():
+        told = read_json(file)
+        if isinstance(told, dict) and "digest" in told and isinstance(told.get("config"), dict):
+            return None
+        return f"{file} cannot be read as a run's configuration; {WAY}"
+    for name in _CONTENT:
+        if (folder / name).exists():  # nothing tells what made it
+            return f"{folder} holds {name} but no config.json of a run; {WAY}"
+    return foreign_status(folder)
 
 
 class RunFolder:
@@ -109,25 +144,47 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The figures of a finished run."""
+        """result.json of a finished run as it is; None where it holds no figures."""
         result = read_json(self.path / "result.json")
-        return result if isinstance(result, dict) else None
+        counted = isinstance(result, dict) and isinstance(result.get("problems"), int)
+        return result if counted else None
+
+    def figures(self) -> dict[str, Any] | None:
+        """The figures of a finished run; those of a damaged or older file are computed again."""
+        result = self.result
+        if result is None or sound(result):
+            return result
+        seed = (self.config or {}).get("seed")
+        found = metrics.summarise(self.problem_lines(), seed=seed if isinstance(seed, int) else 0)
+        kinds = {"provenance": dict, "concurrency": int}
+        return found | {
+            k: result[k] for k, kind in kinds.items() if isinstance(result.get(k), kind)
+        }
 
     @property
     def status(self) -> dict[str, Any]:
-        """status.json as it is, except that a run that was killed does not count as running."""
+        """status.json as it is, except that a run that was killed does not count as running.
+
+        One that was killed after it had written its result is finished.
+        """
         status = read_json(self.path / "status.json")
         if not isinstance(status, dict):
             return {}
         if status.get("state") == "running" and not is_locked(self.path):
-            status["state"] = "killed"
+            status["state"] = "killed" if self.result is None else "finished"
         return dict(status)
 
     def starts(self) -> list[Line]:
         return list(self._lines("starts.jsonl"))
 
-    def problem_lines(self) -> Iterator[Line]:
-        return self._lines("problems.jsonl")
+    def problem_lines(self, damaged: list[str] | None = None) -> Iterator[Line]:
+        """The lines that figures can be computed from; why another one is left out goes to ``damaged``."""
+        for line in self._lines("problems.jsonl"):
+            wrong = damage(line)
+            if wrong is None:
+                yield line
+            elif damaged is not None:
+                damaged.append(wrong)
 
     def round_lines(self, problem_id: str, mode: Mode = "speculative") -> Iterator[Line]:
         """One problem's rounds, in order."""
@@ -162,21 +219,29 @@ class OpenRun(RunFolder):
         super().__init__(path)
         self.about = dict(about or {})
         self.done: set[str] = set()
+        self.notes: list[str] = []  # for the user
         self.total = total
+        self._lock: FolderLock | None = None
+        self._lost = False
+        self._identified = False  # whether weights.json is of this start
         self._next: dict[tuple[str, Mode], int] = {}  # open problems: the number of the next round
         self._begun = now()
         self._discarded = False
         self._held = contextlib.ExitStack()
         with told_in_one_line(self.path):
-            if self.result is not None:  # nothing will be written: neither lock nor repair
+            if wrong := foreign(self.path):
+                raise UserError(wrong)
+            if self.result is not None:  # nothing will be solved: neither lock nor repair
                 self._check(config, free)
                 self.done = {line["id"] for line in self.problem_lines()}
+                self._settle()
                 return
             self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as held:
-                held.callback(FolderLock(self.path).release)
+                self._lock = FolderLock(self.path)
+                held.callback(self._lock.release)
                 self._check(config, free)
-                self._mend()
+                self._mend(config.get("plain"))
                 self._rounds = held.enter_context(LineFile(self.path / "rounds.jsonl"))
                 self._problems = held.enter_context(LineFile(self.path / "problems.jsonl"))
                 if provenance is not None:
@@ -189,38 +254,91 @@ class OpenRun(RunFolder):
     def _check(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
         file = self.path / "config.json"
         if not file.exists():
-            for name in ("problems.jsonl", "result.json"):
-                if (self.path / name).exists():  # nothing tells what made it
-                    raise UserError(
-                        f"{self.path} holds {name} but no config.json; "
-                        "choose another hydra.run.dir, or delete the folder"
-                    )
             write_json(file, {"digest": digest(config, free), "config": config})
             return
-        if self.config is None:
-            raise UserError(
-                f"{file} cannot be read; choose another hydra.run.dir, or delete the folder"
-            )
-        changed = difference(self.config, config, free)
+        known = self.config
+        assert known is not None, file  # or it is foreign
+        changed = difference(known, config, free)
         if changed:
             raise UserError(
                 f"{self.path} holds a run with another configuration ({changed}); "
                 "choose another hydra.run.dir, or delete the folder"
             )
 
-    def _mend(self) -> None:
-        """Cuts off what a kill left half-written, and forgets problems without their line."""
+    def _settle(self) -> None:
+        """Say that the run is finished, where a kill came between its result and its status."""
+        told = read_json(self.path / "status.json")
+        if not isinstance(told, dict) or told.get("state") == "finished":
+            return
+        # a folder that cannot be written, or that another process is about to finish, shows its result, too
+        with contextlib.suppress(OSError, UserError):
+            lock = FolderLock(self.path)
+            try:
+                finished = {"state": "finished", "error": None, "ended": now()}
+                write_json(self.path / "status.json", told | finished | {"done": len(self.done)})
+            finally:
+                lock.release()
+
+    def _mend(self, plain: bool | None) -> None:
+        """Cut off what a kill left half-written, and forget problems without their line.
+
+        Raises UserError where a line is damaged, or rounds of a solved problem are gone.
+        """
+        for name in ("config.json", *_CONTENT):
+            (self.path / f".{name}.tmp").unlink(missing_ok=True)
         problems = self.path / "problems.jsonl"
         cut_torn_line(problems)
+        rounds: Counter[tuple[str, str]] = Counter()  # what the lines of problems.jsonl count
         for number, raw in enumerate(whole_lines(problems), start=1):
             line = parse(raw)
-            if line is None or not isinstance(line.get("id"), str) or line["id"] in self.done:
+            wrong = damage(line, plain)
+            if line is None or wrong or line["id"] in self.done:
                 raise UserError(
-                    f"{problems}, line {number} is damaged; "
+                    f"{problems}, line {number} is damaged ({wrong or 'its id is there twice'}); "
                     "delete the line, or the folder, and start again"
                 )
             self.done.add(line["id"])
+            solves = {"speculative": line, "plain": line["plain"] or {}}
+            rounds.update({(line["id"], m): int(s.get("rounds", 0)) for m, s in solves.items()})
         keep_lines(self.path / "rounds.jsonl", self.done)
+        for line in self._lines("rounds.jsonl"):
+            rounds[line["id"], str(line.get("mode"))] -= 1
+        gone = list(dict.fromkeys(name for (name, _), count in rounds.items() if count > 0))
+        if gone:
+            more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+            raise UserError(
+                f"{self.path / 'rounds.jsonl'} lacks rounds of {', '.join(gone[:3])}{more}; put the"
+                f" file back, or delete their lines in {problems.name} to have them solved again"
+            )
+
+    def identify(self, part: str, found: Mapping[str, str]) -> None:
+        """Compare what this start has loaded with what the run was begun with; see ``semspec.results.identity``.
+
+        Raises UserError where it is another and problems are solved already. ``part`` is ``files``, of
+        which all are compared, or ``servers``, which may be others from start to start.
+        """
+        file = self.path / "weights.json"
+        known = read_json(file) if self.done or self._identified else None
+        stored: dict[str, Any] = known if isinstance(known, dict) else {}
+        was, self._identified = stored.get(part), True
+        if isinstance(was, dict):
+            names = {*was, *found} if part == "files" else {*was} & {*found}
+            unlike = sorted(name for name in names if was.get(name) != found.get(name))
+            if unlike:
+                name, more = unlike[0], f" (and {len(unlike) - 1} more)" if len(unlike) > 1 else ""
+                raise UserError(
+                    f"{self.path} was begun with another {name}{more}: it was"
+                    f" {_short(was.get(name))}, and is {_short(found.get(name))} now; choose another"
+                    " hydra.run.dir, or put back what was there"
+                )
+            found = {**was, **found}
+        elif self.done and part == "files":
+            self.notes.append(
+                f"{self.path} does not say which weights it was begun with: it goes on with those of now"
+            )
+        if found != was:
+            with told_in_one_line(self.path):
+                write_json(file, stored | {part: dict(found)})
 
     def todo(self, problems: Iterable[P]) -> Iterator[P]:
         """The problems that are still to be solved."""
@@ -235,10 +353,11 @@ class OpenRun(RunFolder):
     def append_rounds(self, problem_id: str, mode: Mode, rounds: Iterable[Round]) -> None:
         """Writes rounds as they come: all of a problem at once, or one by one."""
         assert problem_id not in self.done, problem_id
+        self._check_held()
         for r in rounds:
             number = self._next.get((problem_id, mode), 0)
             values = {name: getattr(r, name) for name in _ROUND_FIELDS}
-            with told_in_one_line(self.path):
+            with self._writing():
                 self._rounds.append({"id": problem_id, "mode": mode, "round": number, **values})
             self._next[problem_id, mode] = number + 1
 
@@ -246,7 +365,8 @@ class OpenRun(RunFolder):
         """Writes a problem's line (see ``problem_line``): from now on it is done."""
         problem_id = line["id"]
         assert problem_id not in self.done, problem_id
-        with told_in_one_line(self.path):
+        self._check_held()
+        with self._writing():
             self._rounds.sync()  # before the line that vouches for them
             self._problems.append(line)
             self._problems.sync()
@@ -257,9 +377,25 @@ class OpenRun(RunFolder):
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes the result; the run is over."""
-        with told_in_one_line(self.path):
+        self._check_held()
+        with self._writing():
             write_json(self.path / "result.json", result)
             self._say("finished")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Remember where another process has the folder: nothing more is written then."""
+        try:
+            with told_in_one_line(self.path):
+                yield
+        except FolderLostError:
+            self._lost = True
+            raise
+
+    def _check_held(self) -> None:
+        assert self._lock is not None, self.path  # it was not finished before
+        with self._writing():
+            self._lock.check()
 
     def _say(self, state: State, error: str | None = None) -> None:
         said = status(self.about, state, self._begun, error)
@@ -272,11 +408,15 @@ class OpenRun(RunFolder):
 
     def discard(self) -> None:
         """Removes what opening has written, where no problem was solved here: a false start."""
-        if self.done or self.result is not None:
+        if self.done or self.result is not None or self._lost:
             return
         self._discarded = True
-        ours = ("config.json", "problems.jsonl", "rounds.jsonl", "starts.jsonl", "status.json")
-        for name in (*ours, ".lock"):
+        for name in (
+            *_CONTENT,
+            "status.json",
+            "config.json",
+            ".lock",
+        ):  # the mark behind what it marks
             (self.path / name).unlink(missing_ok=True)
         self._held.close()  # last: nobody else may begin here before it is empty
         with contextlib.suppress(OSError):  # somebody else's files may be there
@@ -294,7 +434,7 @@ class OpenRun(RunFolder):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.result is None and not self._discarded:
+        if self.result is None and not self._discarded and not self._lost:
             killed = kind is None or issubclass(kind, KeyboardInterrupt | SystemExit)
             with contextlib.suppress(OSError):  # a full disk has been told of already
                 self._say("killed" if killed else "failed", None if killed else told(error))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from semspec.storage.json_schema import check
+
 Schema = Mapping[str, Any]
 
 _COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -110,3 +112,14 @@ SCHEMA: Schema = {
         }
     ),
 }  # fmt: skip
+
+
+def sound(result: Mapping[str, Any]) -> bool:
+    """Return whether the figures of result.json keep to today's schema."""
+    figures = {name: value for name, value in result.items() if name != "provenance"}
+    schema = {**SCHEMA, "required": [n for n in SCHEMA["required"] if n != "provenance"]}
+    try:
+        check(figures, schema)
+    except ValueError:
+        return False
+    return True

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from semspec.errors import UserError
 from semspec.models.folder import weight_files
+from semspec.storage import foreign
 
 LABELS = (1, 2)
 
@@ -33,13 +33,10 @@ class ScoreHead:
 def read_score_head(folder: Path) -> ScoreHead:
     """``score.weight`` (and ``score.bias``) of a transformers sequence or token classifier."""
     found: dict[str, Tensor] = {}
-    try:
-        for file in weight_files(folder):
-            with safe_open(file, framework="pt") as opened:
-                names = [name for name in opened.keys() if name.startswith("score.")]  # noqa: SIM118
-                found |= {name: opened.get_tensor(name).float() for name in names}
-    except (SafetensorError, OSError) as e:
-        raise UserError(f"broken safetensors in {folder} ({e}): download the model again") from e
+    for file in weight_files(folder):
+        with foreign.open_tensors(file, way_out="download the model again") as opened:
+            names = [name for name in opened.keys() if name.startswith("score.")]  # noqa: SIM118
+            found |= {name: opened.get_tensor(name).float() for name in names}
     weight = found.get("score.weight")
     if weight is None or weight.ndim != 2 or len(weight) not in LABELS or len(found) > 2:
         found_shape = f"shape {list(weight.shape)}" if weight is not None else "no such tensor"

@@ -7,7 +7,6 @@ the verifying pass gives anyway. Where U is too large, the lossless rule decides
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from semspec.artifacts.arc_calibration import ArcCalibration
+from semspec.artifacts.arc_calibration import ArcCalibration, check_sampled
 from semspec.calibration.arc import Setting, hashed, vacuous
 from semspec.decoding import tree_pruning
 from semspec.decoding.acceptance import without_gaps
@@ -31,9 +30,8 @@ from semspec.protocols import Kit, Plan, Run, Setup
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.storage.packaged import beside_package
+from semspec.storage.screen import LOG
 from semspec.types import Context, Draft, Verdict, What
-
-LOG = logging.getLogger("semspec")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +46,7 @@ class Calibrated(TokenRule):
     leaf: float = 0.0  # entropy: leaves of a lower confidence go
     prune_share: float = 0.8  # the others: the share of the nodes that is kept
     prune_bias: float = 0.1  # depth, depth_exp: how much depth counts
+    keep_excluded: bool = False  # as published: also tokens that top-k or top-p exclude
     allow_mismatch: bool = False  # constants of another model or temperature, prompts calibrated on
 
     needs: ClassVar[frozenset[What]] = frozenset({What.PROBS, What.EMBEDDINGS})
@@ -94,6 +93,7 @@ class Calibrated(TokenRule):
         """Return the setting for a temperature, its calibration, and its place there."""
         known = entry(self.calibration, model.name)
         if "path" not in known:  # published constants: sigma comes from the model itself
+            check_sampled(known["name"], temperature, self.allow_mismatch)
             if known["model"] != model.name and not self.allow_mismatch:
                 raise UserError(
                     f"{known['name']} is for {known['model']}, the model is {model.name}: calibrate it"
@@ -266,6 +266,7 @@ class ArcSession(LosslessSession):
             torch.tensor(ends, device=p.device),
             by,
             self.theta,
+            self.rule.keep_excluded,
         )
         if not self.rule.resume:
             parents = range(-1, count - 1) if draft.parents is None else draft.parents

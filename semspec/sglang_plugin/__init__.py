@@ -29,6 +29,7 @@ def register() -> None:
         start.start(settings.read())
     except Exception as error:
         from semspec.errors import UserError, first_line
+        from semspec.storage.screen import last_line
 
         told = str(error) if isinstance(error, UserError) else f"failed: {first_line(error)}"
-        raise SystemExit(f"semspec's SGLang plugin: {told}") from error
+        raise last_line(f"semspec's SGLang plugin: {told}") from error

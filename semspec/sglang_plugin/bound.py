@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semspec.artifacts.arc_calibration import ArcCalibration
+from semspec.artifacts.arc_calibration import ArcCalibration, check_sampled
 from semspec.calibration.arc import vacuous
 from semspec.decoding.arc_bound import Constants, Moments, distance, inverse_deviation
 from semspec.decoding.whitening import PART
@@ -18,8 +17,7 @@ from semspec.models.location import ModelConfig, facts
 from semspec.models.text import Text
 from semspec.rules.arc import Arc, entry
 from semspec.sglang_plugin import compat_speculative as compat
-
-LOG = logging.getLogger("semspec")
+from semspec.storage.screen import LOG
 
 
 @dataclass
@@ -31,7 +29,7 @@ class Source:
 
     @cached_property
     def told(self) -> ArcCalibration | None:
-        """None: published constants, which have no file and are for any temperature."""
+        """None: published constants, which have no file and are for any temperature above 0."""
         known = entry(self.calibration, "")
         if "path" not in known:
             return None
@@ -41,6 +39,8 @@ class Source:
         """Refuses a temperature that it says nothing about."""
         if self.told is not None:
             self.told.at(temperature, self.allow_mismatch)
+        else:
+            check_sampled(self.calibration, temperature, self.allow_mismatch)
 
     def bind(self, runner: Any) -> ModelBound:
         """For the model that was loaded; refuses constants of another one."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
+from semspec.storage.screen import last_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,7 +98,7 @@ def apply(hooks: Sequence[Hook]) -> None:
     def apply_and_check() -> None:
         applied()
         if missed := missing(hooks):
-            raise SystemExit(
+            raise last_line(
                 f"semspec's SGLang plugin: hooks on {', '.join(missed)} did not take with SGLang"
                 f" {version()}: report it, and start the server without the plugin meanwhile"
             )
@@ -132,6 +133,18 @@ def abort(engine: Any, rid: str) -> None:
 # ---- requests as they arrive --------------------------------------------------------------------
 
 ARRIVING = "managers.io_struct.GenerateReqInput.normalize_batch_and_arguments"
+
+
+CHECKED = "sampling.sampling_params.SamplingParams.verify"  # a ValueError of it is a request's 400
+
+
+def checking(check: Callable[[Any], None]) -> Callable[..., None]:
+    """A hook that looks at the custom parameters of every request that arrives."""
+
+    def hook(result: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        check(params.custom_params)
+
+    return hook
 
 
 def arriving(
@@ -293,7 +306,7 @@ class Reading:
         try:
             self._load(runner, runner.server_args)
         except UserError as error:  # an exception would reach the user as a page of traceback
-            raise SystemExit(f"semspec's SGLang plugin: {error}") from error
+            raise last_line(f"semspec's SGLang plugin: {error}") from error
 
     def _load(self, runner: Any, told: Any) -> None:
         for name in ("pp_size", "attn_cp_size", "dcp_size"):

@@ -22,7 +22,6 @@ OLDEST = "0.5.20"
 # the hooked one as well, which SGLang's registry sees to
 SAMPLE = "speculative.eagle_utils.eagle_sample"
 LOADED = "model_executor.model_runner.ModelRunner.load_model"
-CHECKED = "sampling.sampling_params.SamplingParams.verify"
 DRAFTED = "semspec_drafted"  # our drafters' verify inputs: [requests] nodes that are no padding
 
 

@@ -11,7 +11,7 @@ the result is handed out.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -27,6 +27,8 @@ from semspec.sglang_plugin import compat
 from semspec.sglang_plugin.protocol import KEY, SCORE, Ask, pack
 
 UNFINISHED = 64  # requests whose prompt is read in part: SGLang has one, what is more was aborted
+MOST_NUMBERS = 2**23  # of pooled states in one request: 32 MB in float32
+MOST_HELD = 2**26  # in all requests of a pass, and in those that were read in part before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +90,42 @@ class Probes:
 
     def begin(self, requests: int, rows: int, pieces: Sequence[compat.Piece]) -> Pass | None:
         readers: dict[int, tuple[compat.Piece, Reader | str]] = {}
+        fresh: list[tuple[compat.Piece, Reader]] = []
         for piece in pieces:
             try:
                 ask = Ask.of(piece.custom_params)
-                if ask is not None:
-                    readers[piece.index] = (piece, self._reader(ask, piece))
+                if ask is None:
+                    continue
+                reader = self._reader(ask, piece)
             except ValueError as error:
                 readers[piece.index] = (piece, str(error))
+                continue
+            readers[piece.index] = (piece, reader)
+            if not reader.pools:
+                fresh.append((piece, reader))
+        # the smallest first, so that no request takes the room of those that need little
+        for piece, reader in sorted(fresh, key=lambda one: one[1].numbers):
+            if self._room(pieces, readers) >= reader.numbers:
+                reader.open()
+            else:
+                told = "too many states are being read: ask again, or for fewer spans or layers"
+                readers[piece.index] = (piece, told)
         return Pass(self, requests, rows, readers) if readers else None
+
+    def _room(
+        self,
+        pieces: Sequence[compat.Piece],
+        readers: Mapping[int, tuple[compat.Piece, Reader | str]],
+    ) -> int:
+        """How many numbers may still be held in a pass; what was read of aborted requests gives way."""
+        running = {piece.request for piece in pieces}
+        held = sum(r.held for _, r in readers.values() if isinstance(r, Reader))
+        stale = {name: r.held for name, r in self.begun.items() if name not in running}
+        for name in list(stale):
+            if held + sum(stale.values()) <= MOST_HELD - MOST_NUMBERS:
+                break
+            del self.begun[name], stale[name]
+        return MOST_HELD - held - sum(stale.values())
 
     def _reader(self, ask: Ask, piece: compat.Piece) -> Reader:
         begun = self.begun.get(piece.request)
@@ -136,12 +166,29 @@ class Reader:
             raise ValueError(
                 f"layers {list(layers)}: the model has 0 (embeddings) to {model.layers}"
             )
-        self.pools = [
-            Pool(r, ask.spans, layers, model.width, model.device)  # type: ignore[arg-type]
-            for r in reductions
-        ]
+        self.numbers = len(ask.spans) * len(reductions) * len(layers) * model.width
+        if self.numbers > MOST_NUMBERS:
+            raise ValueError(
+                f"{len(ask.spans)} spans of {len(layers)} layers are {self.numbers:,} numbers, and"
+                f" {MOST_NUMBERS:,} is the limit of one request: ask for fewer"
+            )
+        self.reductions, self.model = reductions, model
+        self.chosen = layers
+        self.pools: list[Pool] = []
         self.layers = frozenset(layers)
         self.logprobs: list[Tensor] = []  # of the spans' tokens in order, by pass
+
+    def open(self) -> None:
+        """Take the room on the device that the states need."""
+        self.pools = [
+            Pool(r, self.ask.spans, self.chosen, self.model.width, self.model.device)  # type: ignore[arg-type]
+            for r in self.reductions
+        ]
+
+    @property
+    def held(self) -> int:
+        """Numbers that it holds on the device."""
+        return self.numbers if self.pools else 0
 
     @property
     def reads_logprobs(self) -> bool:

@@ -6,6 +6,10 @@
 sglang-router takes requests apart and drops ``custom_params``; behind one the same question travels as
 text in a label, which it hands on, and the plugin puts it back (``as_label``, ``from_label``).
 
+Everything that a client sends is parsed here, by ``check`` where a request arrives and by ``Ask.of`` and
+``rule_options`` in the workers: each takes anything, returns what fits the limits below, and raises
+nothing but a ValueError of one line, in ASCII.
+
 Needs neither SGLang nor a model. A client builds the question from a query's reads and insists on the
 reply; a server without the plugin ignores ``custom_params``, and that must never pass unnoticed.
 
@@ -19,11 +23,11 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from semspec.errors import UserError
+from semspec.errors import UserError, first_line
 from semspec.types import Read, What
 
 if TYPE_CHECKING:
@@ -33,7 +37,28 @@ KEY = "semspec"  # of custom_params and of meta_info
 SCORE, POOLED = "score", "pooled"
 REDUCTIONS = ("mean", "max", "last")
 PRECISIONS = {"float16": 2, "float32": 4}  # bytes a number
-MOST_SPANS = 64  # in one request: each is a row of states of every layer on the device
+
+# Limits of one request. What is beyond them is refused when it arrives.
+LONGEST_LABEL = 2**14  # characters
+LONGEST_TEXT = 64  # characters
+MOST_SPANS = 64  # each is a row of states of every layer on the device
+MOST_LAYERS = 512
+LAST_POSITION = 2**31 - 1
+LARGEST_NUMBER = 1e9
+LARGEST_WHOLE = 4096
+
+PROBE_OPTIONS = ("spans", "want", "probe", "reduce", "layers", "precision")
+# what a request may say beside ``accept``; the rest of a rule's options is for the loop alone, or,
+# as ARC's calibration, for who starts the server
+RULE_OPTIONS: Mapping[str, type] = {
+    "theta": float,
+    "resume": bool,
+    "keep_excluded": bool,
+    "epsilon": float,
+    "delta": float,
+    "k": int,
+}
+OPTIONS = (*PROBE_OPTIONS, "accept", *RULE_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,41 +78,139 @@ class Ask:
 
     @classmethod
     def of(cls, custom_params: Any) -> Ask | None:
-        """The question of a request, if it has one; ValueError where it makes no sense."""
-        told = custom_params.get(KEY) if isinstance(custom_params, dict) else None
-        if not isinstance(told, dict) or "spans" not in told:
-            return None  # parts of the plugin other than the probe have words of their own
-        try:
-            spans = tuple((int(a), int(b)) for a, b in told["spans"])
-            reduce = tuple(str(r) for r in told.get("reduce", ("mean",)))
-            layers = tuple(int(i) for i in told.get("layers", ()))
-        except (TypeError, ValueError) as error:
-            raise ValueError("spans are pairs of positions, layers are numbers") from error
-        ask = cls(
-            spans=spans,
-            want=str(told.get("want", SCORE)),
-            probe=str(told.get("probe", "")),
-            reduce=reduce,
-            layers=layers,
-            precision=str(told.get("precision", "float32")),
+        """The question of a request, None without one; ValueError where it makes no sense."""
+        given = _given(custom_params)
+        if "spans" not in given:
+            if stray := [name for name in PROBE_OPTIONS if name in given]:
+                raise ValueError(f"{stray[0]} is asked of spans, and there are none: give spans")
+            return None
+        return cls(
+            spans=_spans(given["spans"]),
+            want=_chosen("want", given.get("want", SCORE), (SCORE, POOLED)),
+            probe=_text("probe", given.get("probe", "")),
+            reduce=_reductions(given.get("reduce", ("mean",))),
+            layers=_layers(given.get("layers", ())),
+            precision=_chosen("precision", given.get("precision", "float32"), PRECISIONS),
         )
-        ask._check()
-        return ask
 
-    def _check(self) -> None:
-        if not 0 < len(self.spans) <= MOST_SPANS:
-            raise ValueError(f"{len(self.spans)} spans: give 1 to {MOST_SPANS}")
-        before = 0
-        for start, end in self.spans:
-            if not before <= start < end:
-                raise ValueError(f"span [{start}, {end}): spans ascend, and none is empty")
-            before = end
-        if self.want not in (SCORE, POOLED):
-            raise ValueError(f"want={self.want!r}: give score or pooled")
-        if not self.reduce or not set(self.reduce) <= set(REDUCTIONS):
-            raise ValueError(f"reduce={list(self.reduce)}: give some of {', '.join(REDUCTIONS)}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision={self.precision!r}: give {' or '.join(PRECISIONS)}")
+
+def check(custom_params: Any) -> None:
+    """Refuse, with a ValueError of one line, a request that no part of the plugin can take."""
+    Ask.of(custom_params)
+    rule_options(custom_params)
+
+
+def rule_options(custom_params: Any) -> dict[str, Any]:
+    """The rule that a request names as ``accept``, and the rule's options; those that are null are left out."""
+    given = _given(custom_params)
+    found: dict[str, Any] = {}
+    if given.get("accept") is not None:
+        found["accept"] = _text("accept", given["accept"])
+    for name, kind in RULE_OPTIONS.items():
+        if given.get(name) is not None:
+            found[name] = number(name, given[name], kind)
+    return found
+
+
+def number(name: str, value: Any, kind: type) -> Any:
+    """An option's value as a bool, an int or a finite float; ValueError where it is none, or too large."""
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        raise ValueError(f"{name}={_shown(value)}: give true or false")
+    if kind is int:
+        if type(value) is int and abs(value) <= LARGEST_WHOLE:
+            return value
+        raise ValueError(f"{name}={_shown(value)}: give a whole number up to {LARGEST_WHOLE}")
+    if type(value) in (int, float) and abs(value) <= LARGEST_NUMBER:  # False of what is no number
+        return float(value)
+    raise ValueError(f"{name}={_shown(value)}: give a number up to {LARGEST_NUMBER:g}")
+
+
+def _given(custom_params: Any) -> dict[str, Any]:
+    """What a request says to the plugin, by name; values are still anything."""
+    if not isinstance(custom_params, dict) or custom_params.get(KEY) is None:
+        return {}
+    given = custom_params[KEY]
+    if not isinstance(given, dict):
+        raise ValueError(f"{KEY}={_shown(given)}: give an object of {', '.join(OPTIONS)}")
+    for name in given:
+        if name not in OPTIONS:
+            raise ValueError(f"{KEY} knows no {_shown(name)}: there are {', '.join(OPTIONS)}")
+    return given
+
+
+def _spans(value: Any) -> tuple[tuple[int, int], ...]:
+    pairs = _items("spans", value, MOST_SPANS)
+    if not pairs:
+        raise ValueError(f"0 spans: give 1 to {MOST_SPANS}")
+    before, spans = 0, []
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise ValueError(f"spans are pairs of positions, not {_shown(pair)}")
+        start, end = (_index("spans", position, LAST_POSITION) for position in pair)
+        if not before <= start < end:
+            raise ValueError(f"span [{start}, {end}): spans ascend, and none is empty")
+        spans.append((start, end))
+        before = end
+    return tuple(spans)
+
+
+def _layers(value: Any) -> tuple[int, ...]:
+    layers = tuple(
+        _index("layers", layer, MOST_LAYERS) for layer in _items("layers", value, MOST_LAYERS)
+    )
+    if len(set(layers)) < len(layers):
+        raise ValueError("layers: name each once")
+    return layers
+
+
+def _reductions(value: Any) -> tuple[str, ...]:
+    names = _items("reduce", value, len(REDUCTIONS))
+    chosen = tuple(_chosen("reduce", name, REDUCTIONS) for name in names)
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ValueError(f"reduce: give some of {', '.join(REDUCTIONS)}, each once")
+    return chosen
+
+
+def _items(name: str, value: Any, most: int) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name}={_shown(value)}: give a list")
+    if len(value) > most:
+        raise ValueError(f"{name} has {len(value)} entries: give {most} at most")
+    return value
+
+
+def _index(name: str, value: Any, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name}: {_shown(value)} is no whole number from 0 to {most}")
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    plain = isinstance(value, str) and value.isascii() and value.isprintable()
+    if not plain or len(value) > LONGEST_TEXT:
+        raise ValueError(f"{name}={_shown(value)}: give {LONGEST_TEXT} ASCII characters at most")
+    return str(value)
+
+
+def _chosen(name: str, value: Any, among: Collection[str]) -> str:
+    if not isinstance(value, str) or value not in among:
+        raise ValueError(f"{name}={_shown(value)}: give {' or '.join(among)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A client's value for an error message: short, ASCII, and never itself an error."""
+    if isinstance(value, str):
+        return ascii(value[:32])
+    if value is None or isinstance(value, bool | float):
+        return repr(value)
+    if isinstance(value, int):
+        return repr(value) if abs(value) < 2**63 else "an integer of many digits"
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, list) else "a value of another kind"
 
 
 def ask_for(
@@ -130,16 +253,25 @@ def as_label(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {**payload, "sampling_params": params, "custom_labels": label}
 
 
-def from_label(
-    params: Mapping[str, Any] | None, labels: dict[str, str] | None
-) -> dict[str, Any] | None:
-    """``sampling_params`` with the ``custom_params`` of a label, which is taken out; None: no label."""
-    if not labels or KEY not in labels:
+def from_label(params: Any, labels: Any) -> dict[str, Any] | None:
+    """``sampling_params`` with the ``custom_params`` of a label, which is taken out; None: no label.
+
+    ValueError, in one line, where the label is not a question that the plugin can take.
+    """
+    if not isinstance(labels, dict) or KEY not in labels:
         return None
+    text = labels.pop(KEY)
+    if not isinstance(text, str) or len(text) > LONGEST_LABEL:
+        raise ValueError(f"the label {KEY} is no text of {LONGEST_LABEL} characters at most")
+    if not isinstance(params, dict | None):
+        raise ValueError(f"a label {KEY} needs sampling_params that are an object")
     try:
-        asked = json.loads(labels.pop(KEY))
-    except ValueError as error:
-        raise ValueError(f"the label {KEY} is not JSON ({error})") from error
+        asked = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the label {KEY} is not JSON ({first_line(error)!a})") from error
+    if not isinstance(asked, dict) or set(asked) != {KEY}:
+        raise ValueError(f'the label {KEY} is not {{"{KEY}": {{...}}}}: write it as custom_params')
+    check(asked)
     return {**(params or {}), "custom_params": asked}
 
 

@@ -23,21 +23,10 @@ from semspec.registry import plugin
 from semspec.rules.arc import Arc
 from semspec.rules.topk_delta import TopKDelta, near_nodes
 from semspec.rules.typical import Typical, typical_nodes
+from semspec.sglang_plugin.protocol import RULE_OPTIONS, number
 from semspec.types import Sampling
 
 RULES = ("lossless", "arc", "typical", "topk_delta")
-# what a request may say beside ``accept``; the rest of a rule's options is for the loop alone, or,
-# as ARC's calibration, for who starts the server
-OPTIONS: dict[str, type] = {
-    "theta": float,
-    "resume": bool,
-    "epsilon": float,
-    "delta": float,
-    "k": int,
-}
-
-
-WORDS = {float: "a number", int: "a whole number", bool: "true or false"}
 
 
 class Bound(Protocol):
@@ -55,30 +44,27 @@ class Bound(Protocol):
 def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | None:
     """The rule that a request asks for, else the server's; None: SGLang's own, lossless.
 
-    Options of ``otherwise`` count where the request names no other rule.
+    ``given`` is what ``protocol.rule_options`` found; options of ``otherwise`` count where the request
+    names no other rule.
     """
-    own = {key: given[key] for key in ("accept", *OPTIONS) if given.get(key) is not None}
+    own = dict(given)
     name = own.pop("accept", None)
     if name is None or name == otherwise.get("accept"):
-        own = {k: v for k, v in otherwise.items() if k in OPTIONS and v is not None} | own
+        own = {k: v for k, v in otherwise.items() if k in RULE_OPTIONS and v is not None} | own
         name = otherwise.get("accept", "lossless")
     if name not in RULES:
         raise UserError(f"accept={name}: this server knows {', '.join(RULES)}")
     cls = plugin("accept", name).cls
-    known = {f.name for f in fields(cls)} & set(OPTIONS)
+    known = {f.name for f in fields(cls)} & set(RULE_OPTIONS)
     if unknown := set(own) - known:
         told = f"its options are {', '.join(sorted(known))}" if known else "it has no options"
         raise UserError(f"accept={name} knows no {', '.join(sorted(unknown))}: {told}")
-    rule = cls(**{key: _typed(key, value) for key, value in own.items()})
+    try:
+        typed = {key: number(key, value, RULE_OPTIONS[key]) for key, value in own.items()}
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    rule = cls(**typed)
     return None if name == "lossless" or (isinstance(rule, Arc) and rule.theta > 1) else rule
-
-
-def _typed(key: str, value: Any) -> Any:
-    kind = OPTIONS[key]
-    fits = isinstance(value, bool) == (kind is bool)
-    if not fits or not isinstance(value, (int, float) if kind is float else kind):
-        raise UserError(f"{key}={value!r}: give {WORDS[kind]}")
-    return kind(value)
 
 
 @dataclass
@@ -129,6 +115,7 @@ def loosely(rule: Rule, seen: Judged, bound: Bound | None) -> Tensor:
             ends,
             bound.constants(seen.sampling.temperature),
             rule.theta,
+            rule.keep_excluded,
         )
         if not rule.resume:
             loose = loose.view_as(seen.parents).clone()

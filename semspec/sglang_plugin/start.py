@@ -16,6 +16,7 @@ def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
     hooks: list[compat.Hook] = []
     if parts:  # whichever it is that a request speaks to
         hooks.append(compat.Hook(compat.ARRIVING, compat.arriving(protocol.from_label), "BEFORE"))
+        hooks.append(compat.Hook(compat.CHECKED, compat.checking(protocol.check), "AFTER"))
     for name, given in parts.items():
         try:
             part: Any = importlib.import_module(f"semspec.sglang_plugin.{name}")

@@ -11,7 +11,6 @@ Afterwards the true logits are back, so that log-probabilities stay the model's.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -27,12 +26,11 @@ from semspec.rules.arc import Arc
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin import trees
 from semspec.sglang_plugin.bound import ModelBound, Source
-from semspec.sglang_plugin.compat import Hook
-from semspec.sglang_plugin.protocol import KEY
-from semspec.sglang_plugin.rules import OPTIONS, Judged, loosely, named
+from semspec.sglang_plugin.compat import CHECKED, Hook
+from semspec.sglang_plugin.protocol import rule_options
+from semspec.sglang_plugin.rules import Judged, loosely, named
+from semspec.storage.screen import LOG, last_line
 from semspec.types import Sampling
-
-LOG = logging.getLogger("semspec")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +40,7 @@ class Options:
     accept: str = "lossless"
     theta: float | None = None  # arc
     resume: bool | None = None  # arc
+    keep_excluded: bool | None = None  # arc
     epsilon: float | None = None  # typical
     delta: float | None = None  # typical, topk_delta
     k: int | None = None  # topk_delta
@@ -83,13 +82,8 @@ class Verification:
         return rule
 
     def of(self, custom_params: Any, sampling: Sampling) -> Rule | None:
-        """The rule for a request; UserError where it asks for what there is not."""
-        asked = custom_params.get(KEY) if isinstance(custom_params, dict) else None
-        asked = asked if isinstance(asked, dict) else {}
-        said = tuple((key, asked[key]) for key in ("accept", *OPTIONS) if key in asked)
-        if strange := [key for key, value in said if isinstance(value, list | dict)]:
-            raise UserError(f"{', '.join(strange)} in custom_params.{KEY}: give a plain value")
-        found: Rule | None = self.rule(said, sampling)
+        """Return the rule for a request; UserError or ValueError where it asks for what there is not."""
+        found: Rule | None = self.rule(tuple(rule_options(custom_params).items()), sampling)
         return found
 
     def groups(self, requests: Sequence[Any]) -> list[Group]:
@@ -97,10 +91,10 @@ class Verification:
         found: dict[tuple[Rule, Sampling], list[int]] = {}
         for i, request in enumerate(requests):
             params = compat.params_of(request)
-            sampling = compat.sampling_of(params)
             try:
+                sampling = compat.sampling_of(params)
                 rule = self.of(compat.asked(params), sampling)
-            except UserError as error:
+            except (UserError, ValueError) as error:
                 # who asked was refused on arrival; the server's own rule may not be for everybody
                 _say_once(str(error))
                 continue
@@ -113,7 +107,7 @@ class Verification:
     def check_request(self, result: Any, params: Any, *_: Any, **__: Any) -> None:
         """After a request's parameters were verified: a ValueError is its 400."""
         given = compat.asked(params)
-        if not (isinstance(given, dict) and KEY in given):
+        if not rule_options(given):  # what asks for no rule is served whatever the server's own is
             return
         try:
             self.of(given, compat.sampling_of(params))
@@ -126,7 +120,7 @@ class Verification:
         try:
             self.bound = self.source.bind(runner)
         except UserError as error:  # an exception would reach the user as a page of traceback
-            raise SystemExit(f"semspec's SGLang plugin: {error}") from error
+            raise last_line(f"semspec's SGLang plugin: {error}") from error
 
     def sample(
         self,
@@ -207,7 +201,7 @@ def prepare(options: Options) -> None:
 
 def everywhere(options: Options) -> list[Hook]:
     """Requests are refused where they arrive, which is not where they run."""
-    return [Hook(compat.CHECKED, Verification(options).check_request, "AFTER")]
+    return [Hook(CHECKED, Verification(options).check_request, "AFTER")]
 
 
 def hooks(options: Options) -> list[Hook]:

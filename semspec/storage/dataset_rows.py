@@ -6,6 +6,7 @@ Parquet, JSONL, JSON (a list) and CSV; nothing of a data set is ever executed.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError, first_line
+from semspec.storage import foreign
 
+LARGEST = 1 << 30  # characters of a line, or of a list in JSON
 FORMATS = (".parquet", ".jsonl", ".json", ".csv")
 Rows = Iterator[tuple[str, Any]]
 """Where a row stands ("train.jsonl, row 3"), and the row."""
@@ -47,7 +50,7 @@ def read(file: Path) -> Rows:
         if file.suffix == ".parquet":
             yield from _numbered(file.name, _parquet(file))
         elif file.suffix == ".csv":
-            with file.open(encoding="utf-8-sig", newline="") as opened:
+            with _opened(file, "") as opened:
                 yield from _numbered(file.name, csv.DictReader(opened))
         else:
             yield from _json(file)
@@ -60,6 +63,11 @@ def read(file: Path) -> Rows:
 def _numbered(name: str, rows: Any) -> Rows:
     for number, row in enumerate(rows, 1):
         yield f"{name}, row {number}", row
+
+
+def _opened(file: Path, newline: str) -> io.TextIOWrapper:
+    """Open a plain file of text; OSError as of ``foreign.open_plain``."""
+    return io.TextIOWrapper(foreign.open_plain(file), encoding="utf-8-sig", newline=newline)
 
 
 def _parquet(file: Path) -> Iterator[Any]:
@@ -81,10 +89,17 @@ def _parquet(file: Path) -> Iterator[Any]:
 
 def _json(file: Path) -> Rows:
     # a line may hold U+2028 as it is: only "\n" ends one
-    with file.open(encoding="utf-8-sig", newline="\n") as opened:
-        for number, line in enumerate(opened, 1):
+    with _opened(file, "\n") as opened:
+        for number, line in enumerate(iter(lambda: opened.readline(LARGEST), ""), 1):
             if number == 1 and line.lstrip().startswith("["):
-                yield from _numbered(file.name, _parsed(file.name, line + opened.read()))
+                line += opened.read(LARGEST)
+            if len(line) >= LARGEST:
+                raise UserError(
+                    f"{file.name}, line {number} has more than {LARGEST:,} characters: write one"
+                    " object a line (JSONL)"
+                )
+            if number == 1 and line.lstrip().startswith("["):
+                yield from _numbered(file.name, _parsed(file.name, line))
                 return
             if line.strip():
                 where = f"{file.name}, line {number}"
@@ -94,5 +109,5 @@ def _json(file: Path) -> Rows:
 def _parsed(where: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UserError(f"{where} is not JSON: {first_line(e)}") from e

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError
+from semspec.storage.lock import lost
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -126,10 +127,13 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """The file's content; None where there is none or it is not JSON."""
+    """The file's content; None where there is none or it is not JSON.
+
+    For files of our own; those of others go through ``semspec.storage.foreign``.
+    """
     try:
         return json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
 
 
@@ -149,28 +153,42 @@ def parse(line: bytes) -> dict[str, Any] | None:
     """A line's object, or None where it is not one."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
 class LineFile:
-    """A file of JSON lines that only grows."""
+    """A file of JSON lines that only grows, by this process alone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        self._size = os.fstat(self._fd).st_size
 
     def append(self, value: Any) -> None:
-        """Writes one line in one write; where that fails, takes back what was written of it."""
+        """Write one line in one write; where that fails, take back what was written of it.
+
+        Raises FolderLostError where the file is not as this process left it: locks may be missing.
+        """
         data = (dumps(value) + "\n").encode()
-        before = os.fstat(self._fd).st_size
+        self._check()
         try:
             _write_all(self._fd, data)
         except BaseException:  # an interrupt may come between the parts of a write, too
             with contextlib.suppress(OSError):  # else the next start cuts it off
-                os.ftruncate(self._fd, before)
+                os.ftruncate(self._fd, self._size)
             raise
+        self._size += len(data)
+
+    def _check(self) -> None:
+        own = os.fstat(self._fd)
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            raise lost(self.path) from None
+        if own.st_size != self._size or not os.path.samestat(own, there):
+            raise lost(self.path)
 
     def sync(self) -> None:
         os.fsync(self._fd)
@@ -184,9 +202,12 @@ class LineFile:
 
 def cut(path: Path, size: int) -> None:
     """Shortens a file in place: needs no space, and a kill leaves either length."""
-    with path.open("rb+") as file:
-        file.truncate(size)
-        os.fsync(file.fileno())
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def cut_torn_line(path: Path) -> None:

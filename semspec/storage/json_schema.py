@@ -1,4 +1,4 @@
-"""JSON that is read with suspicion, and the part of JSON Schema (2020-12) that configs need.
+"""The part of JSON Schema (2020-12) that configs need.
 
 A keyword that is not known here is an error of the schema's author, so that nothing is thought to be
 checked that is not.
@@ -6,8 +6,6 @@ checked that is not.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,34 +27,6 @@ _KNOWN = _SAYS_NOTHING | {
     *("items", "minItems", "maxItems", "uniqueItems"),
 }
 SHOWN = 40  # characters of a value in an error
-
-
-def loads(data: bytes) -> Any:
-    """JSON in UTF-8; names that stand twice and numbers that are not finite are refused."""
-    return json.loads(
-        data.decode("utf-8"),
-        object_pairs_hook=_once,
-        parse_constant=_no_number,
-        parse_float=_finite,
-    )
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a name stands twice in one object")
-    return made
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:SHOWN]} is no finite number")
-    return value
 
 
 def check(value: Any, schema: Schema, path: str = "") -> None:

@@ -22,6 +22,10 @@ class FolderInUseError(UserError):
     """Another process holds the folder."""
 
 
+class FolderLostError(UserError):
+    """Another process writes in a folder that this one has begun to write in."""
+
+
 class FolderLock:
     """Held from creation until ``release``, or until the process ends, however it ends."""
 
@@ -29,27 +33,64 @@ class FolderLock:
         self._folder = folder.resolve()
         if self._folder in _OURS:
             raise _in_use(folder, str(os.getpid()))
-        self._fd = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT, 0o666)
+        self._fd = self._locked(0)
+        _OURS.add(self._folder)
+
+    def _locked(self, flags: int) -> int:
+        """Open the lock file and lock it; UserError where another process or program has it."""
+        fd = os.open(self._folder / _NAME, os.O_RDWR | os.O_CREAT | flags, 0o666)
+        holder = os.read(fd, 40).decode(errors="replace").strip()
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.read(self._fd, 20).decode(errors="replace").strip()
-            os.close(self._fd)
+            os.close(fd)
             if error.errno in (errno.EACCES, errno.EAGAIN):
-                raise _in_use(folder, holder or "unknown") from None
+                raise _in_use(self._folder, holder or "unknown") from None
             raise UserError(
-                f"cannot lock {folder}: {error.strerror}; "
+                f"cannot lock {self._folder}: {error.strerror}; "
                 "choose a hydra.run.dir on a file system that has locks"
             ) from error
-        _OURS.add(self._folder)
+        if holder and not holder.isdigit():
+            os.close(fd)
+            raise UserError(
+                f"{self._folder / _NAME} was not written by semspec; choose another hydra.run.dir"
+            )
         with contextlib.suppress(OSError):  # who it is serves only the message
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return fd
+
+    def check(self) -> None:
+        """Raise FolderLostError where another process holds the folder by now.
+
+        That can be where somebody has deleted the lock file. One that is only missing is made again.
+        """
+        own = os.fstat(self._fd)
+        try:
+            there = (self._folder / _NAME).stat()
+        except FileNotFoundError:
+            try:
+                fd = self._locked(os.O_EXCL)
+            except (FileExistsError, FolderInUseError):
+                raise lost(self._folder) from None
+            os.close(self._fd)
+            self._fd = fd
+            return
+        if not os.path.samestat(own, there):
+            raise lost(self._folder)
 
     def release(self) -> None:
         if self._folder in _OURS:
             _OURS.discard(self._folder)
             os.close(self._fd)
+
+
+def lost(place: Path) -> FolderLostError:
+    """The error of a process that must stop writing, so that nothing is written twice."""
+    return FolderLostError(
+        f"{place} was changed by another process while this one wrote in it: this one stops; wait"
+        " for the other, then give the same command again"
+    )
 
 
 def _in_use(folder: Path, holder: str) -> FolderInUseError:

@@ -21,9 +21,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]  # of the checkout, where there is one
 PACKAGES = ("semspec", "torch", "transformers", "huggingface-hub", "sglang")
 
-_NAME = r"(?:[\w.+~@/-]*[._/-]|[-+~]*)(?:token|secret|password|passwd|credentials?|api_?-?key|auth)"
-_OPTION = re.compile(rf"({_NAME}=).+", re.IGNORECASE | re.DOTALL)  # max_tokens=9 is none
-_FLAG = re.compile(rf"-{_NAME}", re.IGNORECASE)
+_SECRET = r"(?:token|secret|password|passwd|credentials?|api_?-?key|auth)"
+_OPTION = re.compile(rf"({_SECRET}=).+", re.IGNORECASE | re.DOTALL)  # max_tokens=9 is none
+_FLAG = re.compile(rf"-(?:[\w.+~@/-]*[._/-]|[-+~]*){_SECRET}", re.IGNORECASE)
 _VALUE = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_)[\w-]{16,}|(?<=://)[^/@\s]+(?=@)")
 
 _WORD = re.compile(r"([^\s=]*=)?((?:~|\.{0,2})/.*)", re.DOTALL)  # a path, or option=path

@@ -15,6 +15,7 @@ from semspec.storage.files import read_json, told_in_one_line, write_json
 from semspec.storage.lock import FolderLock
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.sources import commit_of
+from semspec.urls import without_passwords
 
 
 @contextmanager
@@ -44,9 +45,12 @@ def begin(folder: Path, config: ProbeConfig, model: ModelFacts, **more: Any) -> 
     """
     file = folder / "config.json"
     stored: Mapping[str, Any] | None = read_json(file)
+    if file.exists() and not (isinstance(stored, dict) and {"facts", "engine"} <= set(stored)):
+        raise UserError(f"{file} was not written by this command: give another folder=")
     if config.source == "hub" and config.revision is None:
         config.revision = stored["revision"] if stored else commit_of(config)
     wanted = config.sampled() | {"facts": asdict(model)} | _plain(more)
+    wanted["engine"] = without_passwords(wanted["engine"])
     if stored is None:
         write_json(file, wanted)
         return

@@ -75,6 +75,21 @@ class Form:
         return found.groupdict() if found else None
 
 
+def question_pattern(opening: str, given: str, rest: str, lines: bool = False) -> re.Pattern[str]:
+    """Compile the pattern of a question, within a line or, with ``lines``, over several.
+
+    It is tried at the first ``opening`` with what is ``given`` alone, of every line or of the whole text:
+    where the rest does not follow there, it follows no later one, and a search stays linear.
+    """
+    start, flags = (r"\A", re.DOTALL) if lines else ("^", re.MULTILINE)
+    return re.compile(rf"{start}(?>.*?{re.escape(opening)}{given}){rest}", flags)
+
+
+def question_of(found: re.Match[str], opening: str) -> str:
+    """Return what a ``question_pattern`` found without the text before it."""
+    return found.string[found.string.rfind(opening, 0, found.start(1)) : found.end()]
+
+
 class Domain(ABC):
     """One kind of problem of the embedded world."""
 
@@ -128,7 +143,8 @@ class Domain(ABC):
             definitions.append(Definition(name, operation, expression))
         if asked != names[-1]:
             return None
-        return Problem(self.name, found[0], tuple(names), tuple(definitions), values)
+        question = question_of(found, self.opening)
+        return Problem(self.name, question, tuple(names), tuple(definitions), values)
 
     @abstractmethod
     def substitute(self, expression: str, values: Mapping[str, str]) -> str:

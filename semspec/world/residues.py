@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from semspec.world.base import Domain, Form
+from semspec.world.base import Domain, Form, question_pattern
 
 MODULUS = 100
 _SLOTS = {
@@ -50,13 +50,14 @@ _FORMS = {
         "Hence we arrive at {t}={r}, which is exactly what we were asked to find.",
     ],
 }
-_QUESTION = re.compile(r"Modulo 100, let ([a-z])=(\d\d), (.+)\. Find ([a-z])\.")
+_OPENING = "Modulo 100, let"
+_QUESTION = question_pattern(_OPENING, r" ([a-z])=(\d\d), ", r"(.+)\. Find ([a-z])\.")
 _TERM = re.compile(r"([a-z]|\d)(?:=(\d\d))?")
 
 
 class Residues(Domain):
     name = "residues"
-    opening = "Modulo 100, let"
+    opening = _OPENING
     question = _QUESTION
     forms: ClassVar = {
         kind: [Form(text, _SLOTS) for text in texts] for kind, texts in _FORMS.items()

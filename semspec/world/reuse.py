@@ -15,7 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from semspec.world.base import LETTERS, Domain, Form, Meaning, Problem
+from semspec.world.base import (
+    LETTERS,
+    Domain,
+    Form,
+    Meaning,
+    Problem,
+    question_of,
+    question_pattern,
+)
 from semspec.world.residues import Residues
 from semspec.world.weekdays import Weekdays
 
@@ -53,6 +61,7 @@ class Reuse(ABC):
     """One kind of task whose solution repeats its question."""
 
     name: ClassVar[str]
+    opening: ClassVar[str]  # how a question begins
     question: ClassVar[re.Pattern[str]]
 
     def __init__(self, shortest: int = 4, longest: int = 8) -> None:
@@ -138,10 +147,13 @@ class Editing(Reuse):
     """A list of facts, to be written down again with one value changed."""
 
     name = "editing"
-    question = re.compile(
-        r"Here are all the facts:\n\n(.+?)\n\nNow let ([a-z])="
-        rf"({_VALUE}), and write down all the facts with this value\. Find ([a-z])\.",
-        re.DOTALL,
+    opening = "Here are all the facts:"
+    question = question_pattern(
+        opening,
+        r"\n\n",
+        rf"(.+?)\n\nNow let ([a-z])=({_VALUE}),"
+        r" and write down all the facts with this value\. Find ([a-z])\.",
+        lines=True,
     )
 
     def ask(
@@ -167,16 +179,18 @@ class Editing(Reuse):
         for i, fact in enumerate(map(_read, lines)):
             if fact is not None and fact[0] == found[2]:
                 lines[i] = lines[i].replace(f"{fact[0]}={fact[1]}", f"{fact[0]}={found[3]}")
-        return self._problem(found[0], lines, found[4])
+        return self._problem(question_of(found, self.opening), lines, found[4])
 
 
 class Grounded(Reuse):
     """Facts in a paragraph, some of which the solution quotes."""
 
     name = "grounded"
-    question = re.compile(
-        r"Let us look at the facts: (.+?) From these facts, give ([a-z](?:, [a-z])*)\. "
-        r"Find ([a-z])\."
+    opening = "Let us look at the facts:"
+    question = question_pattern(
+        opening,
+        " ",
+        r"(.+?) From these facts, give ([a-z](?:, [a-z])*)\. Find ([a-z])\.",
     )
 
     def ask(
@@ -197,4 +211,5 @@ class Grounded(Reuse):
         asked = found[2].split(", ")
         if asked[-1] != found[3] or not set(asked) <= set(known) or len(known) != len(sentences):
             return None
-        return self._problem(found[0], [known[name] for name in asked], found[3])
+        question = question_of(found, self.opening)
+        return self._problem(question, [known[name] for name in asked], found[3])

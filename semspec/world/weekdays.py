@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from semspec.world.base import Domain, Form
+from semspec.world.base import Domain, Form, question_pattern
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 FURTHEST = 9  # days that one line may count
@@ -52,13 +52,14 @@ _FORMS = {
         "Hence we arrive at {t}={r}, which is exactly what we were asked to find.",
     ],
 }
-_QUESTION = re.compile(rf"Counting weekdays, let ([a-z])=({_DAY}), (.+)\. Find ([a-z])\.")
+_OPENING = "Counting weekdays, let"
+_QUESTION = question_pattern(_OPENING, rf" ([a-z])=({_DAY}), ", r"(.+)\. Find ([a-z])\.")
 _EXPRESSION = re.compile(rf"(\d) days (after|before) ([a-z](?:=(?:{_DAY}))?)")
 
 
 class Weekdays(Domain):
     name = "weekdays"
-    opening = "Counting weekdays, let"
+    opening = _OPENING
     question = _QUESTION
     forms: ClassVar = {
         kind: [Form(text, _SLOTS) for text in texts] for kind, texts in _FORMS.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from semspec import registry
 from semspec.artifacts import _card, base, inspection
-from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.base import Artifact
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
-from semspec.storage import json_schema
+from semspec.storage import json_schema, manifests
 from semspec.storage.packaged import beside_package
 
 KINDS = {name: plugin.cls for name, plugin in registry.plugins("artifact").items()}
@@ -35,6 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 def saved(kind: str, folder: Path) -> Artifact:
     made = KINDS[kind].example()
+    shutil.rmtree(folder, ignore_errors=True)  # what was damaged is never replaced
     made.save(folder)
     return made
 
@@ -175,7 +176,7 @@ def test_hub_artifacts_are_exactly_what_would_be_published() -> None:
     wrong = [line for one in found for line in one.wrong]
     assert not wrong, "python -m semspec.artifacts seal path=hub_artifacts"
     for one in found:
-        manifest = _manifest.read(one.folder)
+        manifest = manifests.read(one.folder)
         assert manifest is not None
         if one.kind in LAID_OUT:
             tensors = load_file(one.folder / base.TENSORS)

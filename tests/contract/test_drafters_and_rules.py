@@ -21,7 +21,7 @@ from semspec.decoding.pace import Pace, Steady
 from semspec.decoding.trim import depths
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.protocols import Plan, Plugin, Run
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
@@ -126,14 +126,9 @@ def solve(
     context = Context(1, PROMPT)
     drafts: list[Draft] = []
     verdicts: list[Verdict] = []
-    plan = speculate(
-        context,
-        kit,
-        Watched(drafter.open(kit), drafts),  # type: ignore[arg-type]
-        Watched(rule.open(kit), verdicts),  # type: ignore[arg-type]
-        budget,
-        pace,
-    )
+    drafting, judging = Watched(drafter.open(kit), drafts), Watched(rule.open(kit), verdicts)
+    problem = Speculation(context, kit, budget, drafting, judging, pace)  # type: ignore[arg-type]
+    plan = speculate(problem)
     (done,) = Driver(engines(drafter, rule)).run([(context, plan)])  # type: ignore[arg-type]
     return done.value, context, drafts, verdicts
 

@@ -6,18 +6,18 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from semspec.cli.build_datastore import main
 from semspec.jobs.parts import Part
 from semspec.report.progress import Steps
+from semspec.report.terminal import Screen
 from semspec.training.datastores.build import make
 from semspec.training.datastores.corpus import Documents
 from semspec.training.datastores.settings import split_options
 from semspec.training.datastores.stages import build_part
 from tests.support.parts import contents
 
-QUIET = Steps(Console(file=io.StringIO()), quiet=True)
+QUIET = Steps(Screen(file=io.StringIO()), quiet=True)
 SMALL = ("quiet=true", "max_new_tokens=12", "batch=64", "problems=70", "domains=[residues]")
 DENSE = ("kind=dense", "responses=as_is", "longest=24", "dims=8", *SMALL[:-2])
 

@@ -9,7 +9,7 @@ import pytest
 
 from semspec.decoding.pace import Steady
 from semspec.driver import Driver
-from semspec.loop import decode_plainly, speculate
+from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.protocols import Kit, Plan
 from semspec.registry import plugin
 from semspec.splitters.token import TokenSplit
@@ -42,7 +42,8 @@ def run(engines: Any, concurrency: int, rule: Any = None, drafter: Any = None) -
         own = kit(rule)
         if rule is None:
             return decode_plainly(context, own, 40)
-        return speculate(context, own, drafter.open(own), rule.open(own), 40, Steady(4, 8))
+        drafting, judging = drafter.open(own), rule.open(own)
+        return speculate(Speculation(context, own, 40, drafting, judging, Steady(4, 8)))
 
     contexts = [Context(i, prompt) for i, prompt in enumerate(PROBLEMS)]
     done = Driver(engines).run(iter([(c, plan(c)) for c in contexts]), concurrency)

@@ -25,6 +25,7 @@ from semspec.models.location import KnownModels, ModelConfig, facts
 from semspec.models.text import Text
 from semspec.probes import index as _index
 from semspec.protocols import ProbeSource
+from semspec.runner import execute
 from semspec.storage.packaged import beside_package
 from semspec.training.probes.sources import commit_of, questions
 from tests.support.binding import run_of
@@ -377,6 +378,25 @@ def test_what_could_run_is_refused_before_it_is_fetched(
 # ---- models -----------------------------------------------------------------------------------
 
 
+def test_a_run_is_not_resumed_when_its_branch_has_moved(hub: HubServer, tmp_path: Path) -> None:
+    there = snapshot_files(TARGET)
+    first = hub.make("models/alice/target", there)
+    given = ("draft=prompt_lookup", "accept=greedy", "split=token", "temperature=0", "quiet=true")
+    sizes = ("problems=2", "max_new_tokens=8", "model.path=alice/target")
+    config, folder = configuration(*given, *sizes), tmp_path / "run"
+    execute(config, {"any": 1}, folder)
+    (folder / "result.json").unlink()
+    lines = (folder / "problems.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "problems.jsonl").write_bytes(lines[0])
+    second = hub.make("models/alice/target", there | {"generation_config.json": b"{}"})
+    with pytest.raises(UserError) as told:
+        execute(config, {"any": 1}, folder)
+    line = str(told.value)
+    assert "another alice/target: it was commit " in line and "\n" not in line
+    assert first[:20] in line and second[:20] in line
+    assert (folder / "problems.jsonl").read_bytes() == lines[0]
+
+
 def test_models_load_and_fail_through_the_same_checks(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,7 +458,7 @@ def test_a_rule_finds_its_probe_on_the_hub_by_the_index(
     newer.push_to_hub("alice/x", token=ALICE)  # what is pinned stays what it is
     (tmp_path / "conf").mkdir()
     index = tmp_path / "conf" / "probes.yaml"
-    line = _index.line(shipped, "alice/x", sha)
+    line = index.line(shipped, "alice/x", sha)
     assert f"path: alice/x, revision: {sha}" in line
     index.write_text(line + "\n")
     monkeypatch.setattr(_index, "beside_package", lambda name: tmp_path / name)

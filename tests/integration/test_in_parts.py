@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from semspec.cli.train_probe import main
 from semspec.errors import UserError
 from semspec.jobs.parts import Part
 from semspec.report.progress import Steps
+from semspec.report.terminal import Screen
 from semspec.storage.files import read_json
 from semspec.training.probes.compose import build
 from semspec.training.probes.pipeline import make, probe_facts, sampled
@@ -26,7 +26,7 @@ from tests.support.parts import contents
 from tests.support.probes import configuration, options
 from tests.support.processes import finished
 
-QUIET = Steps(Console(file=io.StringIO()), quiet=True)
+QUIET = Steps(Screen(file=io.StringIO()), quiet=True)
 
 
 def command(*arguments: str) -> list[str]:

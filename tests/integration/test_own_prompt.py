@@ -18,7 +18,7 @@ from tests.support.pair import DRAFT, configuration
 def renamed(tmp_path: Path) -> Path:
     """The embedded draft, its marks for turns renamed in tokenizer and template."""
     folder = tmp_path / "draft"
-    shutil.copytree(DRAFT, folder)
+    shutil.copytree(DRAFT, folder, ignore=shutil.ignore_patterns("manifest.json"))
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         text = (folder / name).read_text(encoding="utf-8")
         (folder / name).write_text(

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig, facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
+from semspec.report.terminal import Screen
 from semspec.training.probes.compose import build
 from semspec.training.probes.pipeline import make, probe_facts
 from semspec.types import Context, Query, Sampling
@@ -47,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def make_here(*arguments: str) -> str:
     """The same in this process, which has its imports; gives what was shown."""
-    console = Console(file=io.StringIO(), width=100)
+    console = Screen(file=io.StringIO(), width=100)
     make(build(arguments), Steps(console))
     told: str = console.file.getvalue()  # type: ignore[attr-defined]
     return told

@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from semspec.decoding.pace import Steady
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.sglang_plugin import drafting
 from semspec.sglang_plugin.settings import VARIABLE
 from semspec.solver import Solver
@@ -88,7 +88,7 @@ def check_identical(answers: Any, greedy: list[list[int]]) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "arguments"),
     [
-        ("SEMSPEC_PROMPT_LOOKUP", {}),
+        pytest.param("SEMSPEC_PROMPT_LOOKUP", {}, marks=pytest.mark.deep),
         ("SEMSPEC_ADAPLD", {"enable_return_hidden_states": True}),
     ],
 )
@@ -123,7 +123,8 @@ def in_the_loop(prompts: Any, first: list[int], *told: str) -> list[list[int]]:
             kit = solver.kit(str(number), "", "speculative")
             context = Context(number, [*prompt, token])
             drafter, rule = made.draft.open(kit), solver.rule.open(kit)
-            plan = speculate(context, kit, drafter, rule, LIMIT - 1, Steady(NODES - 1, 1))
+            pace = Steady(NODES - 1, 1)
+            plan = speculate(Speculation(context, kit, LIMIT - 1, drafter, rule, pace))
             (done,) = solver.driver.run([(context, plan)])
             outputs.append([token, *done.value.tokens])
     return outputs
@@ -135,8 +136,9 @@ RELAXED = [
         "accept=topk_delta accept.k=8 accept.delta=0.99",
     ),
     (
-        {"accept": "arc", "theta": 0.2},
-        "accept=arc accept.theta=0.2 accept.calibration=embedded/arc-tiny accept.allow_mismatch=true",
+        {"accept": "arc", "theta": 0.2, "keep_excluded": True},
+        "accept=arc accept.theta=0.2 accept.calibration=embedded/arc-tiny accept.allow_mismatch=true"
+        " accept.keep_excluded=true",
     ),
 ]
 
@@ -160,6 +162,7 @@ def test_a_looser_rule_writes_what_it_writes_in_the_loop(
         {"accept": "topk_delta", "delta": 0.0},
         {"accept": "topk_delta", "k": 1, "delta": 1.0},
         {"accept": "arc", "theta": 1.5},
+        {"accept": "arc", "theta": 0.2},
         {"accept": "typical"},  # at temperature 0 one token has all the probability
     ],
     ids=lambda one: "-".join(map(str, one.values())),

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from semspec.cli import launch
 from semspec.engines._sglang import local
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.report.progress import Steps
+from semspec.report.terminal import Screen
 from semspec.solver import Solver
 from semspec.training.probes.compose import build as probe_options
 from semspec.training.probes.pipeline import make
@@ -49,6 +49,7 @@ def test_both_models_in_this_process_write_what_the_hf_engine_writes() -> None:
     assert solved("engine=sglang", f"engine.server_args={server_args()}") == solved()
 
 
+@pytest.mark.deep
 def test_a_model_in_this_process_is_sampled_for_a_probe(tmp_path: Path) -> None:
     config = probe_options(
         [
@@ -57,7 +58,7 @@ def test_a_model_in_this_process_is_sampled_for_a_probe(tmp_path: Path) -> None:
             *("hidden=[8,4]", "epochs=2", "quiet=true"),
         ]
     )
-    probe, _ = make(config, Steps(Console(), quiet=True))
+    probe, _ = make(config, Steps(Screen(), quiet=True))
     samples = list(read_samples(tmp_path / FOLDER))
     assert len(samples) == 14 * 3
     for one in samples:

@@ -33,6 +33,7 @@ CHUNK = 32
 ARTIFACTS = Path(__file__).parents[2] / "hub_artifacts"
 PROBES = {name: f"embedded/probe-tiny-target-{name}" for name in ("paper", "plus", "last-layer")}
 ONE = {"temperature": 0, "max_new_tokens": 1}
+QWEN3 = pytest.param("qwen3", marks=pytest.mark.deep)  # an engine of its own
 Spans = tuple[tuple[int, int], ...]
 
 
@@ -78,7 +79,7 @@ def pooled(spans: Spans, *, reduce: Sequence[str] = ("mean",), layers: Sequence[
     return Ask(spans=spans, want="pooled", reduce=tuple(reduce), layers=tuple(layers))
 
 
-@pytest.fixture(scope="module", params=["qwen2", "qwen3", "tiny-target"])
+@pytest.fixture(scope="module", params=["qwen2", QWEN3, "tiny-target"])
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
@@ -183,7 +184,7 @@ def test_what_is_generated_stays_the_same(served: Served) -> None:
     served.check(ids, ask, none)  # the value does not hang on a generated token
 
 
-@pytest.mark.parametrize("served", ["qwen2", "qwen3"], indirect=True)
+@pytest.mark.parametrize("served", ["qwen2", QWEN3], indirect=True)
 def test_retracted_requests_keep_their_value(served: Served) -> None:
     prompts = [served.tokens(n, 50 + n) for n in (35, 42, 50, 64)]
     asks = [pooled(((len(ids) - 11, len(ids)),)) for ids in prompts]
@@ -205,7 +206,6 @@ def test_a_bad_question_is_answered_in_one_line(served: Served) -> None:
     many = served.model.config.num_hidden_layers + 1
     for ask, told in [
         (pooled(((10, 21),)), "behind the prompt of 20 tokens"),
-        (pooled(((12, 12),)), "spans ascend, and none is empty"),
         (pooled(((5, 9),), layers=(many,)), "the model has 0"),
         (Ask(spans=((5, 9),), probe="c0ffee"), "probe c0ffee is not loaded there"),
     ]:
@@ -215,6 +215,14 @@ def test_a_bad_question_is_answered_in_one_line(served: Served) -> None:
         with pytest.raises(UserError, match=told) as caught:
             reply(answer["meta_info"])
         assert "\n" not in str(caught.value)
+    for wrong, told in [
+        (pooled(((12, 12),)), "spans ascend, and none is empty"),
+        (pooled(((5, 9),), layers=(1, 1)), "layers: name each once"),
+    ]:  # what makes no sense for any model is refused when it arrives
+        with pytest.raises(ValueError, match=told):
+            served.engine.generate(
+                input_ids=ids, sampling_params=ONE | {"custom_params": wrong.params()}
+            )
 
 
 # ---- scores -----------------------------------------------------------------------------------

@@ -26,7 +26,9 @@ def outcomes(folder: Path, *overrides: str) -> list[tuple[str, str, int, int]]:
     return sorted((one["id"], one["text"], one["rounds"], one["kept_units"]) for one in told)
 
 
-@pytest.mark.parametrize("rule", ["semantic", "semantic_plus"])
+@pytest.mark.parametrize(
+    "rule", [pytest.param("semantic", marks=pytest.mark.deep), "semantic_plus"]
+)
 def test_a_run_with_probes_inside_writes_what_the_hf_engine_writes(
     rule: str, tmp_path: Path
 ) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 
 import psutil
 import pytest
-from rich.console import Console
 
 from semspec.cli import launch
 from semspec.errors import UserError
 from semspec.report.progress import Steps
+from semspec.report.terminal import Screen
 from semspec.training.probes.compose import build as probe_options
 from semspec.training.probes.pipeline import make
 from tests.support.processes import finished, hear_interrupts
@@ -45,7 +45,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 class Mortal:
-    """A target's server, by ``semspec.cli.launch start=true``, that can be killed and started again."""
+    """A target's server, by ``semspec.launch start=true``, that can be killed and started again."""
 
     def __init__(self, folder: Path) -> None:
         self.port, self.folder = free_port(), folder
@@ -138,6 +138,7 @@ def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_goes_on
     assert result["prefix_reuse"]["target"] > 0.3
 
 
+@pytest.mark.deep
 def test_a_restart_of_all_replicas_is_waited_for(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_restart_of_all_replicas_is_waited_for(
     assert len({line["id"] for line in lines(committed)}) == 10 == len(lines(committed))
 
 
+@pytest.mark.deep
 def test_a_lost_replica_s_problems_are_continued_on_the_other(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -286,7 +288,7 @@ def test_a_server_without_the_plugin_is_named_at_the_first_probed_request(
         ["engine=sglang", f"engine.target_url={mortal.url}", f"folder={tmp_path / 'probe'}"]
     )
     with pytest.raises(UserError, match="plugin is not loaded") as refused:
-        make(config, Steps(Console(), quiet=True))
+        make(config, Steps(Screen(), quiet=True))
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "probe" / "chains.jsonl").exists(), "it was asked too late"
     code, out = mortal.interrupt()

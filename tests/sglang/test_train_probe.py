@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from semspec.artifacts.probe import Probe
 from semspec.engines._sglang.server import Reply, Server
@@ -23,6 +22,7 @@ from semspec.engines.hf import Hf
 from semspec.models.location import ModelConfig, facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
+from semspec.report.terminal import Screen
 from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import Chain, read_chains
 from semspec.training.probes.pipeline import make
@@ -56,7 +56,7 @@ def options(folder: Path, servers: Pair, *more: str) -> list[str]:
 
 
 def make_here(*arguments: str) -> str:
-    console = Console(file=io.StringIO(), width=100)
+    console = Screen(file=io.StringIO(), width=100)
     make(build(arguments), Steps(console))
     told: str = console.file.getvalue()  # type: ignore[attr-defined]
     return told
@@ -147,6 +147,7 @@ def test_many_requests_share_a_cached_prefix(trained: tuple[Path, Watched]) -> N
     assert watched.cached > 0.6 * watched.prompt
 
 
+@pytest.mark.deep
 def test_a_killed_sampling_goes_on(servers: Pair, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     given = options(folder, servers, "batch=5")

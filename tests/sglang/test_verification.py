@@ -50,14 +50,15 @@ TABLE = torch.randn(VOCABULARY, 6, generator=torch.Generator().manual_seed(1))
 ASKED: tuple[Mapping[str, Any], ...] = (
     {"accept": "topk_delta", "k": 4, "delta": 0.3},
     {"accept": "topk_delta", "k": 12, "delta": 1.0},
-    {"accept": "arc", "theta": 0.5},
-    {"accept": "arc", "theta": -1.0, "resume": False},
+    {"accept": "arc", "theta": 0.5, "keep_excluded": True},
+    {"accept": "arc", "theta": -1.0, "resume": False, "keep_excluded": True},
     {"accept": "typical", "epsilon": 0.05, "delta": 0.3},
 )
 STRICT: tuple[Mapping[str, Any] | None, ...] = (
     None,
     {"accept": "lossless"},
     {"accept": "arc", "theta": 2.0},
+    {"accept": "arc", "theta": 0.5},  # at temperature 0 only the likeliest token is possible
 )
 
 
@@ -100,7 +101,7 @@ def draws(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rules(**options: Any) -> Verification:
     """With a bound for a model of which only the embeddings are there."""
-    made = Verification(Options(calibration="paper-qwen3-8b", **options))
+    made = Verification(Options(calibration="paper-qwen3-8b", allow_mismatch=True, **options))
     embedding = torch.nn.Embedding.from_pretrained(TABLE)
     runner = SimpleNamespace(
         model=torch.nn.Sequential(embedding),
@@ -258,6 +259,8 @@ SAMPLED = (
     ({"accept": "typical", "epsilon": 0.12, "delta": 0.6}, Sampling(0.8)),
     ({"accept": "topk_delta", "k": 3, "delta": 0.2}, Sampling(1.0, top_p=0.9)),
     ({"accept": "arc", "theta": 0.5}, Sampling(1.2, top_k=7)),
+    ({"accept": "arc", "theta": 0.2}, Sampling(0.6, top_p=0.9)),
+    ({"accept": "arc", "theta": 0.2, "keep_excluded": True}, Sampling(0.6, top_p=0.9)),
     ({"accept": "arc", "theta": 2.0}, Sampling(0.8)),
 )
 
@@ -328,6 +331,7 @@ def kept_nodes(asked: Mapping[str, Any], tree: Tree, logits: Tensor, p: Tensor) 
             u = min(BY.c_s * apart, BY.alpha_kappa * float(ratio) ** 2)
             flag = 1 - u / BY.tau >= asked["theta"]
             flag = flag and (token == best or STOP not in (token, best))
+            flag = flag and (asked.get("keep_excluded", False) or float(row[token]) > 0)
         if flag:
             kept.add(node)
     return kept
@@ -440,10 +444,11 @@ def test_requests_choose_and_what_makes_no_sense_is_refused() -> None:
         ({"accept": "topk_delta", "k": 1.5}, "k=1.5: give a whole number"),
         ({"accept": "arc", "resume": 1}, "resume=1: give true or false"),
         ({"accept": "arc", "theta": "0.3"}, "theta='0.3': give a number"),
-        ({"theta": [0.3]}, "give a plain value"),
+        ({"theta": [0.3]}, "theta=a list: give a number"),
+        ({"thetta": 0.3}, "knows no 'thetta'"),
     ]
     for asked, words in wrong:
-        with pytest.raises(UserError) as error:
+        with pytest.raises((UserError, ValueError)) as error:
             made.of({"semspec": asked}, GREEDY)
         assert words in str(error.value) and "\n" not in str(error.value)
         params = SimpleNamespace(
@@ -486,5 +491,9 @@ def test_arc_needs_a_calibration_for_the_temperature() -> None:
     ours = Verification(Options(accept="arc", calibration="embedded/arc-tiny"))
     groups = ours.groups([Request(GREEDY), Request(Sampling(1.0))])
     assert [group.requests for group in groups] == [(1,)]
+    for params in (None, {"semspec": {"spans": [[0, 1]], "probe": "c0ffee"}}):
+        asks_for_no_rule = Request(GREEDY).sampling_params
+        asks_for_no_rule.custom_params = params
+        ours.check_request(None, asks_for_no_rule, 100)
     loose = Verification(Options(calibration="embedded/arc-tiny", allow_mismatch=True))
     assert loose.of(asked, Sampling(0.5)) is not None

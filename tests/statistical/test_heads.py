@@ -15,10 +15,13 @@ from semspec.protocols import Kit, Plan
 from semspec.rules.lossless import Lossless
 from semspec.types import Context, Draft, Room, Sampling
 from tests.support.binding import run_of
+from tests.support.deep import samples
 from tests.support.heads import target_folder, toy_eagle3, toy_medusa
 from tests.support.law import p_value, speculative_plan
 
 SURE = 1e-4
+SAMPLES = samples(quick=500, deep=2_000)
+pytestmark = pytest.mark.deep(quick=True)
 HEADS = ("eagle3", "medusa")
 TOY = Toy(vocabulary=4, seed=3)
 STOPPING = Toy(vocabulary=4, seed=3, stop=True)
@@ -61,7 +64,7 @@ CASES = [
 def test_drafts_of_random_heads_are_lossless(drafters: Any, name: str, sampling: Sampling) -> None:
     rule = Lossless()
     plan = speculative_plan(drafters[name], rule)
-    assert p_value(STOPPING, plan, rule, sampling, samples=2_000) > SURE
+    assert p_value(STOPPING, plan, rule, sampling, samples=SAMPLES) > SURE
 
 
 def test_rows_that_were_not_drawn_from_are_found_out(drafters: Any) -> None:
@@ -69,7 +72,7 @@ def test_rows_that_were_not_drawn_from_are_found_out(drafters: Any) -> None:
     rule = Lossless()
     drafter = drafters["eagle3 chain"]
     plan = speculative_plan(_Smeared(drafter), rule)
-    assert p_value(TOY, plan, rule, Sampling(1.0), samples=2_000) < 1e-6
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=SAMPLES) < 1e-6
 
 
 class _Smeared:

@@ -1,8 +1,8 @@
 """Lossless means: what comes out has exactly the target's law. Shown, not assumed.
 
-100,000 outputs of three tokens each against the exact law of the toy target (half a millisecond each). Rules that are
+7,000 outputs of three tokens each, in the deep run 100,000, against the exact law of the toy target. Rules that are
 wrong in the way that public code often is must fail the same test, and so must one that is wrong by very little: it
-keeps one in twenty of the tokens that it should reject. 20,000 outputs are enough to tell.
+keeps one in twenty of the tokens that it should reject. 7,000 outputs are enough to tell.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ from semspec.types import (
     Verdict,
     What,
 )
+from tests.support.deep import samples
 from tests.support.law import handover_plan, p_value, plain_plan, speculative_plan
 
-FEWER = 20_000  # outputs that wrong rules are found out with
+pytestmark = pytest.mark.deep(quick=True)
+SAMPLES = samples(quick=7_000, deep=100_000)
+FEWER = samples(quick=7_000, deep=20_000)  # outputs that wrong rules are found out with
 SURE = 1e-4  # a correct rule falls below it once in 10,000 runs; the seeds are fixed, so: never
 TOY = Toy(vocabulary=4, seed=3)
 STOPPING = Toy(vocabulary=4, seed=3, stop=True)
@@ -79,7 +82,7 @@ class DeterministicSession(DraftSessionBase):
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 def test_plain_decoding_has_the_targets_law(sampling: Sampling) -> None:
-    assert p_value(TOY, plain_plan, None, sampling) > SURE
+    assert p_value(TOY, plain_plan, None, sampling, samples=SAMPLES) > SURE
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
@@ -87,7 +90,7 @@ def test_plain_decoding_has_the_targets_law(sampling: Sampling) -> None:
 def test_sampled_chain_is_lossless(sampling: Sampling, draft_length: int) -> None:
     rule = Lossless()
     plan = speculative_plan(LanguageModel(), rule)
-    assert p_value(TOY, plan, rule, sampling, draft_length=draft_length) > SURE
+    assert p_value(TOY, plan, rule, sampling, samples=SAMPLES, draft_length=draft_length) > SURE
 
 
 @pytest.mark.parametrize("split", ["paragraph", "sentence"])
@@ -95,27 +98,32 @@ def test_chain_of_whole_steps_is_lossless(split: str) -> None:
     """Drafted by steps, cut by tokens; a sentence's end is revealed only by the token after it."""
     rule = Lossless()
     plan = speculative_plan(LanguageModel(), rule)
-    assert p_value(TOY, plan, rule, Sampling(1.0), split=split, draft_length=2) > SURE
+    assert (
+        p_value(TOY, plan, rule, Sampling(1.0), samples=SAMPLES, split=split, draft_length=2) > SURE
+    )
 
 
 @pytest.mark.parametrize("split", ["paragraph", "sentence"])
 def test_what_the_target_writes_unit_by_unit_is_its_own(split: str) -> None:
     """Handovers of one unit each: nothing that was drawn is drawn again."""
-    assert p_value(TOY, handover_plan, None, Sampling(1.0), split=split) > SURE
+    assert p_value(TOY, handover_plan, None, Sampling(1.0), samples=SAMPLES, split=split) > SURE
 
 
 @pytest.mark.parametrize("draft_length", [2, 4])
 def test_end_of_text_is_lossless(draft_length: int) -> None:
     rule = Lossless()
     plan = speculative_plan(LanguageModel(), rule)
-    assert p_value(STOPPING, plan, rule, Sampling(1.0), draft_length=draft_length) > SURE
+    assert (
+        p_value(STOPPING, plan, rule, Sampling(1.0), samples=SAMPLES, draft_length=draft_length)
+        > SURE
+    )
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.6)], ids=["T=1", "T=0.6"])
 def test_unsampled_chain_is_lossless(sampling: Sampling) -> None:
     rule = Lossless()
     plan = speculative_plan(Deterministic(), rule)
-    assert p_value(TOY, plan, rule, sampling) > SURE
+    assert p_value(TOY, plan, rule, sampling, samples=SAMPLES) > SURE
 
 
 def test_wrong_rule_is_found_out() -> None:

@@ -21,9 +21,12 @@ from semspec.rules.lossless import Lossless
 from semspec.types import Context, Sampling
 from tests.statistical.test_laws import SURE
 from tests.support.datastores import with_toy_datastore
+from tests.support.deep import samples
 from tests.support.law import p_value, speculative_plan
 
 TOY = Toy(vocabulary=4, seed=3)
+SAMPLES = samples(quick=1_000, deep=2_000)
+pytestmark = pytest.mark.deep(quick=True)
 REPEATING = (0, 1, 3, 0, 1, 2, 0, 1)
 CONTEXT_DRAFTERS = [
     name
@@ -48,7 +51,7 @@ def retrieval(name: str) -> Drafter:
 def test_retrieval_is_lossless(name: str) -> None:
     rule = Lossless()
     plan = speculative_plan(retrieval(name), rule)
-    options = {"prompt": REPEATING, "draft_length": 3, "samples": 2_000}
+    options = {"prompt": REPEATING, "draft_length": 3, "samples": SAMPLES}
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
 
 
@@ -64,7 +67,7 @@ def test_retrieval_is_lossless(name: str) -> None:
 def test_retrieval_is_lossless_at_other_temperatures(name: str, sampling: Sampling) -> None:
     rule = Lossless()
     plan = speculative_plan(retrieval(name), rule)
-    options = {"prompt": REPEATING, "draft_length": 3, "samples": 2_000}
+    options = {"prompt": REPEATING, "draft_length": 3, "samples": SAMPLES}
     assert p_value(TOY, plan, rule, sampling, **options) > SURE
 
 
@@ -77,7 +80,7 @@ def test_retrieved_steps_are_lossless(name: str) -> None:
     """Copied to the end of their paragraph, as chains, and cut by tokens."""
     rule = Lossless()
     plan = speculative_plan(retrieval(name), rule)
-    options = {"prompt": REPEATING, "split": "paragraph", "samples": 2_000}
+    options = {"prompt": REPEATING, "split": "paragraph", "samples": SAMPLES}
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
 
 
@@ -87,7 +90,7 @@ def test_nested_retrieval_is_lossless(name: str) -> None:
     rule = Lossless()
     drafter = retrieval(name)
     plan = speculative_plan(registry.plugin("drafter", "none").cls(), rule, nested=drafter)
-    options = {"prompt": REPEATING, "split": "paragraph", "samples": 1_000}
+    options = {"prompt": REPEATING, "split": "paragraph", "samples": SAMPLES // 2}
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
 
 
@@ -95,7 +98,7 @@ def test_copies_that_are_always_believed_are_found_out() -> None:
     """The wrong rule on the same prompt: so few samples are enough to tell."""
     rule = Believing()
     plan = speculative_plan(registry.plugin("drafter", "prompt_lookup").cls(), rule)
-    options = {"prompt": REPEATING, "draft_length": 3, "samples": 2_000}
+    options = {"prompt": REPEATING, "draft_length": 3, "samples": SAMPLES}
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) < 1e-12
 
 

@@ -13,10 +13,12 @@ from semspec.models.location import ModelFacts
 from semspec.rules.semantic import Semantic
 from semspec.types import Sampling
 from tests.support.binding import run_of
+from tests.support.deep import samples
 from tests.support.law import PROMPT, p_value, speculative_plan
 from tests.support.probes import random_probe
 
 SURE = 1e-4
+pytestmark = pytest.mark.deep(quick=True)
 TOY = Toy(vocabulary=4, seed=3)
 FACTS = ModelFacts("toy", None, "f", ToyEngine.layers, ToyEngine.width, "t")
 
@@ -52,7 +54,7 @@ def test_the_coin_has_the_papers_law(tmp_path: Path) -> None:
     rejected = 1 - sum(q[x] * ratio[x] for x in q)
     law = {x: q[x] * ratio[x] + rejected * p[x] for x in p}
     plan = speculative_plan(LanguageModel(), rule)
-    options = {"samples": 40_000, "length": 1, "draft_length": 1}
+    options = {"samples": samples(quick=8_000, deep=40_000), "length": 1, "draft_length": 1}
     assert p_value(TOY, plan, rule, Sampling(1.0), law=law, **options) > SURE  # type: ignore[arg-type]
 
 
@@ -66,7 +68,9 @@ def test_probes_that_always_say_the_same(tmp_path: Path, logit: float, writer: s
     found = {}
     for model, engine in TOY.models().items():
         law = engine.law(PROMPT, 3, Sampling(1.0))
-        found[model] = p_value(TOY, plan, rule, Sampling(1.0), samples=5_000, law=law)
+        found[model] = p_value(
+            TOY, plan, rule, Sampling(1.0), samples=samples(quick=1_500, deep=5_000), law=law
+        )
     assert found.pop(writer) > SURE
     assert all(other < 1e-12 for other in found.values())
 

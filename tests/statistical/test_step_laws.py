@@ -28,10 +28,12 @@ from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.rules.lookahead import LookaheadSession
 from semspec.rules.lossless import Lossless
 from semspec.types import Answer, Context, Draft, Handover, Read, Sampling, Verdict, What
+from tests.support.deep import samples
 from tests.support.law import PROMPT, Unit, p_value, piece, plain_plan, speculative_plan, step_law
 
 SURE = 1e-4
-SAMPLES = 6_000
+SAMPLES = samples(quick=1_500, deep=6_000)
+pytestmark = pytest.mark.deep(quick=True)
 Accept = Callable[[Unit], bool]
 TOY = Toy(vocabulary=4, seed=3)
 STOPPING = Toy(vocabulary=4, seed=3, stop=True)
@@ -166,7 +168,7 @@ def test_behind_the_thinking_the_target_writes(nested: LanguageModel | None) -> 
 
     go((), 1.0)
     rule = RULES[every]
-    options: dict[str, Any] = {"samples": SAMPLES // 2, "law": law}
+    options: dict[str, Any] = {"samples": 3_000, "law": law}  # fewer do not tell
     plan = speculative_plan(LanguageModel(), rule, nested=nested, closing=CLOSING)
     assert p_value(TOY, plan, rule, Sampling(0.8), **options) > SURE
     plan = speculative_plan(LanguageModel(), rule, nested=nested)

@@ -23,12 +23,15 @@ from semspec.rules._tokens import PROBS, LosslessSession, Scored
 from semspec.rules.lossless import Lossless
 from semspec.rules.random import Random
 from semspec.types import Context, Draft, Room, Sampling
+from tests.support.deep import samples
 from tests.support.law import p_value, speculative_plan
 
 SURE = 1e-4
 TOY = Toy(vocabulary=4, seed=3)
 STOPPING = Toy(vocabulary=4, seed=3, stop=True)
-SAMPLES = 4_000
+SAMPLES = samples(quick=1_500, deep=4_000)
+FEWER = samples(quick=1_500, deep=3_000)  # outputs that wrong rules are found out with
+pytestmark = pytest.mark.deep(quick=True)
 TREES = {
     tree: LanguageModel(tree=tree, tree_depth=3, tree_top_k=3, tree_nodes=7)
     for tree in ("static", "dynamic", "sampled")
@@ -109,7 +112,7 @@ class Claims(LanguageModel):
 def test_quotients_on_trees_that_were_not_sampled_are_found_out() -> None:
     rule = Lossless()
     plan = speculative_plan(Claims(tree="static", tree_depth=2, tree_top_k=3, tree_nodes=5), rule)
-    assert p_value(TOY, plan, rule, Sampling(1.0), samples=3_000, draft_length=2) < 1e-12
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=FEWER, draft_length=2) < 1e-12
 
 
 class Independent(LosslessSession):
@@ -134,4 +137,4 @@ class Independently(Lossless):
 def test_a_draw_for_each_branch_is_found_out() -> None:
     rule = Independently()
     plan = speculative_plan(TREES["static"], rule)
-    assert p_value(TOY, plan, rule, Sampling(1.0), samples=3_000, draft_length=3) < 1e-12
+    assert p_value(TOY, plan, rule, Sampling(1.0), samples=FEWER, draft_length=3) < 1e-12

@@ -13,10 +13,11 @@ from scipy.stats import chisquare
 from semspec import registry
 from semspec.decoding.pace import Pace, Steady
 from semspec.decoding.thinking import CLOSE, Thinking
+from semspec.decoding.writing import Pen
 from semspec.drafters.none import NoDrafter
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
-from semspec.loop import Extras, Pen, decode_plainly, speculate
+from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.protocols import Drafter, Kit, Plan, Rule
 from semspec.rules.lossless import Lossless
 from semspec.splitters.token import TokenBoundary
@@ -110,15 +111,9 @@ def speculative_plan(
                 trees=True,
             )
             pen = Pen(nested.open(inner), Lossless().open(inner), 2)
-        return speculate(
-            context,
-            kit,
-            drafter.open(own_rng(kit, "draft")),
-            rule.open(kit),
-            length,
-            pace,
-            Extras(pen=pen, ahead=ahead, thinking=_thinking(closing)),
-        )
+        drafting, judging = drafter.open(own_rng(kit, "draft")), rule.open(kit)
+        options: dict[str, Any] = {"pen": pen, "ahead": ahead, "thinking": _thinking(closing)}
+        return speculate(Speculation(context, kit, length, drafting, judging, pace, **options))
 
     return plan
 
@@ -132,7 +127,7 @@ def p_value(
     plan: MakePlan,
     rule: Rule | None,
     sampling: Sampling,
-    samples: int = 100_000,
+    samples: int,
     length: int = 3,
     draft_length: int = 2,
     step_cap: int = 4,
@@ -173,8 +168,8 @@ def p_value(
 
 def handover_plan(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outcome]:
     """Never drafts, so that every round is a handover of one unit."""
-    rule = Lossless()
-    return speculate(context, kit, NoDrafter().open(kit), rule.open(kit), length, pace)
+    drafter, rule = NoDrafter().open(kit), Lossless().open(kit)
+    return speculate(Speculation(context, kit, length, drafter, rule, pace))
 
 
 Unit = tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Real SGLang servers on this machine's CPU, as ``semspec.cli.launch`` starts them."""
+"""Real SGLang servers on this machine's CPU, as ``semspec.launch`` starts them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def launch_options(target_port: int, draft_port: int) -> list[str]:
-    """Options of ``semspec.cli.launch`` for small servers on the CPU."""
+    """Options of ``semspec.launch`` for small servers on the CPU."""
     arguments = sglang_env.server_arguments(max_running_requests=32, max_total_tokens=16384)
     return [
         f"target_port={target_port}",

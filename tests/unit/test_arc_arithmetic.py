@@ -17,6 +17,7 @@ from semspec.decoding.arc_bound import (
     bounds,
     distance,
     inverse_deviation,
+    loose_nodes,
     lts,
     margin,
     next_step_js,
@@ -99,6 +100,17 @@ def test_scores_at_the_edges() -> None:
     assert lts(u, 0.0).tolist() == [1.0, -math.inf, -math.inf]
     assert lts(u, torch.tensor([0.4, 0.8, 0.1])).tolist() == [1.0, 0.5, -math.inf]
     assert bool((lts(u, 0.4) >= -math.inf).all()), "theta = -inf accepts all"
+
+
+def test_a_token_without_probability_is_kept_on_request_alone() -> None:
+    """The paper's clamp lets a close embedding keep a token that top-k or top-p exclude."""
+    p_drafted = torch.tensor([0.0, math.nan, 1e-30, 0.2])
+    near, best = torch.zeros(4), torch.full((4,), 0.5)
+    ends = torch.zeros(4, dtype=torch.bool)
+    for theta in (0.3, -math.inf):
+        found = loose_nodes(near, best, p_drafted, ends, BY, theta)
+        assert found.tolist() == [False, False, True, True]
+        assert loose_nodes(near, best, p_drafted, ends, BY, theta, keep_excluded=True).all()
 
 
 def test_entropy_is_normalised() -> None:

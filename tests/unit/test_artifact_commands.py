@@ -14,7 +14,6 @@ import pytest
 
 from semspec import registry
 from semspec.artifacts import base, inspection
-from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.evaluation import Evaluation
 from semspec.artifacts.probe import Probe
 from semspec.cli import artifacts as command
@@ -22,6 +21,7 @@ from semspec.cli import publish, pull
 from semspec.errors import UserError
 from semspec.probes import index
 from semspec.runner import execute
+from semspec.storage import manifests
 from tests.contract import test_artifacts as contract
 from tests.support.pair import configuration
 
@@ -79,7 +79,7 @@ def test_a_manifest_that_cannot_be_written(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_manifest, "_write_all", full)
+    monkeypatch.setattr(manifests, "_write_all", full)
     assert f"no space left in {probe}" in told(capsys, "seal", f"path={probe}", code=2)
 
 

@@ -20,7 +20,7 @@ from semspec.driver import Driver
 from semspec.engines.bridge import NONE, Bridge, BridgedEngine, build_bridge
 from semspec.engines.toy import ToyEngine
 from semspec.errors import UserError
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.models.text import Text
 from semspec.protocols import Drafter, Plan, Rule
 from semspec.rules.lossless import Lossless
@@ -378,8 +378,8 @@ def test_the_mirror_follows_by_what_is_new() -> None:
 
 def test_a_prompt_of_its_own() -> None:
     inner = spied()
-    engine = BridgedEngine(inner, BRIDGE, draft_prompt=lambda context: [3, 3, 3, 4])
-    context = Context(7, [0, 1])
+    engine = BridgedEngine(inner, BRIDGE, own_prompt=True)
+    context = Context(7, [0, 1], [3, 3, 3, 4])
     context.extend([1, 2])
     ask(engine, context, rows_from=2)
     mirror = inner.asked[0].context
@@ -416,10 +416,8 @@ def test_lossless_over_the_bridge() -> None:
         for sample in range(3000):
             context = Context(sample, prompt)
             kit = toy_kit(rule, target, SAMPLING, sample)
-            yield (
-                context,
-                speculate(context, kit, drafter.open(kit), rule.open(kit), 3, Steady(2, 4)),
-            )
+            drafting, judging = drafter.open(kit), rule.open(kit)
+            yield context, speculate(Speculation(context, kit, 3, drafting, judging, Steady(2, 4)))
 
     counts = Counter(tuple(done.value.tokens) for done in driver.run(plans()))
     law = target.law(prompt, 3, SAMPLING)

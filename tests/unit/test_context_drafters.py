@@ -20,7 +20,7 @@ from semspec.drafters.token_recycling import TokenRecycling, shape
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.rules.lossless import Lossless
 from semspec.types import Context, Draft, Room, Sampling, What
 from tests.support.datastores import with_toy_datastore
@@ -237,7 +237,8 @@ def solved(drafter: Any, seed: int, temperature: float = 1.0) -> tuple[Context, 
     rng = random.Random(seed)
     context = Context(1, [rng.randrange(5) for _ in range(20)])
     session = drafter.open(own_rng(kit, "draft"))
-    plan = speculate(context, kit, session, Lossless().open(kit), 60, Steady(6, 1))
+    rule = Lossless().open(kit)
+    plan = speculate(Speculation(context, kit, 60, session, rule, Steady(6, 1)))
     (done,) = Driver(dict(models)).run([(context, plan)])  # type: ignore[arg-type]
     return context, session, kit, done.value
 

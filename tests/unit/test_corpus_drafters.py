@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from semspec.datastores.dense import shapes
+from semspec.datastores.files import open_arrays, write_arrays
 from semspec.drafters.dresd import LAST, Dresd
 from semspec.drafters.hybrid import Hybrid
 from semspec.drafters.rest import Rest
 from semspec.drafters.suffix import Suffix
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
+from semspec.models.location import ModelConfig, ModelFacts, facts
 from semspec.types import Context, Draft, Query, Room, Seen
 from tests.support.binding import run_of
 from tests.support.datastores import TOY_FACTS, dense_folder, sparse_folder, toy_documents
@@ -167,8 +170,6 @@ def test_shapes_are_the_papers(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     documents = [[0, 1, 2, *rng.integers(0, 5, 40).tolist()] for _ in range(30)]
     folder = dense_folder(tmp_path, documents, 5)
-    from dataclasses import replace
-
     from semspec.types import Sampling
 
     for temperature, drafts, longest in ((0.0, 3, 20), (1.0, 10, 10)):
@@ -202,6 +203,37 @@ def test_another_models_datastore_is_refused(cls: type[Any], tmp_path: Path) -> 
     wrong = {Rest: Dresd, Suffix: Dresd, Dresd: Rest}[cls]
     with pytest.raises(UserError, match=re.escape("not a")):
         wrong(datastore=str(folder)).bind(run_of(MODELS))
+
+
+@pytest.mark.parametrize("cls", [Rest, Dresd, Suffix])
+def test_tokens_that_the_target_does_not_have_are_refused(cls: type[Any], tmp_path: Path) -> None:
+    """Before anything is drafted: a token beyond the target's rows would end the run, or its server."""
+    assert facts(ModelConfig(path="embedded/tiny-target"), "").vocabulary == 704
+    documents = toy_documents(5)
+    if cls is Dresd:
+        folder = dense_folder(tmp_path, documents, 5)
+    else:
+        folder = sparse_folder(tmp_path, documents)
+    largest = max(map(max, documents))
+    for vocabulary, allow_mismatch in ((largest, True), (largest, False), (largest + 1, False)):
+        drafter = cls(datastore=str(folder), allow_mismatch=allow_mismatch)
+        models = {"target": replace(TOY_FACTS, vocabulary=vocabulary)}
+        if vocabulary > largest:
+            drafter.bind(models).open(kit_for())
+            continue
+        with pytest.raises(UserError, match=f"holds token {largest}, and the model's are below"):
+            drafter.bind(models)
+
+
+def test_a_token_below_the_end_of_a_document_is_refused(tmp_path: Path) -> None:
+    folder = dense_folder(tmp_path, toy_documents(5), 5)
+    shard = folder / "shard-00000.safetensors"
+    mapped = open_arrays(shard, shapes(4))
+    arrays = {name: mapped.array(name).copy() for name in ("keys", "places", "tokens")}
+    arrays["tokens"][3] = -7
+    write_arrays(shard, arrays)
+    with pytest.raises(UserError, match="holds token 4294967289, and"):
+        Dresd(datastore=str(folder)).bind({"target": replace(TOY_FACTS, vocabulary=5)})
 
 
 @pytest.mark.parametrize(

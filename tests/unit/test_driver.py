@@ -1,4 +1,4 @@
-"""Questions that may be asked at the same time."""
+"""Who is asked when, and who takes the times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from semspec.driver import Driver
+from semspec import driver as driving
+from semspec.decoding.pace import Steady
+from semspec.decoding.plans import together
+from semspec.drafters._base import DraftSessionBase
+from semspec.driver import Driver, Timed
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
-from semspec.loop import together
-from semspec.protocols import Plan
-from semspec.types import Answer, Context, Generate, Query, Role, Sampling
+from semspec.loop import Speculation, speculate
+from semspec.protocols import Kit, Plan
+from semspec.rules.lossless import Lossless
+from semspec.types import Answer, Context, Draft, Generate, Query, Role, Room, Sampling
+from tests.support.law import PROMPT, toy_kit
 
 
 class Meeting(ToyEngine):
@@ -132,3 +138,73 @@ def test_what_a_server_raises_ends_the_run_and_everything_is_forgotten() -> None
     with pytest.raises(UserError, match="gone"):
         list(Driver({"target": engine}).run(plans(6), 3))
     assert set(engine.forgotten) >= {2}
+
+
+class Clock:
+    """A clock that only moves when somebody works."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Working(ToyEngine):
+    """A toy engine whose batches take ten seconds."""
+
+    def __init__(self, engine: ToyEngine, clock: Clock) -> None:
+        super().__init__(engine.logits)
+        self.clock = clock
+
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        self.clock.now += 10
+        answers = super().answer(queries)
+        for answer in answers:
+            answer.seconds = 10
+        return answers
+
+
+class Asking(DraftSessionBase):
+    """Works for one, two and four seconds around one question and two at a time."""
+
+    def __init__(self, kit: Kit, clock: Clock) -> None:
+        self.kit, self.clock = kit, clock
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        query = Query(
+            "draft",
+            context,
+            self.kit.sampling,
+            self.kit.rng,
+            generate=Generate(1),
+            purpose="draft",
+        )
+        self.clock.now += 1
+        answer: Answer = yield query
+        self.clock.now += 2
+        yield query, query
+        self.clock.now += 4
+        return Draft(answer.tokens, [1])
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_drafters_own_work_is_timed_by_the_driver_and_waiting_is_not_its_own(
+    timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(driving, "time", clock)
+    engines = {role: Working(engine, clock) for role, engine in Toy().models().items()}
+    context, rule = Context(1, PROMPT), Lossless()
+    kit = toy_kit(rule, engines["target"], Sampling(0.0), 1)
+    session = Asking(kit, clock)
+    problem = Speculation(
+        context, kit, 6, Timed(session) if timed else session, rule.open(kit), Steady(1, 1)
+    )
+    (done,) = Driver(engines).run([(context, speculate(problem))])  # type: ignore[arg-type]
+    own = 7 if timed else 0
+    for one in done.value.rounds:
+        # three answers of ten seconds each, two of them in one batch
+        assert one.draft_seconds == one.seconds["draft"] == 30 + own
+        assert one.seconds["verify"] == 10
+    rounds = len(done.value.rounds)
+    assert (done.seconds, done.model_seconds) == (37 * rounds, 30 * rounds)

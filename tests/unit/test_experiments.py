@@ -172,9 +172,9 @@ def test_figures_are_shown_beside_ours() -> None:
 def _text(shown: Any) -> str:
     import io
 
-    from rich.console import Console
+    from semspec.report.terminal import Screen
 
-    console = Console(file=io.StringIO(), width=140)
+    console = Screen(file=io.StringIO(), width=140)
     console.print(shown)
     file = console.file
     assert isinstance(file, io.StringIO)

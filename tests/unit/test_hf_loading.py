@@ -155,8 +155,8 @@ def two_files(at: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (truncate, "broken safetensors in"),
-        (scribble, "broken safetensors in"),
+        (truncate, "model.safetensors cannot be read (its header"),
+        (scribble, "model.safetensors cannot be read (its header"),
         (pickle_only, "pickled weights only, which are never read"),
         (no_weights, "download or train the model first"),
         (no_config, "is it a model's folder?"),

@@ -1,4 +1,8 @@
-"""10,000 damaged configs, headers and manifests: an error each, in one line, and nothing else."""
+"""10,000 damaged configs, headers and manifests: an error each, in one line, and nothing else.
+
+Each as it is, beside the manifest of the intact files; without a manifest; or beside one that vouches for
+the damage. ``SEMSPEC_MUTANTS=20000`` makes so many of every kind and of every reader instead.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import sys
 import time
 from collections import Counter
@@ -20,19 +25,26 @@ import yaml  # type: ignore[import-untyped]
 
 from semspec import registry
 from semspec.artifacts import _card, inspection
-from semspec.artifacts import manifests as _manifest
 from semspec.artifacts.base import CARD, CONFIG, MANIFEST, TENSORS, Artifact
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.model import Model
 from semspec.artifacts.sparse_datastore import SparseDatastore
+from semspec.engines._lean.engine import HfEngine
 from semspec.errors import UserError
 from semspec.heads.eagle3 import Eagle3
 from semspec.heads.medusa import Medusa
-from semspec.models.location import EXAMPLE_VOCABULARY
+from semspec.models.location import EXAMPLE_VOCABULARY, ModelConfig, facts
+from semspec.models.text import Text
+from semspec.storage import manifests
+from semspec.storage.packaged import beside_package
+from tests.support.deep import samples
 
 KINDS = {name: plugin.cls for name, plugin in registry.plugins("artifact").items()}
-CASES = 10_000
-HEADS = 1000  # of each kind, by the drafters' readers
+MUTANTS = int(os.environ.get("SEMSPEC_MUTANTS", "0"))
+CASES = MUTANTS * len(KINDS) or samples(quick=2_000, deep=10_000)
+HEADS = MUTANTS or 1000  # of each kind, by the drafters' readers
+MODELS = MUTANTS or 100  # by what a run loads of a model
+SECONDS, MEGABYTES = 2.0, 500  # that a damaged file may cost
 DEEP = 100_000
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 10**400, 0.5, -0.0, 1e308),
@@ -135,6 +147,22 @@ def tensors(rng: random.Random, data: bytes) -> bytes:
     return len(told).to_bytes(8, "little") + told + bytes(body)
 
 
+def vouched(rng: random.Random, folder: Path, manifest: bytes, name: str) -> None:
+    """Leaves the manifest as it was, takes it away, or lets it vouch for what is there now."""
+    path = folder / MANIFEST
+    if name == MANIFEST:  # it is itself what was damaged
+        return
+    path.unlink(missing_ok=True)
+    mode = rng.randrange(3)
+    if mode == 1:
+        path.write_bytes(manifest)
+    elif mode == 2:
+        told = json.loads(manifest)
+        files = {n: (f["size"], f["sha256"]) for n, f in told["files"].items()}
+        files[name] = ((folder / name).stat().st_size, manifests.sha256(folder / name))
+        path.write_bytes(manifests.make(told["kind"], told["version"], files))
+
+
 class Watch:
     """Notes what is opened outside a folder, run or imported, while it is ``on``."""
 
@@ -171,6 +199,7 @@ def asked(made: Artifact) -> None:
             made.open(index=True).nearest(np.ones(4, np.float32), 3, 4)
 
 
+@pytest.mark.deep(quick=True)
 def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
     """Of every registered kind, whichever there are: all files that a load reads."""
     intact: dict[str, dict[str, bytes]] = {}
@@ -180,7 +209,6 @@ def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
         files = [CONFIG, MANIFEST, *(f.name for f in sorted(folder.glob("*.safetensors")))]
         intact[kind] = {name: (folder / name).read_bytes() for name in files}
         asked(cls.read(folder))  # what is imported late is imported now
-        (folder / MANIFEST).unlink()  # whoever damages on purpose leaves it out
     rng = random.Random(20261121)
     tried, refused = Counter[str](), Counter[str]()
     slowest, long = 0.0, set[int]()
@@ -191,6 +219,7 @@ def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
         name = rng.choice(list(intact[kind]))
         path = tmp_path / kind / name
         path.write_bytes(rng.choice(of_file(name))(rng, intact[kind][name]))
+        vouched(rng, path.parent, intact[kind][MANIFEST], name)
         began = time.process_time()
         watch.on = True
         try:
@@ -201,10 +230,8 @@ def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
         watch.on = False
         tried[kind] += 1
         slowest = max(slowest, time.process_time() - began)
-        if name == MANIFEST:
-            path.unlink()
-        else:
-            path.write_bytes(intact[kind][name])
+        path.write_bytes(intact[kind][name])
+        (path.parent / MANIFEST).write_bytes(intact[kind][MANIFEST])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert not watch.seen, watch.seen[:5]
     assert not long  # cases whose error is no line to read
@@ -214,8 +241,8 @@ def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
         # transformers' format may hold anything beside what is read of it
         least = 0.4 if issubclass(cls, Model) else 0.8
         assert refused[kind] > least * tried[kind], f"{kind}: {refused[kind]} of {tried[kind]}"
-    assert slowest < 5
-    assert grown < 64, f"{grown:.0f} MiB"
+    assert slowest < SECONDS
+    assert grown < MEGABYTES, f"{grown:.0f} MiB"
     assert {f.name for f in tmp_path.iterdir()} == set(KINDS)
 
 
@@ -233,13 +260,16 @@ def test_damaged_heads_end_in_an_error(kind: str, tmp_path: Path) -> None:
         head.tensors["embed_tokens.weight"] = torch.ones(EXAMPLE_VOCABULARY, 4)
     folder = tmp_path / "head"
     head.save(folder)
-    intact = {name: (folder / name).read_bytes() for name in (CONFIG, TENSORS)}
+    intact = {name: (folder / name).read_bytes() for name in (CONFIG, TENSORS, MANIFEST)}
     load(folder, tmp_path / "target")
-    rng, refused, long = random.Random(7), 0, set[int]()
+    rng, refused, slowest, long = random.Random(7), 0, 0.0, set[int]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     watch = Watch(tmp_path)
     for case in range(HEADS):
         name = rng.choice(list(intact))
         (folder / name).write_bytes(rng.choice(of_file(name))(rng, intact[name]))
+        vouched(rng, folder, intact[MANIFEST], name)
+        began = time.process_time()
         watch.on = True
         try:
             load(folder, tmp_path / "target")
@@ -247,13 +277,55 @@ def test_damaged_heads_end_in_an_error(kind: str, tmp_path: Path) -> None:
             refused += 1
             long |= {case} if "\n" in str(error) or len(str(error)) > 1000 else set()
         watch.on = False
+        slowest = max(slowest, time.process_time() - began)
         (folder / name).write_bytes(intact[name])
+        (folder / MANIFEST).write_bytes(intact[MANIFEST])
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert not watch.seen, watch.seen[:5]
     assert not long
     assert refused > 0.4 * HEADS
+    assert slowest < SECONDS
+    assert grown < MEGABYTES, f"{grown:.0f} MiB"
 
 
-CARDS = 1000
+def test_damaged_models_end_in_an_error(tmp_path: Path) -> None:
+    """All that a run loads of a model: facts, weights, tokenizer and chat template."""
+    folder = Path(shutil.copytree(beside_package("hub_artifacts") / "tiny-draft", tmp_path / "it"))
+    model = ModelConfig(path=str(folder))
+
+    def load() -> None:
+        model.fetch()
+        text = Text(str(folder))
+        text.prompt("What is 2 + 2?")
+        facts(model, text.fingerprint)
+        HfEngine(folder, torch.float32, torch.device("cpu"), 0, 64)
+
+    load()
+    told = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+    intact = {n: (folder / n).read_bytes() for n in (*told, TENSORS, MANIFEST)}
+    rng, refused, slowest, long = random.Random(13), 0, 0.0, list[str]()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(MODELS):
+        name = rng.choice(list(intact))
+        (folder / name).write_bytes(rng.choice(of_file(name))(rng, intact[name]))
+        vouched(rng, folder, intact[MANIFEST], name)
+        began = time.process_time()
+        try:
+            load()
+        except UserError as error:
+            refused += 1
+            long += [str(error)] if "\n" in str(error) or len(str(error)) > 1000 else []
+        slowest = max(slowest, time.process_time() - began)
+        (folder / name).write_bytes(intact[name])
+        (folder / MANIFEST).write_bytes(intact[MANIFEST])
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert not long, long[:3]
+    assert refused > 0.4 * MODELS
+    assert slowest < SECONDS
+    assert grown < MEGABYTES, f"{grown:.0f} MiB"
+
+
+CARDS = MUTANTS or 1000
 SPELT = (
     *(b"&a ", b"*a ", b"&a [*a]", b"!!bool ", b"!!int ", b"!!timestamp ", b"!!binary ", b"!x ", b"<<: "),
     *(b"? ", b"| ", b"> ", b"- ", b"\t", b"'", b"{", b"]", b"...\n", b"---\n", b"%YAML 9.9\n", b"0x" + b"f" * 9000),
@@ -290,7 +362,7 @@ def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
     watch = Watch(tmp_path)
     for case in range(CARDS):
         (folder / CARD).write_bytes(card(rng, intact))
-        _manifest.seal(folder, cls.kind, cls.version)
+        manifests.seal(folder, cls.kind, cls.version)
         began = time.process_time()
         watch.on = True
         try:
@@ -304,8 +376,8 @@ def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
     assert not watch.seen, watch.seen[:5]
     assert not long
     assert refused > 0.4 * CARDS  # the rest changed the text, or metadata that may say anything
-    assert slowest < 5
-    assert grown < 64, f"{grown:.0f} MiB"
+    assert slowest < SECONDS
+    assert grown < MEGABYTES, f"{grown:.0f} MiB"
 
 
 @pytest.mark.parametrize(

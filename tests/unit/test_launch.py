@@ -1,4 +1,4 @@
-"""``semspec.cli.launch`` as far as it needs no SGLang: what it plans, what it refuses, what it watches."""
+"""``semspec.launch`` as far as it needs no SGLang: what it plans, what it refuses, what it watches."""
 
 from __future__ import annotations
 
@@ -168,3 +168,28 @@ def test_no_tokenizer_is_needed_for_a_rule_without_probes(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("semspec.models.text.Text", refused)
     assert [one.role for one in planned()] == ["target", "draft"]
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ((), False),
+        (("host=localhost",), False),
+        (("host=127.0.0.2",), False),
+        (("host=0.0.0.0",), True),
+        (("host=::",), True),
+        (("host=gpu-7",), True),
+        (("host=0.0.0.0", "target_args=--api-key abc"), True),  # the draft's has none
+        (("host=0.0.0.0", "both_args=--api-key abc"), False),
+        (("host=0.0.0.0", "both_args=--api-key=abc"), False),
+    ],
+)
+def test_servers_that_others_can_use_without_a_key_are_warned_of(
+    given: tuple[str, ...], warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch.run(["accept=logprob", *given])
+    told = capsys.readouterr().err
+    assert bool(told) == warned
+    if warned:
+        assert told.startswith("semspec: host=") and told.count("\n") == 1
+        assert "--api-key KEY" in told and "host=127.0.0.1" in told

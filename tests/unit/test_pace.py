@@ -12,7 +12,7 @@ from semspec.decoding.pace import Adaptive, Steady
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy, ToyEngine
-from semspec.loop import Extras, speculate
+from semspec.loop import Speculation, speculate
 from semspec.protocols import Plan
 from semspec.rules.logprob import LogProb
 from semspec.rules.lossless import Lossless
@@ -145,7 +145,8 @@ def test_the_size_of_a_batch_counts_in_the_cost() -> None:
                 context, rule = Context(number, PROMPT), Lossless()
                 kit = toy_kit(rule, models["target"].engine, Sampling(1.0), number)
                 session = LanguageModel().open(own_rng(kit, "draft"))
-                yield context, speculate(context, kit, session, rule.open(kit), 3, pace)
+                problem = Speculation(context, kit, 3, session, rule.open(kit), pace)
+                yield context, speculate(problem)
 
         list(Driver(dict(models)).run(plans(), size))  # type: ignore[arg-type]
         costs[size] = [(p.draft.value or 0.0, p.verify.value or 0.0) for p in paces]
@@ -193,8 +194,9 @@ def test_a_draft_made_ahead_costs_what_any_draft_costs(threshold: float) -> None
             pace, context = Learning(3, 1), Context(seed, PROMPT)
             session = LanguageModel().open(own_rng(kit, "draft"))
             models["draft"].spent = models["target"].spent = 0.0
-            plan = speculate(context, kit, session, rule.open(kit), 40, pace, Extras(ahead=ahead))
-            ((done),) = Driver(dict(models)).run([(context, plan)])  # type: ignore[arg-type]
+            judging = rule.open(kit)
+            problem = Speculation(context, kit, 40, session, judging, pace, ahead=ahead)
+            ((done),) = Driver(dict(models)).run([(context, speculate(problem))])  # type: ignore[arg-type]
             rounds = done.value.rounds
             # what a drafter does itself is counted, too: next to nothing
             assert pace.draft.value == pytest.approx(10.0, rel=0.01)

@@ -124,7 +124,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
 
 def test_another_folder_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("important")
-    with pytest.raises(UserError, match="something else"):
+    with pytest.raises(UserError, match="something that semspec did not write"):
         random_probe().save(tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "important"
 

@@ -24,6 +24,7 @@ from semspec.protocols import Grade
 from semspec.results.records import OpenRun, RunFolder, Solve, problem_line
 from semspec.storage import files
 from semspec.storage.digest import difference, digest
+from semspec.storage.lock import FolderLock, FolderLostError
 from semspec.types import Outcome, Round
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -448,3 +449,230 @@ def test_a_replacement_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), files.replacing(path) as fd:
         os.write(fd, b"half"[: 1 // 0])
     assert files.read_json(path) == {"a": 1} and list(tmp_path.iterdir()) == [path]
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {
+        f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("status.json", '{"state": "running", "service": "mail"}'),
+        ("status.json", "all is well"),
+        ("config.json", '{"model_type": "llama"}'),
+        ("config.json", '{"digest": 1, "config": 2}'),
+        ("rounds.jsonl", '{"id": 1}\nof boxing'),
+        ("starts.jsonl", "1\n2"),
+        ("problems.jsonl", '{"id": "a"}\n'),
+        ("weights.json", "[80, 79]"),
+        ("result.json", '{"problems": 4}'),
+        (".lock", "of a door"),
+    ],
+)
+def test_somebody_elses_folder_is_refused_and_left_as_it_was(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "notes.txt").write_text("mine")
+    before = everything(tmp_path)
+    with pytest.raises(UserError) as told:
+        RunFolder.open(tmp_path, CONFIG)
+    assert "choose another hydra.run.dir" in str(told.value) and "\n" not in str(told.value)
+    assert everything(tmp_path) == before
+
+
+def test_other_files_beside_a_run_outlive_a_false_start(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with RunFolder.open(tmp_path, CONFIG) as folder:
+        folder.identify("files", {"a": "sha256 1"})
+        folder.discard()
+    assert everything(tmp_path) == {"notes.txt": b"mine"}
+
+
+def begun(path: Path, problems: int = 1) -> None:
+    """A run that was killed after so many problems of three."""
+    unbroken(path, 3)
+    (path / "result.json").unlink()
+    for name in ("problems.jsonl", "rounds.jsonl"):
+        lines = (path / name).read_bytes().splitlines(keepends=True)
+        kept = {f"p{n}" for n in range(problems)}
+        (path / name).write_bytes(b"".join(x for x in lines if json.loads(x)["id"] in kept))
+
+
+def test_changed_weights_are_refused_by_name(tmp_path: Path) -> None:
+    whole = {"models/a": "sha256 1", "owner/b": "commit 1"}
+    with RunFolder.open(tmp_path, CONFIG, total=3) as folder:
+        folder.identify("files", {"models/a": "sha256 0"})  # no problem is solved with these
+    with RunFolder.open(tmp_path, CONFIG, total=3) as folder:
+        folder.identify("files", whole)
+        folder.identify("servers", {"the target": "a"})
+        solve_all(folder, 3)
+    (tmp_path / "result.json").unlink()
+    for part, found, told in (
+        ("files", whole | {"models/a": "sha256 2"}, "another models/a: it was sha256 1, and is sha256 2"),
+        ("files", {"owner/b": "commit 1", "c": "x"}, r"another c \(and 1 more\): it was not used"),
+        ("servers", {"the target": "b"}, "another the target: it was a, and is b now"),
+    ):  # fmt: skip
+        before = (tmp_path / "weights.json").read_bytes()
+        with (
+            pytest.raises(UserError, match=f"{told}.*another hydra.run.dir"),
+            RunFolder.open(tmp_path, CONFIG) as folder,
+        ):
+            folder.identify(part, found)
+        assert (tmp_path / "weights.json").read_bytes() == before
+    with RunFolder.open(tmp_path, CONFIG) as folder:
+        folder.identify("files", whole)
+        folder.identify("servers", {"the draft": "d"})  # servers may come and go
+        assert not folder.notes
+    assert files.read_json(tmp_path / "weights.json") == {
+        "files": whole, "servers": {"the target": "a", "the draft": "d"}
+    }  # fmt: skip
+
+
+def test_a_folder_without_identities_goes_on_and_says_so_once(tmp_path: Path) -> None:
+    begun(tmp_path)
+    for notes in (1, 0):
+        with RunFolder.open(tmp_path, CONFIG) as folder:
+            folder.identify("files", {"a": "sha256 1"})
+            assert folder.done == {"p0"} and len(folder.notes) == notes
+
+
+def test_a_kill_between_result_and_status_leaves_a_finished_run(tmp_path: Path) -> None:
+    unbroken(tmp_path, 2)
+    status = files.read_json(tmp_path / "status.json")
+    left = {**status, "state": "running", "ended": None, "done": 1}  # type: ignore[dict-item]
+    files.write_json(tmp_path / "status.json", left)
+    (tmp_path / ".status.json.tmp").write_text("{")
+    assert RunFolder(tmp_path).status["state"] == "finished"
+    with RunFolder.open(tmp_path, CONFIG):
+        pass
+    told = files.read_json(tmp_path / "status.json") or {}
+    assert (told["state"], told["done"], told["error"]) == ("finished", 2, None) and told["ended"]
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda line: line.pop("plain"), "it has no plain"),
+        (lambda line: line.update(plain=[1]), "plain is an array"),
+        (lambda line: line["plain"].pop("wall"), "plain has no wall"),
+        (lambda line: line.update(tokens="9"), "tokens is '9'"),
+        (lambda line: line.update(correct="yes"), "correct is 'yes'"),
+        (lambda line: line.update(details=None), "details is None"),
+        (lambda line: line.update(reuse={"a": "b"}), "reuse.a is 'b'"),
+        (lambda line: line.update(id=7), "id is 7"),
+        (lambda line: line.update(plain=None), "plain is missing"),
+    ],
+)
+def test_a_damaged_line_is_named_and_left_out_of_the_figures(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any], told: str
+) -> None:
+    config = {**CONFIG, "plain": True}
+    with RunFolder.open(tmp_path, config, total=2) as folder:
+        solve_all(folder, 2)
+    problems = tmp_path / "problems.jsonl"
+    lines = [json.loads(line) for line in problems.read_text().splitlines()]
+    change(lines[1])
+    problems.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown = RunFolder(tmp_path).figures()  # its result.json lacks figures: they are computed
+    assert shown is not None and shown["problems"] == 2 - (told != "plain is missing")
+    (tmp_path / "result.json").unlink()
+    before = problems.read_bytes()
+    with pytest.raises(UserError) as error:
+        RunFolder.open(tmp_path, config)
+    assert f"line 2 is damaged ({told}" in str(error.value) and "\n" not in str(error.value)
+    assert problems.read_bytes() == before
+
+
+@pytest.mark.parametrize("empty", ["{}", "[]", "{", '{"problems": "2"}'])
+def test_a_result_without_figures_is_no_result(tmp_path: Path, empty: str) -> None:
+    expected = unbroken(tmp_path, 2)
+    (tmp_path / "result.json").write_text(empty)
+    assert RunFolder(tmp_path).figures() is None
+    with RunFolder.open(tmp_path, CONFIG, total=2) as folder:
+        assert folder.done == {"p0", "p1"}
+        solve_all(folder, 2)
+    assert content(tmp_path) == expected
+
+
+@pytest.mark.parametrize("mode", ["plain", "speculative"])
+def test_lost_rounds_of_solved_problems_are_noticed(tmp_path: Path, mode: str) -> None:
+    begun(tmp_path, 2)
+    path = tmp_path / "rounds.jsonl"
+    rounds = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [r for r in rounds if (r["id"], r["mode"], r["round"]) != ("p1", mode, 0)]
+    assert len(kept) == len(rounds) - 1
+    path.write_text("".join(json.dumps(r) + "\n" for r in kept))
+    with pytest.raises(UserError, match=r"rounds\.jsonl lacks rounds of p1; .*solved again"):
+        RunFolder.open(tmp_path, CONFIG)
+    problems = tmp_path / "problems.jsonl"
+    problems.write_bytes(problems.read_bytes().splitlines(keepends=True)[0])
+    with RunFolder.open(tmp_path, CONFIG) as folder:
+        assert folder.done == {"p0"}
+
+
+def as_another_process(job: Callable[[], None]) -> None:
+    def forgetful() -> None:
+        from semspec.storage import lock
+
+        lock._OURS.clear()  # a fork remembers what it does not hold
+        job()
+
+    assert in_a_fork(forgetful) == 0
+
+
+def test_without_its_lock_a_run_is_not_written_twice(tmp_path: Path) -> None:
+    def other() -> None:
+        with RunFolder.open(tmp_path, CONFIG, total=3) as folder:
+            solve_all(folder, 2)
+
+    with RunFolder.open(tmp_path, CONFIG, total=3) as folder:
+        folder.append_rounds("p0", "plain", [a_round(0)])
+        (tmp_path / ".lock").unlink()
+        as_another_process(other)
+        before = everything(tmp_path)
+        with pytest.raises(FolderLostError, match="another process while this one wrote"):
+            folder.append_rounds("p0", "plain", [a_round(1)])
+    assert everything(tmp_path) == before  # the other's status, too
+    assert [line["id"] for line in RunFolder(tmp_path).problem_lines()] == ["p0", "p1"]
+
+
+def test_a_lock_that_was_deleted_is_made_again(tmp_path: Path) -> None:
+    def intrude() -> None:
+        with pytest.raises(UserError, match=f"in use by process {os.getppid()}"):
+            RunFolder.open(tmp_path, CONFIG)
+
+    with RunFolder.open(tmp_path, CONFIG, total=1) as folder:
+        (tmp_path / ".lock").unlink()
+        folder.append_rounds("p9", "plain", [a_round(0)])
+        as_another_process(intrude)
+        solve_all(folder, 1)
+
+
+def test_where_locks_mean_nothing_the_second_writer_stops(tmp_path: Path) -> None:
+    """As on a network file system: two hold the folder, and each sees what the other appends."""
+    path = tmp_path / "lines"
+    with files.LineFile(path) as one, files.LineFile(path) as two:
+        one.append(1)
+        with pytest.raises(FolderLostError):
+            two.append(2)
+        one.append(3)
+        with files.replacing(path) as fd:
+            os.write(fd, b"1\n3\n")
+        with pytest.raises(FolderLostError):
+            one.append(4)
+    assert path.read_bytes() == b"1\n3\n"
+
+
+def test_a_lock_held_by_another_file_is_lost(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    lock.check()
+    (tmp_path / ".lock").unlink()
+    (tmp_path / ".lock").write_text("1\n")
+    with pytest.raises(FolderLostError):
+        lock.check()
+    lock.release()

@@ -21,7 +21,7 @@ from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.models.location import ModelFacts
 from semspec.rules._tokens import Scored
 from semspec.rules.fuzzy import DIVERGENCES, Fuzzy
@@ -125,8 +125,9 @@ def solve(rule: Any, tree: str, sampling: Sampling, seed: int) -> tuple[list[int
     toy = Toy(vocabulary=6, seed=seed, stop=True)
     kit = toy_kit(rule, toy.models()["target"], sampling, seed)
     drafter = LanguageModel(tree=tree, tree_depth=3, tree_top_k=3, tree_nodes=8)
-    plan = speculate(Context(0, PROMPT), kit, drafter.open(kit), rule.open(kit), 12, Steady(3, 1))
-    (done,) = Driver(dict(toy.models())).run([(Context(0, PROMPT), plan)])  # type: ignore[arg-type]
+    context, pace = Context(0, PROMPT), Steady(3, 1)
+    plan = speculate(Speculation(context, kit, 12, drafter.open(kit), rule.open(kit), pace))
+    (done,) = Driver(dict(toy.models())).run([(context, plan)])  # type: ignore[arg-type]
     return done.value.tokens, [replace(r, seconds={}, draft_seconds=0.0) for r in done.value.rounds]
 
 

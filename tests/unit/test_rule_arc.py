@@ -6,25 +6,29 @@ import dataclasses
 import math
 import random
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from semspec.config import expand_shorthands
-from semspec.decoding.arc_bound import Constants, normalised_entropy
+from semspec.decoding.arc_bound import Constants, distance, normalised_entropy
 from semspec.decoding.pace import Steady
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.models.location import ModelFacts
 from semspec.protocols import Plan
 from semspec.rules.arc import Arc
 from semspec.rules.arc_certified import ArcCertified
 from semspec.rules.lossless import Lossless
+from semspec.sglang_plugin.rules import Judged, loosely
+from semspec.sglang_plugin.verification import Options, Verification
 from semspec.types import Context, Draft, Query, Read, Sampling, Seen, Verdict, What
 from tests.support.arc import slow_u, some_calibration
 from tests.support.binding import run_of
@@ -56,7 +60,7 @@ def outputs(drafter: LanguageModel, rule: Any, temperature: float, count: int = 
         kit = toy_kit(rule, models["target"], Sampling(temperature), seed)
         context = Context(seed, PROMPT)
         drafting = drafter.open(own_rng(kit, "draft"))
-        plan = speculate(context, kit, drafting, rule.open(kit), 24, Steady(4, 1))
+        plan = speculate(Speculation(context, kit, 24, drafting, rule.open(kit), Steady(4, 1)))
         (done,) = Driver(dict(models)).run([(context, plan)])  # type: ignore[arg-type]
         found.append(done.value)
     return found
@@ -104,6 +108,64 @@ def test_without_a_threshold_everything_is_kept(folder: str, tree: str) -> None:
                     node = done.parents.index(node)
                     path.append(done.drafted[node])
                 assert done.kept == path
+
+
+@dataclass
+class ToyBound:
+    """What a server's bound says of the toy's tokens, which a calibration's sigma of 1 does not scale."""
+
+    target: Any
+
+    def constants(self, temperature: float) -> Constants:
+        return BY
+
+    def distances(self, drafted: Tensor, likeliest: Tensor) -> Tensor:
+        return distance(*(self.target.features[0, ids, 0] for ids in (drafted, likeliest)))
+
+    def ends(self, tokens: Tensor) -> Tensor:
+        return torch.isin(tokens, torch.tensor(sorted(self.target.stop_ids)))
+
+
+@pytest.mark.parametrize("parents", [None, [-1, -1, 0, 1, 2, 2]], ids=["chain", "tree"])
+def test_tokens_that_top_p_excludes_are_kept_on_request_alone(
+    tmp_path: Path, parents: list[int] | None
+) -> None:
+    """At T = 0.6 and top-p 0.9, node by node, in the loop and in a server alike."""
+    sampling = Sampling(0.6, top_p=0.9)
+    some_calibration(TOY_FACTS, BY, (0.6,)).save(tmp_path / "arc")
+    target = TOY.models()["target"]
+    rules = [
+        Arc(calibration=str(tmp_path / "arc"), theta=0.3, keep_excluded=keep_excluded)
+        for keep_excluded in (False, True)
+    ]
+    above = parents or list(range(-1, 5))
+    rng, excluded = random.Random(5), 0
+    for seed in range(60):
+        tokens = [rng.randrange(9) for _ in above]
+        context = Context(seed, [0, rng.randrange(8)])
+        states = [tuple(context.tokens)]
+        for token, parent in zip(tokens, above, strict=True):
+            states.append((states[parent + 1][1], token))
+        seen = Judged(
+            torch.stack([target.logits[state] for state in states]),
+            torch.tensor([[context.tokens[-1], *tokens]]),
+            torch.tensor([[-1, *(parent + 1 for parent in above)]]),
+            sampling,
+        )
+        kept = []
+        for rule in rules:
+            session = rule.bind(run_of(FACTS, "token", 0.6)).open(
+                toy_kit(rule, target, sampling, seed)
+            )
+            draft = Draft(list(tokens), list(range(1, 7)), parents=parents)
+            ask(session.judge(context, draft), target, [])
+            assert session.loose is not None
+            assert loosely(rule, seen, ToyBound(target))[0, 1:].tolist() == session.loose.tolist()
+            kept.append(session.loose)
+        possible = seen.p[seen.rows, seen.flat][1:] > 0
+        assert torch.equal(kept[0], kept[1] & possible)
+        excluded += int((kept[1] & ~possible).sum())
+    assert excluded > 20, "the test would not see tokens that top-p excludes"
 
 
 def ask(plan: Plan[Verdict], target: Any, seen: list[Query]) -> Verdict:
@@ -229,7 +291,7 @@ def test_watchers_see_pruned_trees(folder: str) -> None:
     kit = toy_kit(rule, models["target"], Sampling(1.0), 1)
     watching = Watching(TREES["dynamic"].open(own_rng(kit, "draft")))
     context = Context(1, PROMPT)
-    plan = speculate(context, kit, watching, rule.open(kit), 24, Steady(4, 1))
+    plan = speculate(Speculation(context, kit, 24, watching, rule.open(kit), Steady(4, 1)))
     (done,) = Driver(dict(models)).run([(context, plan)])  # type: ignore[arg-type]
     assert watching.rows >= len(done.value.rounds)
 
@@ -277,6 +339,22 @@ def test_at_temperature_0_the_way_out_is_another_rule() -> None:
     assert told.at(0.0, allow_mismatch=True) == 1
     with pytest.raises(UserError, match=r"calibrate it there \(temperatures="):
         told.at(0.3)
+
+
+def test_published_constants_are_refused_at_temperature_0() -> None:
+    """In the loop, and by a server when the request arrives."""
+    llama = {"target": ModelFacts("meta-llama/Llama-3.1-8B-Instruct", "c0ffee", "", 32, 4096, "f")}
+    words = "cannot be asked at temperature 0: one token is possible"
+    with pytest.raises(UserError, match=f"^paper-llama-3.1-8b {words}"):
+        Arc().bind(run_of(llama, "token", 0.0))
+    assert Arc(allow_mismatch=True).bind(run_of(llama, "token", 0.0))
+    asked = {"semspec": {"accept": "arc", "theta": 0.5}}
+    served = Verification(Options(calibration="paper-qwen3-8b"))
+    with pytest.raises(UserError, match=f"^paper-qwen3-8b {words}"):
+        served.of(asked, Sampling(0.0))
+    assert served.of(asked, Sampling(0.6)) is not None
+    loose = Verification(Options(calibration="paper-qwen3-8b", allow_mismatch=True))
+    assert loose.of(asked, Sampling(0.0)) is not None
 
 
 def test_buckets_are_taken(folder: str, tmp_path: Path) -> None:

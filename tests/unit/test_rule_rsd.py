@@ -120,7 +120,7 @@ def test_what_is_no_reward_model(model: Any) -> None:
     edit(model.folder, score_weight=None)
     assert "no such tensor" in refused(model.folder)
     (model.folder / "model.safetensors").write_bytes(b"1234")
-    assert "broken safetensors" in refused(model.folder)
+    assert "model.safetensors cannot be read" in refused(model.folder)
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan")])

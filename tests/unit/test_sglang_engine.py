@@ -20,6 +20,7 @@ from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths
 from semspec.engines._sglang.server import LostError, Reply, Server
 from semspec.engines._sglang.writing import Writing
+from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.token import TokenBoundary
@@ -321,6 +322,21 @@ def test_a_replica_that_comes_back_as_something_else_is_asked_nothing(
     assert "asked" not in a.told + b.told
 
 
+def test_a_replica_that_comes_back_with_other_weights_of_that_name_is_asked_nothing(
+    moody: tuple[SglangEngine, list[Moody]],
+) -> None:
+    engine, (a, b) = moody
+    assert engine.served == "right"
+    a.there = b.there = False
+    future = engine.submit(write_one(0))
+    time.sleep(0.2)
+    a.model = b.model = "tuned/right"
+    a.there = b.there = True
+    with pytest.raises(UserError, match="serves tuned/right, and served right when this run began"):
+        future.result(5)
+    assert "asked" not in a.told + b.told
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
@@ -336,3 +352,45 @@ def test_names_of_models(path: str, name: str) -> None:
 def test_a_server_without_a_prefix_cache_is_refused() -> None:
     with pytest.raises(UserError, match="disable-radix-cache"):
         identity.check_settings({"disable_radix_cache": True}, "http://a:1")
+
+
+def test_a_password_in_an_address_signs_in_and_is_shown_nowhere() -> None:
+    heads: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\n{}")
+
+    async def ask(url: str) -> str:
+        server = Server(url.replace("//", "//me:p%40ss@"), 5.0, 0.0)
+        with pytest.raises(UserError) as told:
+            await server.generate({})
+        await server.close()
+        return f"{server.name} {told.value}"
+
+    said = asyncio.run(speaking(talk, ask))
+    assert b"Authorization: Basic bWU6cEBzcw==\r\n" in heads[0]  # me:p@ss
+    assert b"Host: 127.0.0.1:" in heads[0] and "@" not in said and "p%40ss" not in said
+
+
+@pytest.mark.parametrize("url", ["ftp://me:pw@host", "me:pw@host:99999999", "http://me:pw@"])
+def test_a_wrong_address_is_told_without_its_password(url: str) -> None:
+    with pytest.raises(UserError, match="no server's address") as told:
+        Http(url)
+    assert "pw" not in str(told.value)
+    with pytest.raises(UserError) as told:
+        Sglang(target_url=["http://me:pw@h", url.removeprefix("http://").removeprefix("ftp://")])
+    assert "pw" not in str(told.value)
+
+
+def test_what_a_server_says_that_it_holds() -> None:
+    commit = "ab" * 20
+    for info, wanted in (
+        ({"model_path": "/models/qwen", "revision": None}, "/models/qwen"),
+        ({"model_path": "owner/name", "revision": "v2"}, "owner/name, revision v2"),
+        ({"model_path": f"/c/models--o--n/snapshots/{commit}"}, f"o/n@{commit}"),
+        ({"model_path": "/m", "weight_version": "default"}, "/m"),
+        ({"model_path": "/m", "weight_version": "7"}, "/m, weights 7"),
+        ({}, ""),
+    ):
+        assert identity.served(info) == wanted

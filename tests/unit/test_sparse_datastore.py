@@ -7,16 +7,18 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from semspec.datastores.files import write_arrays
-from semspec.datastores.sparse import END, SparseStore, backwards, write_shard
+from semspec.datastores.files import open_arrays, write_arrays
+from semspec.datastores.sparse import END, SHAPES, SparseStore, backwards, write_shard
 from semspec.datastores.suffixes import sorted_suffixes
 from semspec.datastores.trie import greediest, heaviest
 from semspec.errors import UserError
+from tests.support.deep import samples
 
 Documents = list[list[int]]
 LARGE = [0, 1, 255, 256, 65_535, 65_536, 151_935, 2**31 - 1]  # byte orders, and beyond 16 bits
@@ -77,10 +79,11 @@ def rows_of(store: SparseStore, context: Sequence[int], *limits: int) -> tuple[i
     return matches[0].length, sorted(tuple(t for t in row if t != END) for row in rows.tolist())
 
 
+@pytest.mark.deep(quick=True)
 def test_matches_equal_a_search_from_the_end(tmp_path: Path) -> None:
-    """100,000 contexts: length, every place, and what followed it; in one shard and in several."""
+    """100,000 contexts in the deep run, 10,000 in the quick one: length, every place, and what followed it; in one shard and in several."""
     rng, cases = random.Random(20261121), 0
-    for number, documents in enumerate(corpora(rng, 500)):
+    for number, documents in enumerate(corpora(rng, samples(quick=50, deep=500))):
         depth = rng.choice([1, 2, 3, 7, 16, 64])
         shards = [documents] if number % 2 else [documents[:1], documents[1:]]
         paths = [tmp_path / f"{number}-{i}.safetensors" for i in range(len(shards))]
@@ -95,7 +98,7 @@ def test_matches_equal_a_search_from_the_end(tmp_path: Path) -> None:
             wanted = searched(documents, context, limit, shortest)
             assert rows_of(store, context, limit, shortest) == wanted, (documents, context)
             cases += 1
-    assert cases >= 100_000
+    assert cases >= samples(quick=10_000, deep=100_000)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 8, 64, 1000])
@@ -187,10 +190,40 @@ def test_damaged_shards_end_in_an_error_or_in_tokens(tmp_path: Path) -> None:
         except UserError:
             refused += 1
             continue
+        store.shards[0].largest()
         matches = store.longest([1, 2], 8)
         if matches:
-            heaviest(store.following(matches, 4, 10), 8)
+            with suppress(UserError):  # of a token that no model has
+                heaviest(store.following(matches, 4, 10), 8)
     assert 500 < refused < 2000
+
+
+def test_the_largest_token_is_found_in_a_few_steps(tmp_path: Path) -> None:
+    rng, path = random.Random(7), tmp_path / "it.safetensors"
+    for documents in [*corpora(rng, 60), [[], []], []]:
+        write_shard(path, documents, 8)
+        (shard,) = SparseStore.open([path], 8).shards
+        assert shard.largest() == max((t for d in documents for t in d), default=END)
+
+
+def test_tokens_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "it.safetensors"
+    write_shard(path, [[1, 2, 3, 1, 2, 70_000]], 8)
+    store = SparseStore.open([path], 8)
+    with pytest.raises(UserError, match="store holds token 70000, and the model's are below 70000"):
+        store.bind("owner/store", 70_000)
+    store.bind("owner/store", 70_001)
+    assert 70_000 in store.following(store.longest([1, 2], 8), 4, 10)
+    # a damaged file in whose sorted suffixes the token is not found says it when it is met
+    mapped = open_arrays(path, SHAPES)
+    tokens, order = (mapped.array(name).copy() for name in ("tokens", "suffixes"))
+    first = tokens.view(">u4")[order, 0]
+    order[first == 70_000] = order[first == 3]
+    write_arrays(path, {"tokens": tokens, "suffixes": order})
+    store = SparseStore.open([path], 8)
+    store.bind("owner/store", 70_000)
+    with pytest.raises(UserError, match="owner/store holds token 70000"):
+        store.following(store.longest([1, 2], 8), 4, 10)
 
 
 def test_damaged_shards_are_refused_in_words(tmp_path: Path) -> None:

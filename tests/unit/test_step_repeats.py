@@ -11,7 +11,7 @@ from semspec.decoding.pace import Steady
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Driver
 from semspec.engines.toy import ToyEngine
-from semspec.loop import speculate
+from semspec.loop import Speculation, speculate
 from semspec.rules.logprob import LogProb
 from semspec.types import Outcome, Role
 from tests.support.words import Words
@@ -48,7 +48,7 @@ class Pair:
         kit = replace(kit, stop_ids=frozenset())
         context = self.words.context()
         drafter, rule = LanguageModel().open(kit), LogProb(threshold=-99).open(kit)
-        plan = speculate(context, kit, drafter, rule, 60, Steady(length, cap))
+        plan = speculate(Speculation(context, kit, 60, drafter, rule, Steady(length, cap)))
         ((done),) = Driver(dict(self.engines)).run([(context, plan)])
         return done.value
 

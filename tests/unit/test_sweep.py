@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.launchers import options_of, queued
 from semspec.jobs.sweep import LONGEST, Job, carry_out, name_of, plan, state_of
+from semspec.report.terminal import Screen
 from semspec.results.records import RunFolder
 from semspec.storage.lock import FolderLock
 
@@ -81,11 +81,11 @@ def test_every_name_is_a_folder_of_its_own(values: list[str]) -> None:
         assert not name.startswith((".", "-"))
 
 
-def quiet() -> Console:
-    return Console(file=io.StringIO(), width=200)
+def quiet() -> Screen:
+    return Screen(file=io.StringIO(), width=200)
 
 
-def said(console: Console) -> str:
+def said(console: Screen) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -174,7 +174,7 @@ def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
     (job,) = plan(TINY)
     folder = tmp_path / job.name
     folder.mkdir()
-    before = {"state": "running", "error": None, "pid": 1}
+    before = {"state": "running", "error": None, "pid": 1, "host": "node7", "started": "then"}
     (folder / "status.json").write_text(json.dumps(before))
     hold = (
         "import sys\nfrom pathlib import Path\nfrom semspec.storage.lock import FolderLock\n"
@@ -200,7 +200,8 @@ def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
 def test_what_was_killed_is_told_with_the_process_that_it_was(tmp_path: Path) -> None:
     (job,) = plan(TINY)
     (tmp_path / job.name).mkdir()
-    was = {"state": "running", "pid": 123, "host": "node7", "started": "then", "done": 3}
+    was: dict[str, Any] = {"state": "running", "error": None, "pid": 123, "host": "node7"}
+    was |= {"started": "then", "done": 3}
     (tmp_path / job.name / "status.json").write_text(json.dumps(was))
     sweep.say(job, tmp_path, "killed", "its process ended")
     told = status(tmp_path, job)
@@ -227,7 +228,7 @@ def test_the_table_is_plain_lines_elsewhere_than_on_a_terminal(tmp_path: Path) -
     assert [line[0] for line in lines] == ["job", "seed=0", "seed=1"]
     assert [line[1] for line in lines] == ["state", "finished", "waiting"]
     assert len({len(line) for line in lines}) == 1 and lines[1][3].endswith("x")
-    terminal = Console(file=io.StringIO(), width=120, force_terminal=True)
+    terminal = Screen(file=io.StringIO(), width=120, force_terminal=True)
     sweep.show(jobs, tmp_path, terminal)
     assert "speed-up [95 %]" in said(terminal) and "─" in said(terminal)
 
@@ -295,3 +296,50 @@ def test_commands_that_make_one_thing_refuse_a_sweep(
     assert ended.value.code == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "-m is for python -m semspec.run" in told
+
+
+def test_somebody_elses_files_in_a_jobs_place_stay_as_they_are(tmp_path: Path) -> None:
+    jobs = plan([*TINY, "seed=0,1"])
+    theirs = tmp_path / jobs[0].name
+    theirs.mkdir()
+    for name in ("status.json", "rounds.jsonl", sweep.ERROR):
+        (theirs / name).write_text('{"state": "running", "of": "another service"}')
+    before = {file.name: file.read_bytes() for file in theirs.iterdir()}
+    console = quiet()
+    carry_out(jobs, tmp_path, console)
+    assert {file.name: file.read_bytes() for file in theirs.iterdir()} == before
+    state, why = state_of(jobs[0], tmp_path)
+    assert state == "failed" and "no config.json of a run; choose another" in why
+    assert why in said(console) and state_of(jobs[1], tmp_path)[0] == "finished"
+
+
+def test_somebody_elses_sweep_json_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text('{"chimneys": 4}')
+    with pytest.raises(UserError, match=r"sweep\.json is not a sweep's; choose another sweep=DIR"):
+        carry_out(plan(TINY), tmp_path, quiet())
+    assert [file.name for file in tmp_path.iterdir()] == ["sweep.json"]
+
+
+def test_a_result_without_figures_is_made_again(tmp_path: Path) -> None:
+    (job,) = plan(TINY)
+    carry_out([job], tmp_path, quiet())
+    result = tmp_path / job.name / "result.json"
+    result.write_text("{}")
+    assert state_of(job, tmp_path)[0] == "killed"
+    carry_out([job], tmp_path, quiet())
+    assert state_of(job, tmp_path)[0] == "finished"
+    figures = json.loads(result.read_text())
+    result.write_text(json.dumps(figures | {"pass_at_1": "high", "speedup_interval": 3}))
+    (row,) = sweep.rows([job], tmp_path)  # computed from the lines again
+    assert row[1] == "finished" and figures["problems"] == 1
+
+
+def test_passwords_of_servers_are_in_no_file_and_no_name(tmp_path: Path) -> None:
+    urls = ("engine.target_url=http://me:s3cret@h1:1", "engine.target_url=http://me:s3cret@h2:1")
+    jobs = [Job(name_of([url]), (*TINY, "engine=sglang", url)) for url in urls]
+    assert len({job.name for job in jobs}) == 2
+    carry_out(jobs, tmp_path, quiet())
+    for path in tmp_path.rglob("*"):
+        assert "s3cret" not in path.name
+        assert path.is_dir() or b"s3cret" not in path.read_bytes(), path
+    assert all("h1:1" in one or "h2:1" in one for one in (status(tmp_path, j)["overrides"][-1] for j in jobs))  # fmt: skip

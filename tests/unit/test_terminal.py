@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from semspec.report.html_transcript import Limits, steps_of
-from semspec.report.terminal import Progress, duration, notes, result_table, transcript
+from semspec.report.terminal import Progress, Screen, duration, notes, result_table, transcript
 from semspec.report.transcript import Piece, pieces
 from semspec.results.metrics import summarise
 from semspec.results.records import Solve, problem_line
@@ -49,14 +49,14 @@ def a_line(n: int = 0, plain: bool = True, **changed: Any) -> Line:
 
 
 def shown(what: RenderableType, width: int = 80) -> str:
-    console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True)
+    console = Screen(width=width, file=io.StringIO(), record=True, force_terminal=True)
     console.print(what)
     return console.export_text()
 
 
 def coloured(what: RenderableType) -> str:
     file = io.StringIO()
-    Console(width=80, file=file, force_terminal=True, color_system="standard").print(what)
+    Screen(width=80, file=file, force_terminal=True, color_system="standard").print(what)
     return file.getvalue()
 
 
@@ -71,7 +71,7 @@ def ticking(step: float) -> Callable[[], float]:
 def test_without_a_terminal_lines_are_few() -> None:
     file = io.StringIO()
     now = [0.0]
-    with Progress(100, console=Console(file=file), every=5.0, clock=lambda: now[0]) as progress:
+    with Progress(100, console=Screen(file=file), every=5.0, clock=lambda: now[0]) as progress:
         for n in range(100):
             progress.begin(f"p{n}", "plain")
             now[0] += 0.2
@@ -87,7 +87,7 @@ def test_without_a_terminal_lines_are_few() -> None:
 def test_quiet_says_nothing() -> None:
     for live in (False, True):
         file = io.StringIO()
-        console = Console(file=file, force_terminal=live)
+        console = Screen(file=file, force_terminal=live)
         with Progress(1, quiet=True, console=console, live=live, clock=ticking(60)) as progress:
             progress.begin("p0", "plain")
             progress.advance(a_line())
@@ -96,7 +96,7 @@ def test_quiet_says_nothing() -> None:
 
 def test_live_ends_with_one_line() -> None:
     file = io.StringIO()
-    console = Console(file=file, force_terminal=True, width=80)
+    console = Screen(file=file, force_terminal=True, width=80)
     with Progress(2, console=console, live=True) as progress:
         progress.begin("p0", "speculative")
         progress.advance(a_line())
@@ -108,13 +108,13 @@ def test_live_ends_with_one_line() -> None:
 def test_forced_colour_in_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     file = io.StringIO()
-    with Progress(1, console=Console(file=file), clock=ticking(1)) as progress:
+    with Progress(1, console=Screen(file=file), clock=ticking(1)) as progress:
         progress.advance(a_line())
     assert "\x1b[?25" not in file.getvalue() and len(file.getvalue().splitlines()) == 1
 
 
 def test_live_display_fits_80_columns() -> None:
-    progress = Progress(500, console=Console(file=io.StringIO()), clock=ticking(1000))
+    progress = Progress(500, console=Screen(file=io.StringIO()), clock=ticking(1000))
     for n in range(123):
         progress.advance(a_line(n, tokens=1234567))
     progress.begin("an-identifier-" * 20, "speculative")
@@ -125,7 +125,7 @@ def test_live_display_fits_80_columns() -> None:
 
 def test_resumed_problems_count_but_not_for_the_pace() -> None:
     now = [0.0]
-    progress = Progress(10, console=Console(file=io.StringIO()), clock=lambda: now[0])
+    progress = Progress(10, console=Screen(file=io.StringIO()), clock=lambda: now[0])
     progress.resume(a_line(n) for n in range(6))
     assert progress.done == 6 and progress.eta is None
     now[0] = 30.0
@@ -135,7 +135,7 @@ def test_resumed_problems_count_but_not_for_the_pace() -> None:
 
 
 def test_progress_without_plain_grades_or_total() -> None:
-    progress = Progress(None, console=Console(file=io.StringIO()))
+    progress = Progress(None, console=Screen(file=io.StringIO()))
     assert progress.headline() == "0  pass@1 -  - tok/s  accepted -"
     shown(progress.render())
     progress.advance(a_line(plain=False, correct=None))

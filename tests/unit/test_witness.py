@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from semspec.decoding.pace import Steady
+from semspec.decoding.writing import Pen
 from semspec.drafters.lm import LanguageModel, LanguageModelSession
 from semspec.drafters.none import NoDrafter
 from semspec.driver import Driver
 from semspec.engines.toy import Toy
-from semspec.loop import Extras, Pen, speculate
+from semspec.loop import Speculation, speculate
 from semspec.protocols import Kit, Plan
 from semspec.rules.logprob import LogProb
 from semspec.rules.lossless import Lossless
@@ -107,8 +108,9 @@ def watched(
         sessions.append(Watching(inner))
         pen = Pen(sessions[1], Lossless().open(inner), 2)
     context = Context(1, PROMPT)
-    plan = speculate(context, kit, sessions[0], rule.open(kit), 40, Steady(2, 4), Extras(pen=pen))
-    list(Driver(dict(models)).run([(context, plan)]))  # type: ignore[arg-type]
+    judging, pace = rule.open(kit), Steady(2, 4)
+    problem = Speculation(context, kit, 40, sessions[0], judging, pace, pen=pen)
+    list(Driver(dict(models)).run([(context, speculate(problem))]))  # type: ignore[arg-type]
     return context, sessions
 
 
@@ -163,7 +165,8 @@ def test_rows_of_a_real_model() -> None:
     )
     context = Context(1, tokens(20))
     session = Watching(kit)
-    plan = speculate(context, kit, session, Lossless().open(kit), 40, Steady(4, 8))
+    rule = Lossless().open(kit)
+    plan = speculate(Speculation(context, kit, 40, session, rule, Steady(4, 8)))
     list(Driver({"target": target, "draft": draft}).run([(context, plan)]))
     fresh = Context(2, context.tokens)
     query = Query("target", fresh, kit.sampling, kit.rng, reads=WATCHED, rows_from=0)
@@ -193,7 +196,7 @@ def test_nobody_watching_costs_no_read() -> None:
     drafter, rule = LanguageModel().open(kit), Lossless().open(kit)
 
     def plan() -> Any:
-        inner = speculate(context, kit, drafter, rule, 20, Steady(2, 4))
+        inner = speculate(Speculation(context, kit, 20, drafter, rule, Steady(2, 4)))
         query = next(inner)
         while True:
             asked.append(query)

@@ -45,6 +45,7 @@ class SglangEngine:
         self.stop_ids = stop_ids
         self.expected, self.check = expected, check
         self.replicas = Replicas(places, role, patience)
+        self._served: dict[str, str] = {}  # by server: what it says that it holds
         self._tasks: dict[int, set[asyncio.Task[Answer]]] = {}
         self._aborts: set[asyncio.Task[None]] = set()
         self._looks: dict[int, asyncio.Task[None]] = {}  # at what is lost, by id
@@ -57,6 +58,11 @@ class SglangEngine:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def served(self) -> str:
+        """What the servers say that they hold; nothing where they are not asked, or run in this process."""
+        return " and ".join(sorted({*filter(None, self._served.values())}))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -83,6 +89,15 @@ class SglangEngine:
             identity.check(self.expected, info, (), place.name, role)
             sample = await _sample_ids(place, info)
             identity.check(self.expected, info, sample, place.name, role)
+            if not isinstance(place, Local):
+                served = identity.served(info)
+                before = self._served.setdefault(place.name, served)
+                if before != served:
+                    raise UserError(
+                        f"{place.name} serves {served}, and served {before} when this run began: put"
+                        " that back, or begin a run in another folder (engine.check=false where it is"
+                        " the same under another name)"
+                    )
         limits = [info.get("context_length"), info.get("max_total_num_tokens")]
         known = [int(limit) - MARGIN for limit in limits if limit]
         if info.get("max_req_input_len"):

@@ -6,14 +6,16 @@ Small on purpose: at step level a request takes milliseconds, and many are under
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import ssl
 import time
 from collections.abc import Coroutine
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from semspec.errors import UserError
+from semspec.urls import without_passwords
 
 IDLE = 3.0  # seconds; uvicorn closes what was silent for five
 CONNECT = 10.0  # seconds; for a host that is gone and answers nothing Linux waits two minutes
@@ -35,7 +37,10 @@ class SilentError(Exception):
 
 
 class Http:
-    """The connections to one base URL; to be used in one event loop."""
+    """The connections to one base URL; to be used in one event loop.
+
+    ``http://USER:PASSWORD@HOST`` signs in by HTTP's basic scheme, in place of the key; ``url`` is without both.
+    """
 
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -44,13 +49,18 @@ class Http:
         except ValueError:
             port = 0
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise UserError(f"'{url}' is no server's address: give http://HOST:PORT")
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+            shown = without_passwords(url if "//" in url else f"http://{url}")
+            raise UserError(f"'{shown}' is no server's address: give http://HOST:PORT")
+        self.url = without_passwords(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}")
         self.host, self.path = parts.hostname, parts.path.rstrip("/")
         self.port = port or (443 if parts.scheme == "https" else 80)
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
-        bearer = f"Authorization: Bearer {key}\r\n" if key else ""
-        self._head = f"Host: {parts.netloc}\r\nAccept: application/json\r\n{bearer}"
+        signed = f"Authorization: Bearer {key}\r\n" if key else ""
+        if parts.username is not None:
+            told = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            signed = f"Authorization: Basic {base64.b64encode(told.encode()).decode()}\r\n"
+        host = parts.netloc.rpartition("@")[2]
+        self._head = f"Host: {host}\r\nAccept: application/json\r\n{signed}"
         self._idle: list[tuple[float, Connection]] = []
 
     async def request(

@@ -6,13 +6,13 @@ answers without a word. So names, architecture and tokenizer are compared first.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from semspec.errors import UserError
+from semspec.storage import foreign
 
 SAMPLE = 'So 2 + 3 = 5.\n\nTherefore (x - 7)^2 is 64: naïve, isn\'t it? {"done": [1]}\n'
 
@@ -34,7 +34,7 @@ class Expected:
         from semspec.models.text import Text
 
         try:
-            shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            shape = foreign.read_object(folder / "config.json", finite=False)
             shape = {**shape, **shape.get("text_config", {})}
             return cls(
                 model_name(str(folder)),
@@ -45,7 +45,7 @@ class Expected:
                 int(shape["hidden_size"]),
                 tuple(Text(str(folder)).encode(SAMPLE)),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, OverflowError, KeyError, TypeError) as error:
             raise UserError(
                 f"{folder / 'config.json'} does not describe a language model ({error})"
             ) from error
@@ -80,6 +80,21 @@ def check(
             f"{server} has another tokenizer than the {role} {expected.name}: {hint}"
             " (engine.check=false where only SGLang's way of loading it differs)"
         )
+
+
+def served(info: Mapping[str, Any]) -> str:
+    """What a server says that it holds: the model's place, its revision, the version of its weights."""
+    place = str(info.get("model_path") or info.get("served_model_name") or "")
+    parts = PurePosixPath(place).parts
+    cached = [part for part in parts if part.startswith("models--")]
+    if cached:  # the Hub's cache lies elsewhere on another machine
+        place = cached[-1].removeprefix("models--").replace("--", "/")
+        place += f"@{parts[-1]}" if parts[-2] == "snapshots" else ""
+    revision = info.get("revision")
+    version = info.get("weight_version")
+    told = [place, f"revision {revision}" if revision else ""]
+    told.append(f"weights {version}" if version not in (None, "default") else "")
+    return ", ".join(filter(None, told))
 
 
 def check_settings(info: Mapping[str, Any], server: str) -> None:

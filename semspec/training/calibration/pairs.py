@@ -133,13 +133,16 @@ def measure_chains(
     path: Path,
     tell: Callable[[int], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Lines of all chains, in their order; those that are in the file are not measured again."""
+    """Lines of all chains, in their order; groups of them that are in the file are not measured again.
+
+    Rounding depends on who shares a batch: a group that a kill has left half done is measured again as
+    a whole, so that what comes out is what an unbroken run gives, to the last bit.
+    """
     cut_torn_line(path)
     done = {line["id"]: line for raw in whole_lines(path) if (line := parse(raw)) is not None}
     tell(len(done))
-    todo = [chain for chain in chains if chain.id not in done]
     names: dict[int, Chain] = {}
-    longest = max((sum(map(len, chain.steps)) for chain in todo), default=1) + 4 * spots.positions
+    longest = max((sum(map(len, chain.steps)) for chain in chains), default=1) + 4 * spots.positions
     # every text holds its rows until it is measured
     at_once = min(pair.config.batch, max(1, NUMBERS // (longest * pair.engine.vocabulary)))
 
@@ -154,12 +157,16 @@ def measure_chains(
             yield context, measure_text(context, tokens, kit, spots, measure, known, rng)
 
     with LineFile(path) as file:
-        for finished in pair.solver.driver.run(plans(todo), at_once):
-            chain = names.pop(finished.context.key)
-            pair.solver.draft_prompts.pop(finished.context.key, None)
-            done[chain.id] = {"id": chain.id, "pairs": finished.value}
-            file.append(done[chain.id])
-            tell(len(done))
+        for start in range(0, len(chains), at_once):
+            group = chains[start : start + at_once]
+            if all(chain.id in done for chain in group):
+                continue
+            for finished in pair.solver.driver.run(plans(group), at_once):
+                chain = names.pop(finished.context.key)
+                if chain.id not in done:
+                    done[chain.id] = {"id": chain.id, "pairs": finished.value}
+                    file.append(done[chain.id])
+                    tell(len(done))
         file.sync()
     return [done[chain.id] for chain in chains]
 

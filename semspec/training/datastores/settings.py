@@ -107,7 +107,7 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, ProbeConfig]:
 
 
 def _source(options: Options) -> dict[str, str]:
-    """Where semspec.cli.train_probe's options say that questions come from."""
+    """Where semspec.train_probe's options say that questions come from."""
     target = options.responses == "target"
     if options.corpus == "embedded":
         return {"source": "embedded", "chains": "model" if target else "world", "problems": "200"}

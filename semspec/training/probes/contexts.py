@@ -94,16 +94,13 @@ class Pair:
 
     def context(self, question: str, ids: Sequence[int]) -> Context:
         """A fresh one; a draft with marks of its own reads the question in its own template."""
-        context = Context(next(self._keys), ids)
-        self.solver.prepare_draft_prompt(context, BenchmarkProblem("", question))
-        return context
+        return Context(next(self._keys), ids, self.solver.draft_prompt(question))
 
     def boundary(self) -> Boundary:
         opened: Boundary = self.solver.splitter.open(self.text.piece, self.config.longest_unit)
         return opened
 
     def forget(self, context: Context) -> None:
-        self.solver.draft_prompts.pop(context.key, None)
         for engine in self.solver.engines.values():
             engine.forget(context)
 

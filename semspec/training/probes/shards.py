@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from semspec.errors import UserError
+from semspec.storage import foreign
 from semspec.storage.files import _write_all, dumps, parse, replacing, whole_lines
 
 LARGEST = torch.finfo(torch.float16).max
@@ -102,7 +102,7 @@ def read_samples(folder: Path) -> Iterator[Sample]:
 
 def read_states(folder: Path, file: str) -> Tensor:
     """A shard's states [rows, poolings, layers + 1, width]."""
-    with safe_open(folder / file, framework="pt") as opened:
+    with foreign.open_tensors(folder / file) as opened:
         states: Tensor = opened.get_tensor("states")
         return states
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError, first_line
-from semspec.storage import json_schema
+from semspec.storage import foreign, json_schema
 from semspec.storage.files import _write_all, dumps, replacing
 
 NAME, FORMAT = "manifest.json", 1
 LARGEST = 2**20  # bytes of a manifest
+LARGEST_HASHED = 256 * 2**20  # bytes of models' and datastores' files that every load hashes
 THEIRS = {".gitattributes", ".cache"}  # what the Hub and its client put beside an artifact
+UNFINISHED = ".semspec-unfinished"  # marks a folder of ours that is being written or removed
 PICKLES = {
     *(".pkl", ".pickle", ".p", ".pt", ".pth", ".ckpt", ".bin", ".joblib", ".dill", ".npy"),
     *(".npz", ".mar", ".pyc", ".py", ".so"),
@@ -25,9 +28,10 @@ PARTS = {".safetensors", ".json", ".jsonl", ".md", ".svg", ".png", ".txt", ".jin
 """Suffixes that a part of an artifact may have."""
 
 _HASH = {"type": "string", "minLength": 64, "maxLength": 64}
+_KEYS = {"format", "kind", "version", "files", "sha256"}
 _SCHEMA = {
     "type": "object",
-    "required": ["format", "kind", "version", "files", "sha256"],
+    "required": sorted(_KEYS),
     "additionalProperties": False,
     "properties": {
         "format": {"const": FORMAT},
@@ -48,13 +52,25 @@ _SCHEMA = {
 
 
 def sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with foreign.open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hashed(path: Path) -> str:
+    """sha256 of a file, computed anew only when it was written since."""
+    stamp = foreign.stamp(path)
+    return sha256(path) if stamp is None else _hashed(path, stamp)
+
+
+@lru_cache(maxsize=4096)
+def _hashed(path: Path, _: tuple[int, ...]) -> str:
+    return sha256(path)
 
 
 def names(folder: Path) -> list[str]:
     """Everything in the folder but the manifest, and what the Hub's client leaves there."""
-    return sorted(f.name for f in folder.iterdir() if f.name != NAME and f.name not in THEIRS)
+    beside = THEIRS | {NAME, UNFINISHED}
+    return sorted(f.name for f in folder.iterdir() if f.name not in beside)
 
 
 def strange(names: Iterable[str]) -> str | None:
@@ -103,20 +119,20 @@ def _plain(path: Path) -> bool:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """The folder's manifest; None where there is none, UserError where it is not intact."""
+    """Read the folder's manifest; None where there is none, UserError where it is not intact."""
     path = folder / NAME
     try:
-        if path.stat().st_size > LARGEST:
-            raise UserError(f"{path} is too large for a manifest: take another artifact")
-        data = path.read_bytes()
+        data = foreign.read_bytes(path, LARGEST)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {first_line(error)}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read: {first_line(error)}: take another artifact"
+        ) from error
     try:
-        told = json_schema.loads(data)
+        told = foreign.parse(data)
         json_schema.check(told, _SCHEMA)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
     files = {n: (f["size"], f["sha256"]) for n, f in told["files"].items()}
     if data != make(told["kind"], told["version"], files):
@@ -128,10 +144,42 @@ def read(folder: Path) -> dict[str, Any] | None:
     return told
 
 
+def check(
+    folder: Path,
+    manifest: Mapping[str, Any] | None,
+    only: Iterable[str],
+    largest: int | None = None,
+) -> None:
+    """Raise UserError where some files differ from the folder's manifest, as of ``differences``."""
+    unlike = differences(folder, manifest, only, largest) if manifest else []
+    if unlike:
+        raise UserError(
+            f"{folder} is not as it was made ({unlike[0]}): take an intact copy, or if the change is"
+            f" yours, run python -m semspec.artifacts seal path={folder}"
+        )
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether the folder's manifest.json is one of ours, intact or not: others use the name, too."""
+    try:
+        told = foreign.parse(foreign.read_bytes(folder / NAME, LARGEST))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return isinstance(told, dict) and len(_KEYS & set(told)) >= 3
+
+
 def differences(
-    folder: Path, manifest: Mapping[str, Any], only: Iterable[str] | None = None
+    folder: Path,
+    manifest: Mapping[str, Any],
+    only: Iterable[str] | None = None,
+    largest: int | None = None,
 ) -> list[str]:
-    """How the folder, or some of its files, differ from the manifest, a line each."""
+    """List how the folder, or some of its files, differ from the manifest, a line each.
+
+    Files of more than ``largest`` bytes are compared by their size alone.
+    """
     told: list[str] = []
     listed = manifest["files"]
     wanted = set(listed) if only is None else set(only)
@@ -140,11 +188,11 @@ def differences(
     else:
         told += [f"{n} is not in the manifest" for n in sorted(wanted - set(listed)) if (folder / n).exists()]  # fmt: skip
     for name in sorted(wanted & set(listed)):
-        path = folder / name
+        path, size = folder / name, listed[name]["size"]
         if not path.is_file():
             told.append(f"{name} is missing")
-        elif path.stat().st_size != listed[name]["size"]:
-            told.append(f"{name} has {path.stat().st_size} bytes, not {listed[name]['size']}")
-        elif sha256(path) != listed[name]["sha256"]:
+        elif path.stat().st_size != size:
+            told.append(f"{name} has {path.stat().st_size} bytes, not {size}")
+        elif (largest is None or size <= largest) and hashed(path) != listed[name]["sha256"]:
             told.append(f"{name} was changed: its sha256 is another one")
     return told

@@ -1,0 +1,60 @@
+"""Book what the parts of a round took: passes and tokens by model, seconds by purpose.
+
+No clock is read here. Engines stamp their answers with seconds, and the driver stamps drafts with the
+drafter's own work (``driver.Timed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from semspec.decoding.plans import tapped
+from semspec.protocols import Plan
+from semspec.types import Answer, Draft, Purpose, Query, Round
+
+T = TypeVar("T")
+
+
+def book(query: Query, answer: Answer, done: Round) -> None:
+    """Book one answer in ``done``."""
+    done.seconds[query.purpose] = done.seconds.get(query.purpose, 0.0) + answer.seconds
+    if query.passes:
+        done.fed[query.model] = done.fed.get(query.model, 0) + answer.fed
+        done.cached[query.model] = done.cached.get(query.model, 0) + answer.cached
+        # a generated token is a pass of its own; the prompt goes through with the first
+        done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
+
+
+def booked(plan: Plan[T], done: Round) -> Plan[T]:
+    """Run a plan and book its answers in ``done``."""
+
+    def answered(queries: Sequence[Query], answers: Sequence[Answer]) -> None:
+        for query, answer in zip(queries, answers, strict=True):
+            book(query, answer, done)
+
+    return tapped(plan, lambda queries: None, answered)
+
+
+def drafted(plan: Plan[Draft], done: Round) -> Plan[Draft]:
+    """Run a drafter's plan and book it in ``done``; the draft knows the seconds that it took."""
+    part = Round()
+    draft = yield from booked(plan, part)
+    # made ahead, it is judged in a later round than the one in which it is booked
+    draft.seconds = part.seconds["draft"] = draft.seconds + part.seconds.get("draft", 0.0)
+    add(part, done)
+    return draft
+
+
+def add(part: Round, done: Round, purpose: Purpose | None = None) -> None:
+    """Add what a part of a round took to the round; all its seconds as ``purpose``, where given."""
+    for sums, own in (
+        (done.passes, part.passes),
+        (done.fed, part.fed),
+        (done.cached, part.cached),
+    ):
+        for role, count in own.items():
+            sums[role] = sums.get(role, 0) + count
+    for booked_as, seconds in part.seconds.items():
+        key = purpose or booked_as
+        done.seconds[key] = done.seconds.get(key, 0.0) + seconds

@@ -1,0 +1,163 @@
+"""The target's own writing: plainly, or in rounds of token drafts of its own ("nested")."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from semspec.decoding.booking import add, book, booked, drafted
+from semspec.decoding.trim import trim
+from semspec.decoding.witness import Witness
+from semspec.protocols import DraftSession, Kit, Plan, RuleSession
+from semspec.types import (
+    Answer,
+    Context,
+    Draft,
+    Generate,
+    Handover,
+    Outcome,
+    Query,
+    Room,
+    Round,
+    Verdict,
+)
+
+
+@dataclass(slots=True)
+class Pen:
+    """A drafter and a rule for tokens, by which the target writes what it is handed."""
+
+    drafter: DraftSession
+    rule: RuleSession
+    length: int  # tokens in a nested draft, or levels of a nested tree
+
+
+@dataclass(slots=True)
+class Writing:
+    """One problem's text while it is written: at most ``budget`` tokens after the prompt."""
+
+    context: Context
+    kit: Kit
+    budget: int
+    pen: Pen | None = field(default=None, kw_only=True)  # None: the target writes plainly
+    witness: Witness = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.witness = Witness(self.context, self.sessions())
+
+    def sessions(self) -> list[DraftSession]:
+        """List the drafters at work, each of which may watch the target's passes."""
+        return [] if self.pen is None else [self.pen.drafter]
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be written."""
+        return self.budget - (len(self.context) - self.context.prompt_length)
+
+    @property
+    def ended(self) -> bool:
+        """True after an end of text."""
+        context = self.context
+        return len(context) > context.prompt_length and context.tokens[-1] in self.kit.stop_ids
+
+    def outcome(self, rounds: list[Round]) -> Outcome:
+        return Outcome(self.context.output, "eos" if self.ended else "budget", rounds)
+
+    def judged(self, rule: RuleSession, draft: Draft, done: Round) -> Plan[Verdict]:
+        """Let a rule judge a draft; where nothing was drafted, the target writes one unit."""
+        if not draft.tokens:
+            return Verdict(handover=Handover(units=1))
+        judging = booked(rule.judge(self.context, draft), done)
+        return (yield from self.witness.judging(judging, draft))
+
+    def write(self, handover: Handover, done: Round) -> Plan[None]:
+        """Let the target write on until its units are complete."""
+        limit = min(self.left, handover.limit or self.left)
+        boundary = None
+        if handover.units is not None:
+            boundary = self.kit.boundary()
+            begun = self.context.tokens[len(self.context) - handover.opened :]
+            if any(boundary.feed(token) is not None for token in begun):
+                return  # what was written completes the unit
+        generate = Generate(limit, boundary, handover.units or 1)
+        if self.pen is not None:
+            yield from self._write_nested(self.pen, generate, done)
+            return
+        answer = yield from self._ask(generate, done)
+        done.handed, done.handed_ends = answer.tokens, answer.ends
+        self.context.extend(answer.tokens)
+        self.witness.wrote(answer)
+
+    def _ask(self, generate: Generate, done: Round, tokens: Sequence[int] = ()) -> Plan[Answer]:
+        kit = self.kit
+        query = Query(
+            "target",
+            self.context,
+            kit.sampling,
+            kit.rng,
+            tokens=tokens,
+            generate=generate,
+            purpose="write",
+        )
+        answer: Answer = yield self.witness.joined(query)
+        book(query, answer, done)
+        return answer
+
+    def _write_nested(self, pen: Pen, generate: Generate, done: Round) -> Plan[None]:
+        """Write the target's units in rounds of drafts and verdicts at token level.
+
+        The text is cut after the token that shows the last end. What was written beyond is dropped
+        whatever it was, so what is kept has the pen's law: the target's own, if its rule is lossless.
+        """
+        context, stop_ids = self.context, self.kit.stop_ids
+        while len(done.handed) < generate.limit and len(done.handed_ends) < generate.units:
+            left = generate.limit - len(done.handed)
+            inner = Round()
+            room = Room(left, pen.length, 1)
+            draft = yield from drafted(pen.drafter.draft(context, room), inner)
+            trim(draft, left, stop_ids)
+            verdict = yield from self.judged(pen.rule, draft, inner)
+            kept = kept_tokens(draft, verdict)
+            tokens = [*kept, *verdict.write][:left]
+            answer: Answer | None = None
+            if verdict.handover is not None and len(tokens) < left:
+                answer = yield from self._ask(Generate(1), inner, tokens)
+                tokens += answer.tokens
+            assert tokens, "a nested round made no progress"
+            taken = _through_last_end(tokens, generate, done, stop_ids)
+            done.nested_kept += min(taken, len(kept))
+            done.handed += tokens[:taken]
+            context.extend(tokens[:taken])
+            self.witness.settle()
+            if answer is not None and taken == len(tokens):
+                self.witness.wrote(answer)
+            # all of it is time in which the target's own unit is written
+            add(inner, done, "write")
+            if self.ended:
+                return
+            inner.drafted, inner.ends, inner.parents = draft.tokens, draft.ends, draft.parents
+            inner.kept, inner.written = kept[:taken], tokens[len(kept) : taken]
+            inner.units_kept = len(inner.kept)
+            pen.drafter.observe(context, inner)
+
+
+def kept_tokens(draft: Draft, verdict: Verdict) -> list[int]:
+    """Return the tokens of a draft that a verdict keeps."""
+    nodes = verdict.path if verdict.path is not None else range(verdict.keep)
+    return [draft.tokens[i] for i in nodes][: verdict.keep]
+
+
+def _through_last_end(
+    tokens: Sequence[int], generate: Generate, done: Round, stop_ids: Collection[int]
+) -> int:
+    """Count the tokens up to the one that shows the last end of a unit, or ends the text.
+
+    Notes the ends that are passed in ``done.handed_ends``.
+    """
+    for taken, token in enumerate(tokens, start=1):
+        end = generate.boundary.feed(token) if generate.boundary is not None else None
+        if end is not None:
+            done.handed_ends.append(len(done.handed) + taken + end)
+        if token in stop_ids or (end is not None and len(done.handed_ends) == generate.units):
+            return taken
+    return len(tokens)

@@ -1,0 +1,78 @@
+"""Which weights a run is made with: an identity for every folder that is loaded, cheap for large ones.
+
+    commit 0123...          a snapshot of a Hub repository
+    sha256 0123...          a local folder: a hash over the files that are read of it
+    sampled-sha256 0123...  the same, but of large files the size, the header and evenly spread pieces
+
+Reading a model of 60 GB whole would take a minute at every start. Of a sampled file a change of a few
+bytes may go unseen, unless a manifest.json beside it lists its hash; retrained weights differ everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from semspec.models.hub import Found
+from semspec.models.location import EMBEDDED
+from semspec.storage.files import read_json
+from semspec.storage.packaged import beside_package
+
+READ = frozenset({".safetensors", ".json", ".jsonl", ".txt", ".model", ".jinja"})
+NOT_READ = frozenset({"manifest.json", "evaluation.json", "training.json"})  # they are for readers
+WHOLE = 1 << 28  # bytes of a folder's files that are hashed whole, in the order of their names
+HEADER = 1 << 20  # bytes from the start of a file that is sampled
+PIECES, PIECE = 16, 1 << 16  # how many pieces of it, and how long
+
+_File = tuple[str, int, int, int, str]  # name, size, mtime, inode, hash in the manifest
+
+
+def identities(found: Mapping[str, Found]) -> dict[str, str]:
+    """By name, as it was given or ``embedded/NAME``: the identity of what was found there."""
+    shipped = str(beside_package("hub_artifacts"))
+    named = {n.replace(f"{shipped}/", EMBEDDED, 1): place for n, place in found.items()}
+    return {
+        name: f"commit {place.folder.name}" if place.on_hub else digest_of(place.folder)
+        for name, place in sorted(named.items())
+    }
+
+
+def digest_of(folder: Path) -> str:
+    """The identity of a local folder, whatever it is called and wherever it lies."""
+    manifest = read_json(folder / "manifest.json")
+    listed = manifest.get("files") if isinstance(manifest, dict) else None
+    files: list[_File] = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix in READ and path.name not in NOT_READ and path.is_file():
+            state = path.stat()
+            files.append(
+                (path.name, state.st_size, state.st_mtime_ns, state.st_ino, _listed(listed, path))
+            )
+    return _digest(folder.resolve(), tuple(files))
+
+
+def _listed(files: Any, path: Path) -> str:
+    entry = files.get(path.name) if isinstance(files, dict) else None
+    return str(entry.get("sha256")) if isinstance(entry, dict) else ""
+
+
+@lru_cache(maxsize=64)
+def _digest(folder: Path, files: tuple[_File, ...]) -> str:
+    found, left, sampled = hashlib.sha256(), WHOLE, False
+    for name, size, _, _, listed in files:
+        found.update(f"{name} {size}\n".encode())
+        with (folder / name).open("rb") as file:
+            if size <= left:
+                left -= size
+                found.update(hashlib.file_digest(file, "sha256").digest())
+                continue
+            sampled = True
+            found.update(listed.encode())
+            found.update(file.read(HEADER))
+            for number in range(1, PIECES + 1):
+                file.seek(max(0, size - PIECE) * number // PIECES)
+                found.update(file.read(PIECE))
+    return f"{'sampled-' * sampled}sha256 {found.hexdigest()}"

@@ -1,0 +1,64 @@
+"""Foreign text on its way to a terminal: questions, names, paths, errors that quote any of them.
+
+All of it passes through ``visible``, so that nothing in it can command the terminal: ``echo`` prints a line,
+``LOG`` logs one, and ``terminal.Screen`` shows what rich draws. ``tests/unit/test_screen.py`` sees to it that
+the package prints in no other way.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+PICTURES = 0x2400  # of the characters below 0x20: U+241B is that of escape
+DELETE = "\x7f"
+JOINERS = "\u200c\u200d"  # scripts and emoji are written with them
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+
+
+def visible(text: str, newline: str = "\n") -> str:
+    """Return text with nothing left in it that could command a terminal.
+
+    Control characters become pictures of themselves; bidirectional overrides, lone surrogates and other
+    characters that are not to be seen become U+FFFD. A tab becomes four spaces, the end of a line ``newline``:
+    a space where the text must stay in one line.
+    """
+    if text.isprintable():
+        return text
+    text = text.replace("\r\n", "\n").replace("\t", "    ")
+    shown = "".join(c if c.isprintable() or c in JOINERS else _picture(c) for c in text)
+    return shown if newline == "\n" else shown.replace("\n", newline)
+
+
+def _picture(character: str) -> str:
+    code = ord(character)
+    if character == "\n" or character.isspace():
+        return character if character == "\n" else " "
+    if character == DELETE:
+        return chr(PICTURES + 0x21)
+    return chr(PICTURES + code) if code < 0x20 else UNKNOWN
+
+
+def echo(
+    text: str, *, newline: str = "\n", file: TextIO | None = None, flush: bool = False
+) -> None:
+    """Print text and the end of a line; characters that the encoding lacks become question marks."""
+    file = file or sys.stdout
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    shown = visible(text, newline).encode(encoding, "replace").decode(encoding)
+    print(shown, file=file, flush=flush)
+
+
+def last_line(text: str) -> SystemExit:
+    """Return what ends a process of somebody else's with one line on standard error."""
+    return SystemExit(visible(text, newline=" "))
+
+
+def _sanitise(record: logging.LogRecord) -> bool:
+    record.msg, record.args = visible(record.getMessage(), newline=" "), ()
+    return True
+
+
+LOG = logging.getLogger("semspec")
+LOG.addFilter(_sanitise)

@@ -1,0 +1,145 @@
+"""Folders that are old or new at every moment, and foreign folders that are left alone.
+
+A new folder is written beside its place (``.NAME.tmp``), flushed, and then exchanged with the old one by
+one system call (``renameat2`` with ``RENAME_EXCHANGE``; Linux, most file systems). Where that is
+missing, the old one is renamed to ``.NAME.old`` first; a kill between the two renames leaves no folder of
+that name, and ``recover``, which every load and save calls, puts the old one back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from semspec.errors import UserError
+from semspec.storage import manifests
+from semspec.storage.files import sync_folder
+from semspec.storage.manifests import UNFINISHED
+
+_HERE = -100  # AT_FDCWD
+_EXCHANGE = 2  # RENAME_EXCHANGE
+_UNKNOWN = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}  # to the system or to its file system
+TRIES = 10
+
+
+def place(folder: Path) -> Path:
+    """Resolve a folder that is to be written; UserError where it cannot have anything beside it."""
+    folder = Path(os.path.realpath(folder))
+    if not folder.name:
+        raise UserError(f"{folder} cannot be replaced: choose another folder")
+    return folder
+
+
+def check_replaceable(folder: Path, kind: str) -> None:
+    """Raise UserError unless the folder is absent, empty, or exactly an artifact of this kind of ours."""
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose another folder")
+    if not any(folder.iterdir()):
+        return
+    manifest = manifests.read(folder) if manifests.is_ours(folder) else None
+    if manifest is None:
+        raise UserError(
+            f"{folder} holds something that semspec did not write (it has no {manifests.NAME} of ours):"
+            " choose another folder"
+        )
+    if manifest["kind"] != kind:
+        raise UserError(
+            f"{folder} holds a {manifest['kind'][:64]}, not a {kind}: choose another folder"
+        )
+    strays = [name for name in manifests.names(folder) if name not in manifest["files"]]
+    if strays:
+        raise UserError(
+            f"{folder} holds {strays[0][:80]!a}, which is no part of the {kind} in it: move it away, or"
+            " choose another folder"
+        )
+
+
+def stage(folder: Path) -> Path:
+    """Make the empty folder beside ``folder`` that will take its place."""
+    beside = _beside(folder, "tmp")
+    discard(beside)
+    beside.mkdir(parents=True)
+    (beside / UNFINISHED).touch()
+    return beside
+
+
+def finish(beside: Path, folder: Path) -> None:
+    """Put a staged folder, whose files are on disk, in its place; then remove what was there."""
+    (beside / UNFINISHED).unlink()
+    sync_folder(beside)
+    if not folder.exists() or not any(folder.iterdir()):
+        beside.rename(folder)
+        sync_folder(folder.parent)
+        return
+    if _exchange(beside, folder):
+        old = beside
+    else:
+        old = _beside(folder, "old")
+        discard(old)
+        _rename_twice(beside, folder, old)
+    sync_folder(folder.parent)
+    discard(old)
+
+
+def recover(folder: Path) -> None:
+    """Put back an old folder that a kill between two renames left aside."""
+    if not folder.name or folder.is_dir():
+        return
+    old = _beside(folder, "old")
+    if old.is_dir() and not (old / UNFINISHED).exists() and manifests.is_ours(old):
+        old.rename(folder)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder that semspec left beside another; UserError where it is not ours."""
+    if not os.path.lexists(folder):
+        return
+    ours = folder.is_dir() and not folder.is_symlink()
+    if ours and any(folder.iterdir()):
+        ours = (folder / UNFINISHED).exists() or manifests.is_ours(folder)
+    if not ours:
+        raise UserError(f"{folder} is in the way, and semspec did not write it: move it away")
+    mark = folder / UNFINISHED  # whatever a kill leaves of it is still known to be ours
+    mark.touch()
+    for inner in folder.iterdir():
+        if inner.is_dir() and not inner.is_symlink():
+            shutil.rmtree(inner)
+        elif inner != mark:
+            inner.unlink()
+    mark.unlink()
+    folder.rmdir()
+
+
+def _beside(folder: Path, ending: str) -> Path:
+    return folder.with_name(f".{folder.name}.{ending}")
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False where that is impossible here."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNKNOWN:
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _rename_twice(beside: Path, folder: Path, old: Path) -> None:
+    for attempt in range(TRIES):
+        folder.rename(old)
+        try:
+            beside.rename(folder)
+        except OSError as error:
+            # somebody who loads it was faster and has put the old one back
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == TRIES - 1:
+                raise
+        else:
+            return

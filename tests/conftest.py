@@ -1,0 +1,16 @@
+"""Which tests a run has: those of the deep run only with SEMSPEC_DEEP=1 (``tests/support/deep.py``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.deep import DEEP
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests that are of the deep run alone; with SEMSPEC_DEEP=1 none."""
+    marks = {item: item.get_closest_marker("deep") for item in items}
+    left_out = [item for item, mark in marks.items() if mark and not mark.kwargs.get("quick")]
+    if left_out and not DEEP:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]

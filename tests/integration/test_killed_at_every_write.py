@@ -1,0 +1,45 @@
+"""A run that is killed at any of its writes goes on to what an unbroken one leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from semspec.results.records import Mode, RunFolder
+from tests.support.kill_at import Command, survives_kills
+
+OPTIONS = (
+    *("problems=2", "max_new_tokens=24", "accept=logprob", "transcript=false"),
+    *("benchmark.domains=[residues]", "seed=3"),
+)
+
+
+@pytest.fixture(scope="module")
+def command() -> Iterator[Command]:
+    with Command("semspec.run", "semspec.runner") as running:
+        yield running
+
+
+def left(folder: Path) -> Any:
+    """Everything that a run leaves but its times: texts, answers, rounds."""
+    run = RunFolder(folder)
+    assert run.status["state"] == "finished" and (folder / "report.html").exists()
+    lines = {
+        line["id"]: (line["text"], line["answer"], line["plain"]["text"])
+        for line in run.problem_lines()
+    }
+    modes: tuple[Mode, ...] = ("plain", "speculative")
+    rounds = [
+        (r["drafted"], r["kept"], r["written"], r["handed"], r["scores"])
+        for name in lines
+        for mode in modes
+        for r in run.round_lines(name, mode)
+    ]
+    return lines, rounds, run.config, (folder / "weights.json").read_bytes()
+
+
+def test_a_run_ends_the_same_wherever_it_was_killed(command: Command, tmp_path: Path) -> None:
+    survives_kills(command, lambda folder: [*OPTIONS, f"hydra.run.dir={folder}"], left, tmp_path)
