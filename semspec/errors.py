@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from semspec.urls import without_passwords
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_USER = re.compile(r"(?<=://)[^\s/?#\"<>]*@")
 
 
 class UserError(Exception):
@@ -23,3 +28,18 @@ def told(error: BaseException | None) -> str:
     if error is None or isinstance(error, UserError):
         return "" if error is None else first_line(error)
     return f"{type(error).__name__}: {first_line(error)}"
+
+
+def without_passwords(value: T) -> T:
+    """Remove ``USER:PASSWORD@`` from every URL in a text, or in all texts of a JSON value."""
+    return _cleaned(value)  # type: ignore[no-any-return]
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return _USER.sub("", value)
+    if isinstance(value, Mapping):
+        return {name: _cleaned(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(inner) for inner in value]
+    return value

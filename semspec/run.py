@@ -21,10 +21,10 @@ from omegaconf.errors import OmegaConfBaseException
 from semspec import __version__, config
 from semspec.cli import reproduce
 from semspec.cli.arguments import check_arguments, split_arguments
-from semspec.cli.command import complain, ends_in_one_line
+from semspec.cli.command import ends_in_one_line
 from semspec.config import build, one_line
 from semspec.errors import UserError
-from semspec.storage.screen import echo
+from semspec.storage.screen import complain, echo
 
 
 def run_job(composed: DictConfig) -> None:

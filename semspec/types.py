@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Role = str
-"""The model that a query is for: ``target``, ``draft``, or a name that a plugin gives to a model of its own
+"""Which model a query is for: ``target``, ``draft``, or a name that a plugin gives to a model of its own
 (``Rule.models``). Each role that is asked has an engine of its own."""
 
 Purpose = Literal["draft", "verify", "write"]

@@ -21,6 +21,7 @@ from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
+from semspec.storage.tensors import Layout
 
 _FACTOR = {"type": "number", "minimum": 0, "maximum": 1e12}
 _CONSTANTS = {
@@ -99,7 +100,7 @@ class ArcCalibration(base.Artifact):
         self.settings = [Setting.from_json(told) for told in self.config["settings"]]
 
     @classmethod
-    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+    def layout(cls, config: Mapping[str, Any]) -> Layout:
         for setting in config["settings"]:
             buckets = setting.get("buckets") or {"depths": [], "entropies": [], "constants": [[0]]}
             rows, columns = len(buckets["depths"]) + 1, len(buckets["entropies"]) + 1

@@ -17,37 +17,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from semspec.artifacts import _card, binding
+from semspec.artifacts.upload import upload
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
 from semspec.storage import foreign, json_schema, manifests, provenance, swap
 from semspec.storage.files import _write_all, dumps, replacing, told_in_one_line
 from semspec.storage.packaged import beside_package
+from semspec.storage.tensors import Layout, read_tensor_file
 
 CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", manifests.NAME
 LARGEST_CONFIG = 4 * 2**20  # bytes; what is larger is no config of ours
 LARGEST_TEXT = 4 * 2**20  # of a card or a plot
-LARGEST_HEADER = 2**20  # bytes that name the tensors
-Layout = Mapping[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]]
-"""Name -> shape (-1: any length) and the types it may be stored in."""
 
 WANTED = Wanted(
     noun="artifact",
     option="the artifact's name",
     patterns=("*.safetensors", "*.json", "*.jsonl"),
     unwanted=("*/*",),
-    refuses=manifests.strange_in_repository,
-)
-WHOLE = Wanted(
-    noun="artifact",
-    option="repo",
-    patterns=("*",),
-    unwanted=("*/*", ".gitattributes"),
     refuses=manifests.strange_in_repository,
 )
 
@@ -195,23 +186,19 @@ class Artifact(ABC):
         """
         self.save(save_directory)
         if push_to_hub:
-            from semspec.cli.publish import publish
-
             name = repo_id or Path(save_directory).resolve().name
-            publish(Path(save_directory), name, **({"update": True} | options))
+            upload(Path(save_directory), name, **({"update": True} | options))
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Publishes it in one commit, whose id is returned; ``name`` alone is the user's own ``user/name``.
 
         What the repository holds is replaced, unless ``update=False``; further options are those of
-        ``semspec.cli.publish.publish``.
+        ``semspec.artifacts.upload.upload``.
         """
-        from semspec.cli.publish import publish
-
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / repo_id.rpartition("/")[2]
             self.save(folder)
-            return publish(folder, repo_id, **({"update": True} | options))
+            return upload(folder, repo_id, **({"update": True} | options))
 
     # ---- what it is bound to ------------------------------------------------------------------
 
@@ -293,46 +280,6 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
 def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
     """Exactly the tensors of the layout, every number finite."""
     return read_tensor_file(folder / TENSORS, layout)
-
-
-def read_tensor_file(path: Path, layout: Layout) -> dict[str, Tensor]:
-    """The same of a file by any name."""
-    with foreign.open_tensors(path, LARGEST_HEADER) as file:
-        names = set(file.keys())
-        if names != set(layout):
-            missing = ", ".join(sorted(set(layout) - names)) or "none"
-            extra = ", ".join(sorted(ascii(n[:64])[1:-1] for n in names - set(layout))[:5])
-            raise UserError(f"{path}: missing tensors: {missing}; unknown ones: {extra or 'none'}")
-        tensors = {}
-        for name, (shape, types) in layout.items():
-            _check_shape(path, name, tuple(file.get_slice(name).get_shape()), shape)
-            tensor = file.get_tensor(name)
-            if tensor.dtype not in types:
-                raise UserError(f"{path}: {name} is {tensor.dtype}, not {types[0]}")
-            tensors[name] = tensor
-    check_finite(path, tensors)
-    return tensors
-
-
-def tensor_names(path: Path) -> set[str]:
-    """The names of a file's tensors."""
-    with foreign.open_tensors(path, LARGEST_HEADER) as file:
-        return set(file.keys())
-
-
-def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise UserError(f"{path}: {name[:64]} holds numbers that are not finite")
-
-
-def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    alike = len(found) == len(wanted) and all(
-        w in (-1, f) for f, w in zip(found, wanted, strict=True)
-    )
-    if not alike:
-        shown = list(found) if len(found) <= 8 else f"of {len(found)} dimensions"
-        raise UserError(f"{path}: {name} has the shape {shown}, not {list(wanted)}")
 
 
 def read_texts(folder: Path, suffixes: Collection[str]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage import manifests
 from semspec.storage.json_schema import Schema
+from semspec.storage.tensors import Layout
 
 INDEX = "index.safetensors"
 SCHEMA = base.of_schema(
@@ -71,7 +72,7 @@ class DenseDatastore(datastore.Datastore):
     hashed_later: ClassVar[frozenset[str]] = frozenset({INDEX})
 
     @classmethod
-    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+    def layout(cls, config: Mapping[str, Any]) -> Layout:
         width, dims = config["model"]["width"], config["dims"]
         if dims > width:
             raise ValueError(f"dims is {dims}, of states of width {width}")

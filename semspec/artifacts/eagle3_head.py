@@ -20,6 +20,7 @@ from semspec.heads.eagle3 import EMBEDDING, Shape, check_maps
 from semspec.models.location import EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
+from semspec.storage.tensors import Layout, tensor_names
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 _SIZES = (
@@ -54,10 +55,10 @@ class Eagle3Head(Model):
     tags: ClassVar[tuple[str, ...]] = ("eagle3", "draft-head")
 
     @classmethod
-    def own_tensors(cls, folder: Path, layout: base.Layout) -> dict[str, Tensor]:
+    def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
         """Embedding and maps may be left out of a published head; everything else has to be there."""
         config = cls.own_config(folder)
-        there = base.tensor_names(folder / base.TENSORS)
+        there = tensor_names(folder / base.TENSORS)
         mapped = bool({"d2t", "t2d"} & there) or config["draft_vocab_size"] != config["vocab_size"]
         return base.read_tensors(folder, _shape(config).layout(EMBEDDING in there, mapped))
 

@@ -18,6 +18,7 @@ from semspec.artifacts import base, binding
 from semspec.models.location import EXAMPLE
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
+from semspec.storage.tensors import Layout
 
 SCHEMA = base.of_schema(
     {
@@ -44,7 +45,7 @@ class JudgeHead(base.Artifact):
     tags: ClassVar[tuple[str, ...]] = ("judge-decoding",)
 
     @classmethod
-    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+    def layout(cls, config: Mapping[str, Any]) -> Layout:
         width = int(config["model"]["width"])
         return {"weight": ((width,), (torch.float32,)), "bias": ((1,), (torch.float32,))}
 

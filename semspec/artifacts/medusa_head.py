@@ -16,6 +16,7 @@ from semspec.heads.medusa import Shape, config_of
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
+from semspec.storage.tensors import Layout
 
 ARCHITECTURE = "MedusaModel"
 _MANY = {"type": "integer", "minimum": 1, "maximum": 64}
@@ -45,12 +46,12 @@ class MedusaHead(Model):
     tags: ClassVar[tuple[str, ...]] = ("medusa", "draft-head")
 
     @classmethod
-    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+    def layout(cls, config: Mapping[str, Any]) -> Layout:
         names = ("medusa_num_heads", "medusa_num_layers", "hidden_size", "vocab_size")
         return Shape(*(config[name] for name in names)).layout()
 
     @classmethod
-    def own_tensors(cls, folder: Path, layout: base.Layout) -> dict[str, Tensor]:
+    def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
         return base.read_tensors(folder, layout)
 
     def summary(self) -> str:

@@ -17,6 +17,7 @@ from semspec.artifacts import base
 from semspec.registry import register
 from semspec.storage import foreign
 from semspec.storage.json_schema import Schema
+from semspec.storage.tensors import Layout, check_finite
 
 
 @register("artifact", "model")
@@ -46,12 +47,12 @@ class Model(base.Artifact):
         return base.read_json(folder, cls.kind)
 
     @classmethod
-    def own_tensors(cls, folder: Path, layout: base.Layout) -> dict[str, Tensor]:
+    def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
         """Whatever the file holds, every number finite: transformers checks names and shapes."""
         path = folder / base.TENSORS
         with foreign.open_tensors(path) as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        base.check_finite(path, found)
+        check_finite(path, found)
         return found
 
     def maker(self) -> str:

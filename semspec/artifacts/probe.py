@@ -25,6 +25,7 @@ from semspec.probes.mlp import NAMES, Folded, shapes
 from semspec.registry import register
 from semspec.storage.files import dumps
 from semspec.storage.json_schema import Schema
+from semspec.storage.tensors import Layout
 from semspec.types import Read, What
 
 LOGPROBS = Read(What.LOGPROBS)
@@ -130,7 +131,7 @@ class Probe(base.Artifact):
     # ---- files --------------------------------------------------------------------------------
 
     @classmethod
-    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+    def layout(cls, config: Mapping[str, Any]) -> Layout:
         return _layout(config)
 
     def check_content(self) -> None:
@@ -298,7 +299,7 @@ def _features(config: Mapping[str, Any]) -> Features:
     return Features(tuple(told["pooling"]), tuple(told["layers"]), bool(told["logprobs"]))
 
 
-def _layout(config: Mapping[str, Any]) -> base.Layout:
+def _layout(config: Mapping[str, Any]) -> Layout:
     """The tensors that a config implies; ValueError where it contradicts itself."""
     model, told, features = config["model"], config["features"], _features(config)
     if any(i > model["layers"] for i in features.layers):

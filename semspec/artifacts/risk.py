@@ -21,6 +21,7 @@ from semspec.errors import UserError
 from semspec.models.location import ModelFacts
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
+from semspec.storage.tensors import Layout
 
 COLUMNS = ("scores", "semantic", "groups")
 SCHEMA = base.of_schema(
@@ -111,7 +112,7 @@ class RiskCalibration(base.Artifact):
         return cls(config, dict(columns))
 
     @classmethod
-    def layout(cls, config: Mapping[str, Any]) -> base.Layout:
+    def layout(cls, config: Mapping[str, Any]) -> Layout:
         if ("probe" in config) == ("score" in config):
             raise ValueError("it tells either its probe or its score")
         made: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = dict.fromkeys(

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from semspec import registry
 from semspec.artifacts import base, inspection
+from semspec.artifacts.upload import WHOLE
 from semspec.cli.command import ends_in_one_line, options
 from semspec.config import did_you_mean
 from semspec.errors import UserError
@@ -60,7 +61,7 @@ def show_list(given: Mapping[str, str]) -> int:
 
 
 def inspect(given: Mapping[str, str]) -> int:
-    folder = base.find(required(given, "path"), wanted=replace(base.WHOLE, option="path"))
+    folder = base.find(required(given, "path"), wanted=replace(WHOLE, option="path"))
     artifact = inspection.kind_of(folder).read(folder)
     manifest = manifests.read(folder)
     out = open_console()
@@ -113,10 +114,10 @@ def verify(given: Mapping[str, str]) -> int:
 def _unlike_repository(folder: Path, name: str) -> list[str]:
     """How a folder differs from what the Hub lists."""
     repo, revision = split_revision(name)
-    with hub_errors(repo, name, base.WHOLE):
-        _, listing = list_files(repo, revision, base.WHOLE)
+    with hub_errors(repo, name, WHOLE):
+        _, listing = list_files(repo, revision, WHOLE)
     wrong = []
-    for file in sorted({*base.WHOLE.of(listing), *manifests.names(folder), base.MANIFEST}):
+    for file in sorted({*WHOLE.of(listing), *manifests.names(folder), base.MANIFEST}):
         path = folder / file
         if file not in listing or not path.is_file():
             wrong.append(f"{file} is {'not in ' + name if path.exists() else 'missing'}")

@@ -9,8 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 
 from semspec.errors import UserError
-from semspec.storage.screen import echo
-from semspec.urls import without_passwords
+from semspec.storage.screen import complain, echo
 
 
 def ends_in_one_line(command: Callable[[], object]) -> None:
@@ -29,11 +28,6 @@ def ends_in_one_line(command: Callable[[], object]) -> None:
         complain("interrupted; the same folder goes on from here")
         sys.stderr.flush()
         os._exit(130)  # nothing that still runs may turn it into another exit status
-
-
-def complain(error: object) -> None:
-    """Print one line on standard error: an error may quote foreign text, line breaks and all."""
-    echo(f"semspec: {without_passwords(str(error))}", newline=" ", file=sys.stderr)
 
 
 def _show_traceback(_: object, error: BaseException, __: object) -> None:

@@ -29,7 +29,7 @@ from semspec import config as configuration
 from semspec.cli.arguments import check_arguments
 from semspec.cli.command import flag, options, run_command
 from semspec.config import RunConfig
-from semspec.engines._sglang.server import KEY
+from semspec.engines.sglang import KEY
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
 from semspec.protocols import Run

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from semspec.artifacts import base, inspection
+from semspec.artifacts.upload import WHOLE
 from semspec.cli.command import ends_in_one_line, options
 from semspec.errors import UserError
 from semspec.storage import manifests, swap
@@ -31,7 +32,7 @@ def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
         raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
     if out is not None and out.exists():
         raise UserError(f"{out} is there already: give another out=")
-    folder = base.find(repo, wanted=base.WHOLE)
+    folder = base.find(repo, wanted=WHOLE)
     artifact = inspection.check(folder)
     if out is None:
         return folder, artifact

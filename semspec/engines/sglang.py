@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from semspec.engines._base import EngineBase
-from semspec.errors import UserError
+from semspec.errors import UserError, without_passwords
 from semspec.models.hub import locate
 from semspec.registry import register
 from semspec.types import Role, What
-from semspec.urls import without_passwords
 
 if TYPE_CHECKING:
     from semspec.engines._sglang.engine import SglangEngine
+
+KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable: a secret has no place in a run's folder
 
 
 @register("engine", "sglang")
@@ -92,7 +93,7 @@ class Sglang(EngineBase):
         from semspec.engines._sglang.server import BLIP, Place, Server
         from semspec.models.spec import read_stop_ids
 
-        if role not in self.roles:
+        if self.roles is not None and role not in self.roles:
             raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")
         folder = locate(folder_or_repo, revision)
         expected = Expected.of(folder)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semspec.artifacts.base import tensor_names
 from semspec.errors import UserError
 from semspec.models.folder import read_json, weight_files
 from semspec.storage import foreign, manifests
+from semspec.storage.tensors import tensor_names
 
 STORED = (torch.bfloat16, torch.float16, torch.float32)
 

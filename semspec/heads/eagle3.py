@@ -20,12 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semspec.artifacts.base import Layout, read_tensor_file, tensor_names
 from semspec.errors import UserError
 from semspec.heads._files import STORED, from_target, head_file, number, target_facts
 from semspec.models.folder import read_json
 from semspec.models.spec import read_spec
 from semspec.models.weights import interleave
+from semspec.storage.tensors import Layout, read_tensor_file, tensor_names
 
 EMBEDDING = "embed_tokens.weight"
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from semspec.artifacts.base import Layout, read_tensor_file
 from semspec.heads._files import STORED, head_file, number, target_facts
 from semspec.models.folder import read_json
+from semspec.storage.tensors import Layout, read_tensor_file
 
 FILE = "medusa_lm_head.safetensors"
 MOST = 64  # heads, and blocks in each

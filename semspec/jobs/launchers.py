@@ -25,12 +25,12 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from semspec.cli.command import complain
 from semspec.config import CONF, did_you_mean, register_configs
 from semspec.errors import UserError, told
 from semspec.jobs.sweep import Job, say, state_of, work
 from semspec.report.terminal import Screen
 from semspec.storage.lock import is_locked
+from semspec.storage.screen import complain
 
 Ended = Callable[[Job], None]
 _SUBMITIT = ("submitit", "hydra_plugins", "hydra_plugins.hydra_submitit_launcher")

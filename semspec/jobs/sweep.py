@@ -29,17 +29,15 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from semspec.cli.command import complain
 from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, recorded
-from semspec.errors import UserError, told
+from semspec.errors import UserError, told, without_passwords
 from semspec.jobs.experiments import slug
 from semspec.report.terminal import Screen, interval, number, open_console, seconds
 from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
 from semspec.storage.digest import difference
 from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
-from semspec.storage.screen import visible
-from semspec.urls import without_passwords
+from semspec.storage.screen import complain, visible
 
 LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
 ERROR = "error.txt"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED
+from semspec.probes.features import Features
 from semspec.storage.packaged import beside_package
-
-if TYPE_CHECKING:
-    from semspec.artifacts.probe import Probe
 
 FIELDS = ("model", "role", "features", "path")
 SPLIT = "paragraph"  # unless an entry says otherwise
@@ -51,18 +50,15 @@ def find(
     return None
 
 
-def features_of(probe: Probe) -> str:
-    """Which of ``FEATURES`` a probe reads."""
-    told = probe.features
-    if told.pooling != ("mean",) or told.logprobs:
+def feature_set(features: Features, layers: int) -> str:
+    """Return which of ``FEATURES`` these are, of a model with so many layers."""
+    if features.pooling != ("mean",) or features.logprobs:
         return "plus"
-    return "last_layer" if told.layers == (probe.layers,) else "paper"
+    return "last_layer" if features.layers == (layers,) else "paper"
 
 
-def line(probe: Probe, repo: str, commit: str) -> str:
-    """The entry of a published probe."""
-    config = probe.config
-    features = features_of(probe)
+def line(config: Mapping[str, Any], features: str, repo: str, commit: str) -> str:
+    """Return the entry of a published probe with this config."""
     split = "" if config["split"] == SPLIT else f" split: {config['split']},"
     return (
         f"- {{model: {config['model']['id']}, role: {config['role']}, features: {features},{split}"

@@ -56,7 +56,7 @@ class Probed(RuleBase):
             role=role,
             allow_mismatch=self.allow_mismatch,
         )
-        own = index.features_of(probe)
+        own = index.feature_set(probe.features, probe.layers)
         if own != features and self.held and not self.allow_mismatch:
             way = self.asking(role, own)
             raise UserError(

@@ -11,6 +11,8 @@ import logging
 import sys
 from typing import TextIO
 
+from semspec.errors import without_passwords
+
 PICTURES = 0x2400  # of the characters below 0x20: U+241B is that of escape
 DELETE = "\x7f"
 JOINERS = "\u200c\u200d"  # scripts and emoji are written with them
@@ -48,6 +50,11 @@ def echo(
     encoding = getattr(file, "encoding", None) or "utf-8"
     shown = visible(text, newline).encode(encoding, "replace").decode(encoding)
     print(shown, file=file, flush=flush)
+
+
+def complain(error: object) -> None:
+    """Print one line on standard error: an error may quote foreign text, line breaks and all."""
+    echo(f"semspec: {without_passwords(str(error))}", newline=" ", file=sys.stderr)
 
 
 def last_line(text: str) -> SystemExit:

@@ -8,14 +8,13 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from semspec.errors import UserError
+from semspec.errors import UserError, without_passwords
 from semspec.models.location import ModelFacts
 from semspec.storage.digest import difference, flat
 from semspec.storage.files import read_json, told_in_one_line, write_json
 from semspec.storage.lock import FolderLock
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.sources import commit_of
-from semspec.urls import without_passwords
 
 
 @contextmanager

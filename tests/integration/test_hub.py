@@ -458,7 +458,8 @@ def test_a_rule_finds_its_probe_on_the_hub_by_the_index(
     newer.push_to_hub("alice/x", token=ALICE)  # what is pinned stays what it is
     (tmp_path / "conf").mkdir()
     index = tmp_path / "conf" / "probes.yaml"
-    line = index.line(shipped, "alice/x", sha)
+    features = _index.feature_set(shipped.features, shipped.layers)
+    line = _index.line(shipped.config, features, "alice/x", sha)
     assert f"path: alice/x, revision: {sha}" in line
     index.write_text(line + "\n")
     monkeypatch.setattr(_index, "beside_package", lambda name: tmp_path / name)

@@ -170,11 +170,15 @@ def test_a_run_becomes_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_the_index(tmp_path: Path) -> None:
     for entry in index.entries():
         found = Probe.load(entry["path"], entry.get("revision"))
-        line = index.line(found, entry["path"], "0" * 40)
+        line = index.line(
+            found.config, index.feature_set(found.features, found.layers), entry["path"], "0" * 40
+        )
         for name in ("model", "role", "features"):
             assert f"{name}: {entry[name]}" in line
     file = tmp_path / "probes.yaml"
-    line = index.line(Probe.example(), "me/it", "c0ffee00" * 5)
+    example = Probe.example()
+    features = index.feature_set(example.features, example.layers)
+    line = index.line(example.config, features, "me/it", "c0ffee00" * 5)
     file.write_text(line + "\n")
     assert index.find("owner/model", "target", "paper", "paragraph", file) == (
         "me/it",

@@ -28,7 +28,7 @@ from semspec.artifacts.probe import Probe
 from semspec.cli import artifacts as artifacts
 from semspec.cli import compare, launch, publish
 from semspec.cli import report as report_command
-from semspec.cli.command import complain, ends_in_one_line
+from semspec.cli.command import ends_in_one_line
 from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.sweep import Job, carry_out
@@ -41,7 +41,7 @@ from semspec.results.records import RunFolder
 from semspec.runner import execute
 from semspec.solver import Solver
 from semspec.storage.files import write_json
-from semspec.storage.screen import LOG, echo, last_line, visible
+from semspec.storage.screen import LOG, complain, echo, last_line, visible
 from tests.support.pair import configuration
 from tests.support.runs import make_run
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from semspec.errors import UserError, told
-from semspec.urls import without_passwords
+from semspec.errors import UserError, told, without_passwords
 
 
 def test_user_and_password_go_and_the_rest_stays() -> None:

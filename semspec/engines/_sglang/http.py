@@ -14,8 +14,7 @@ from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from semspec.errors import UserError
-from semspec.urls import without_passwords
+from semspec.errors import UserError, without_passwords
 
 IDLE = 3.0  # seconds; uvicorn closes what was silent for five
 CONNECT = 10.0  # seconds; for a host that is gone and answers nothing Linux waits two minutes

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from semspec.engines._sglang.http import Http, SilentError, UnreachedError
+from semspec.engines.sglang import KEY
 from semspec.errors import UserError
 from semspec.sglang_plugin import protocol
 
-KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable: a secret has no place in a run's folder
 # Seconds in which a connection may fail and be had again, as if nothing had been; whoever is away for longer is
 # looked at again before it is asked.
 BLIP = 1.0
