@@ -17,12 +17,11 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import registry
-from semspec.errors import UserError
+from semspec.errors import UserError, without_passwords
 from semspec.models.location import ModelConfig, known_as
 from semspec.protocols import Drafter, Setup
 from semspec.storage.packaged import beside_package
 from semspec.types import Sampling
-from semspec.urls import without_passwords
 
 GROUPS = {
     "draft": "drafter",
