@@ -41,7 +41,7 @@ class Sglang(EngineBase):
     offers: ClassVar[frozenset[What]] = frozenset(
         {What.TOP_K, What.LOGPROBS, What.POOLED, What.SCORE}
     )
-    roles: ClassVar[frozenset[Role]] = frozenset({"target", "draft"})
+    roles: ClassVar[frozenset[Role] | None] = frozenset({"target", "draft"})
     may_change: ClassVar[tuple[str, ...]] = (
         *("target_url", "draft_url", "timeout", "patience", "check"),
         *("server_args", "target_memory", "draft_memory"),
