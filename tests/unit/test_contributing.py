@@ -34,8 +34,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
         "drafter",
         "artifact",
     ):  # the known ones, before some join that no other test must see
-        registry.plugins(kind)  # type: ignore[arg-type]
-        monkeypatch.setitem(registry._PLUGINS, kind, dict(registry._PLUGINS[kind]))  # type: ignore[index]
+        registry.plugins(kind)
+        monkeypatch.setitem(registry._PLUGINS, kind, dict(registry._PLUGINS[kind]))
     (block,) = re.findall(
         r"^```python\n(# semspec/drafters/bigram\.py\n.*?)^```$", PAGE, re.M | re.S
     )

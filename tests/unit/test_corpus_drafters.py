@@ -219,10 +219,10 @@ def test_tokens_that_the_target_does_not_have_are_refused(cls: type[Any], tmp_pa
         drafter = cls(datastore=str(folder), allow_mismatch=allow_mismatch)
         models = {"target": replace(TOY_FACTS, vocabulary=vocabulary)}
         if vocabulary > largest:
-            drafter.bind(models).open(kit_for())
+            drafter.bind(run_of(models)).open(kit_for())
             continue
         with pytest.raises(UserError, match=f"holds token {largest}, and the model's are below"):
-            drafter.bind(models)
+            drafter.bind(run_of(models))
 
 
 def test_a_token_below_the_end_of_a_document_is_refused(tmp_path: Path) -> None:
@@ -232,8 +232,9 @@ def test_a_token_below_the_end_of_a_document_is_refused(tmp_path: Path) -> None:
     arrays = {name: mapped.array(name).copy() for name in ("keys", "places", "tokens")}
     arrays["tokens"][3] = -7
     write_arrays(shard, arrays)
+    (folder / "manifest.json").unlink()  # it would tell of the change
     with pytest.raises(UserError, match="holds token 4294967289, and"):
-        Dresd(datastore=str(folder)).bind({"target": replace(TOY_FACTS, vocabulary=5)})
+        Dresd(datastore=str(folder)).bind(run_of({"target": replace(TOY_FACTS, vocabulary=5)}))
 
 
 @pytest.mark.parametrize(
