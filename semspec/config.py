@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from semspec import registry
 from semspec.errors import UserError, without_passwords
-from semspec.models.location import ModelConfig, known_as
+from semspec.models.location import ModelConfig, canonical_name
 from semspec.protocols import Drafter, Setup
 from semspec.storage.packaged import beside_package
 from semspec.types import Sampling
@@ -342,7 +342,7 @@ def drawn_by(drafter: Drafter) -> str | None:
     if drafter.plain:
         return None
     models = drafter.models()
-    return known_as(models["draft"]) if "draft" in models else registry.name_of(drafter)
+    return canonical_name(models["draft"]) if "draft" in models else registry.name_of(drafter)
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:

@@ -22,7 +22,7 @@ from semspec.calibration.arc import Quantiles, Setting, hashed, settle, vacuous
 from semspec.cli.command import run_command
 from semspec.decoding.whitening import Whitened, deviation
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts, known_as
+from semspec.models.location import ModelFacts, canonical_name
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
 from semspec.training.calibration.arc_card import card, plots
@@ -205,7 +205,7 @@ def _config(
         "prompts": list(prompts),
         "data": provenance_of(config)
         | {"seed": config.seed, "top_k": config.top_k, "top_p": config.top_p}
-        | {"draft": None if config.draft.plain else known_as(config.draft.model)}
+        | {"draft": None if config.draft.plain else canonical_name(config.draft.model)}
         | {name: getattr(options.spots, name) for name in ("positions", "levels")},
         "training": asdict(options.quantiles)
         | {"fit": options.fit, "top": options.measure.top, "smoothing": options.measure.smoothing},

@@ -25,7 +25,7 @@ from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import certify
 from semspec.cli.command import flag, run_command
 from semspec.errors import UserError
-from semspec.models.location import EMBEDDED, ModelFacts, known_as
+from semspec.models.location import EMBEDDED, ModelFacts, canonical_name
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
 from semspec.results.metrics import wilson
@@ -104,7 +104,9 @@ def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -
     else:
         defaults |= {"features": "logprobs", "pooling": "[]"}
     added = [f"{key}={value}" for key, value in defaults.items() if key not in given]
-    model = probe.config["model"]["id"] if probe else known_as(build([*added, *arguments]).model)
+    model = (
+        probe.config["model"]["id"] if probe else canonical_name(build([*added, *arguments]).model)
+    )
     if "cluster" not in given:
         added.append(f"cluster={'oracle' if model.startswith(EMBEDDED) else 'nli'}")
     config = build([*added, *arguments])
@@ -132,7 +134,7 @@ def drawn(config: ProbeConfig) -> dict[str, Any]:
         "temperature": config.temperature,
         "top_k": config.top_k,
         "top_p": config.top_p,
-        "draft": None if config.draft.plain else known_as(config.draft.model),
+        "draft": None if config.draft.plain else canonical_name(config.draft.model),
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 from semspec import registry
 from semspec.config import expand_shorthands, options
 from semspec.errors import UserError
-from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY, ModelConfig, ModelFacts, facts
+from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY, ModelConfig, ModelFacts, read_facts
 from semspec.solver import Solver
 from semspec.types import Context, Draft, Room
 from tests.contract import test_artifacts as artifact_contract
@@ -118,7 +118,7 @@ def test_a_run_uses_it_as_any_other_drafter(module: Any, tmp_path: Path) -> None
     with Solver(plain) as solver:
         texts = {s.problem.id: s.outcome.tokens for s in solver.solve(problems, "plain")}
         vocabulary = solver.engines["target"].vocabulary
-    target = facts(ModelConfig(path="embedded/tiny-target"), text().fingerprint)
+    target = read_facts(ModelConfig(path="embedded/tiny-target"), text().fingerprint)
     module.Bigrams.count(texts.values(), target, vocabulary).save(tmp_path)
     given = expand_shorthands(["draft=bigram", f"table={tmp_path}", *common])
     with Solver(configuration(*given, "draft_length=4")) as solver:

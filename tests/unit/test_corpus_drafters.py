@@ -18,7 +18,7 @@ from semspec.drafters.rest import Rest
 from semspec.drafters.suffix import Suffix
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, ModelFacts, facts
+from semspec.models.location import ModelConfig, ModelFacts, read_facts
 from semspec.types import Context, Draft, Query, Room, Seen
 from tests.support.binding import run_of
 from tests.support.datastores import TOY_FACTS, dense_folder, sparse_folder, toy_documents
@@ -208,7 +208,7 @@ def test_another_models_datastore_is_refused(cls: type[Any], tmp_path: Path) -> 
 @pytest.mark.parametrize("cls", [Rest, Dresd, Suffix])
 def test_tokens_that_the_target_does_not_have_are_refused(cls: type[Any], tmp_path: Path) -> None:
     """Before anything is drafted: a token beyond the target's rows would end the run, or its server."""
-    assert facts(ModelConfig(path="embedded/tiny-target"), "").vocabulary == 704
+    assert read_facts(ModelConfig(path="embedded/tiny-target"), "").vocabulary == 704
     documents = toy_documents(5)
     if cls is Dresd:
         folder = dense_folder(tmp_path, documents, 5)

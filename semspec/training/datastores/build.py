@@ -19,7 +19,7 @@ from semspec.artifacts.datastore import Datastore, shard_names
 from semspec.artifacts.sparse_datastore import SparseDatastore, bound_to
 from semspec.datastores import sparse
 from semspec.jobs.parts import begun, check_all
-from semspec.models.location import ModelFacts, facts
+from semspec.models.location import ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.training.datastores.build_dense import build_dense
@@ -44,7 +44,7 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
     out = Path(options.out) if options.out else folder / "datastore"
     with at_work(folder):
         text = Text(str(config.model.fetch()))
-        bound = facts(config.model, text.fingerprint)
+        bound = read_facts(config.model, text.fingerprint)
         found = begun(folder)
         compare(config, folder, bound, found, options=options.made_from())
         begin(folder, config, bound, options=options.made_from())

@@ -17,7 +17,7 @@ from typing import Any
 from semspec.datastores.dense import Projection
 from semspec.errors import UserError
 from semspec.jobs.parts import Part, begun, check
-from semspec.models.location import ModelFacts, facts
+from semspec.models.location import ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.storage.lock import FolderInUseError
@@ -57,7 +57,7 @@ def build_part(
     wanted = stages(options)
     check(part, folder)
     text = Text(str(config.model.fetch()))
-    model = facts(config.model, text.fingerprint)
+    model = read_facts(config.model, text.fingerprint)
     made_from = options.made_from()
     if options.kind == "dense":
         check_dims(options, model)

@@ -15,7 +15,7 @@ from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.jobs.parts import begun
-from semspec.models.location import ModelFacts, facts
+from semspec.models.location import ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.probes.features import Features, resolve
 from semspec.report.progress import Steps
@@ -70,7 +70,7 @@ def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
 def probe_facts(config: ProbeConfig) -> ModelFacts:
     """What the probe will be bound to."""
     model = config.draft.model if config.probed == "draft" else config.model
-    return facts(model, Text(str(model.fetch(weights=False))).fingerprint)
+    return read_facts(model, Text(str(model.fetch(weights=False))).fingerprint)
 
 
 def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
