@@ -26,7 +26,7 @@ from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
 from semspec.storage import foreign, json_schema, manifests, provenance, swap
-from semspec.storage.files import _write_all, dumps, replacing, told_in_one_line
+from semspec.storage.files import _write_all, dumps, os_errors_as_user_errors, replacing
 from semspec.storage.packaged import beside_package
 from semspec.storage.tensors import Layout, read_tensor_file
 
@@ -311,7 +311,7 @@ def write(
     contents |= {name: text.encode() for name, text in texts.items()}
     if tensors:
         contents[TENSORS] = save({n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"})
-    with told_in_one_line(folder):
+    with os_errors_as_user_errors(folder):
         swap.recover(folder)
         swap.check_replaceable(folder, kind)
         beside = swap.stage(folder)

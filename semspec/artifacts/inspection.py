@@ -12,7 +12,7 @@ from semspec.artifacts.model import Model
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED
 from semspec.storage import manifests, swap
-from semspec.storage.files import told_in_one_line
+from semspec.storage.files import os_errors_as_user_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def _is_of(cls: type[base.Artifact], architectures: object) -> bool:
 
 def seal(folder: Path) -> type[base.Artifact]:
     """Writes the manifest of a folder whose content is in order, and a card where there is none."""
-    with told_in_one_line(folder):
+    with os_errors_as_user_errors(folder):
         return _seal(folder)
 
 

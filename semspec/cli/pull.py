@@ -12,7 +12,7 @@ from semspec.artifacts.upload import WHOLE
 from semspec.cli.command import ends_in_one_line, options
 from semspec.errors import UserError
 from semspec.storage import manifests, swap
-from semspec.storage.files import told_in_one_line
+from semspec.storage.files import os_errors_as_user_errors
 from semspec.storage.screen import echo
 
 HELP = """\
@@ -36,7 +36,7 @@ def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
     artifact = inspection.check(folder)
     if out is None:
         return folder, artifact
-    with told_in_one_line(out):
+    with os_errors_as_user_errors(out):
         beside = swap.stage(swap.place(out))
         for name in [*manifests.names(folder), base.MANIFEST]:
             shutil.copyfile(folder / name, beside / name)

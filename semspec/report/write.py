@@ -8,7 +8,7 @@ from semspec.report.html_transcript import Limits
 from semspec.report.page import REPORT, run_page
 from semspec.report.runs import read_run, read_sweep
 from semspec.report.sweep import sweep_page
-from semspec.storage.files import told_in_one_line, write_text
+from semspec.storage.files import os_errors_as_user_errors, write_text
 
 
 def write_run(folder: Path, out: Path | None = None, limits: Limits | None = None) -> Path:
@@ -23,6 +23,6 @@ def write_sweep(folder: Path, out: Path | None = None) -> Path:
 
 
 def _write(path: Path, text: str) -> Path:
-    with told_in_one_line(path.parent):
+    with os_errors_as_user_errors(path.parent):
         write_text(path, text)
     return path
