@@ -53,7 +53,7 @@ class JudgeHead(base.Artifact):
         return {name: float(value) for name, value in self.config["metrics"].items()}
 
     def __call__(self, states: Tensor) -> Tensor:
-        """[tokens, width] of the last layer, after the final norm -> [tokens] in [0, 1]."""
+        """Map the last layer's states after the final norm [tokens, width] to [tokens] in [0, 1]."""
         weight, bias = (self.tensors[name].to(states.device) for name in ("weight", "bias"))
         return (states.float() @ weight + bias).sigmoid()
 

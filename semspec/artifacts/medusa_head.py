@@ -55,10 +55,10 @@ class MedusaHead(Model):
         return base.read_tensors(folder, layout)
 
     def summary(self) -> str:
-        told = self.config
+        config = self.config
         return (
-            f"{told['medusa_num_heads']} Medusa heads of {told['medusa_num_layers']} block(s), for a"
-            f" target of width {told['hidden_size']}."
+            f"{config['medusa_num_heads']} Medusa heads of {config['medusa_num_layers']} block(s), for a"
+            f" target of width {config['hidden_size']}."
         )
 
     @classmethod

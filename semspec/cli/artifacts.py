@@ -1,4 +1,4 @@
-"""``python -m semspec.artifacts``: what is there, what it says, and whether it is as published."""
+"""``python -m semspec.artifacts``: list, show, verify and seal artifacts."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ usage: python -m semspec.artifacts COMMAND [name=value ...]
 
   list [path=FOLDER]          the artifacts below a folder (default: those shipped with the package)
   inspect path=...            one artifact: what it is bound to, its files, tensors and figures
-  verify path=FOLDER          exit code 1 when anything below the folder is not exactly as published
-         [repo=owner/name@revision]   ... or is not what that repository holds
-  seal path=FOLDER            write the manifests of all artifacts below a folder anew
+  verify path=FOLDER          exit with 1 if anything below the folder is not exactly as published
+         [repo=owner/name@revision]   ... or differs from that repository
+  seal path=FOLDER            write new manifests for all artifacts below a folder
   evaluation run=FOLDER out=FOLDER    make an artifact of a finished run's result
   kinds                       the kinds of artifacts; schema kind=NAME prints a config's JSON schema
 
 A path is a folder or embedded/NAME, for inspect also a Hub repository (owner/name@revision).
-Checked are: the manifest (size and sha256 of every file, no file more or less), the config by its
+verify checks the manifest (size and sha256 of every file, no file more or less), the config by its
 schema, names, shapes, types and finiteness of all tensors, and the card's front matter.
 To publish or fetch one: python -m semspec.publish --help, python -m semspec.pull --help.
 """
@@ -112,7 +112,7 @@ def verify(given: Mapping[str, str]) -> int:
 
 
 def _unlike_repository(folder: Path, name: str) -> list[str]:
-    """How a folder differs from what the Hub lists."""
+    """List how a folder differs from the Hub's listing."""
     repo, revision = split_revision(name)
     with hub_errors(repo, name, WHOLE):
         _, listing = list_files(repo, revision, WHOLE)

@@ -1,4 +1,4 @@
-"""``python -m semspec.audit``: how far accepted tokens really moved the target's next step.
+"""``python -m semspec.audit``: measure how far accepted tokens really moved the target's next step.
 
 Solves problems as ``semspec.run`` does, then measures every drafted token that was kept: the divergence
 of the next step, and how often the rule's bound covered it (ARC-Decode, table A.3.2).
@@ -32,14 +32,14 @@ usage: python -m semspec.audit accept=arc theta=0.3 split=token draft_length=5 [
 
 Takes the options of semspec.run, and of its own:
   top=20, smoothing=1e-4   how a divergence is measured: on the union of two top-K sets, smoothed by mu
-  out=FILE.json            also writes the figures there
+  out=FILE.json            also write the figures there
 
-Every rule that keeps tokens can be audited; coverage is told of accept=arc and accept=arc_certified.
+Every rule that keeps tokens can be audited; coverage is for accept=arc and accept=arc_certified.
 """
 
 
 def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
-    """Solves, measures, and tells the figures."""
+    """Solve problems, measure the accepted tokens, and return the figures."""
     own: dict[str, Any] = {"top": 20, "smoothing": 1e-4, "out": ""}
     passed = []
     for argument in arguments:
@@ -64,34 +64,34 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     measure = Measure(own["top"], own["smoothing"], config.temperature)
     with Solver(config) as solver:
         problems = list(islice(config.benchmark.problems(), config.problems))
-        with steps.stage("solving", len(problems)) as tell:
+        with steps.stage("solving", len(problems)) as stage:
             solved = []
             for done in solver.solve(problems, "speculative"):
                 solved.append(done)
-                tell.by(1)
+                stage.by(1)
         kept: list[Accepted] = []
-        with steps.stage("measuring", len(solved)) as tell:
+        with steps.stage("measuring", len(solved)) as stage:
             for found in audited(solver, solved, measure):
                 kept += found
-                tell.by(1)
+                stage.by(1)
         known = getattr(solver.rule, "known", None)
-        # arc_certified keeps what its own threshold allows: a score of at least 0
+        # arc_certified keeps tokens with a score of at least 0, by its own threshold
         theta = getattr(config.accept, "theta", 0.0) if known is not None else None
-        told: dict[str, Any] = {"problems": len(solved), "kept": summary(kept, theta)}
+        figures: dict[str, Any] = {"problems": len(solved), "kept": summary(kept, theta)}
         if known is not None:
-            told["tau"] = float(known.setting.constants.tau)
-            told["warning"] = vacuous(told["tau"])
+            figures["tau"] = float(known.setting.constants.tau)
+            figures["warning"] = vacuous(figures["tau"])
     if own["out"]:
-        write_json(Path(own["out"]), told | {"arguments": list(arguments)})
-    return told
+        write_json(Path(own["out"]), figures | {"arguments": list(arguments)})
+    return figures
 
 
-def show(told: dict[str, Any], console: Screen) -> None:
+def show(figures: dict[str, Any], console: Screen) -> None:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("drafted tokens")
     for heading in ("tokens", "mean JS", "99th", "JS <= U [95 %, Wilson]"):
         table.add_column(heading, justify="right")
-    for name, f in told["kept"].items():
+    for name, f in figures["kept"].items():
         share = "-"
         if f["coverage"] is not None:
             low, high = f["coverage_interval"]
@@ -99,8 +99,8 @@ def show(told: dict[str, Any], console: Screen) -> None:
         js = ("-" if f[k] is None else f"{f[k]:.4f}" for k in ("js_mean", "js_p99"))
         table.add_row(name, f"{f['tokens']:,}", *js, share)
     console.print(table)
-    if told.get("warning"):
-        console.say(told["warning"])
+    if figures.get("warning"):
+        console.say(figures["warning"])
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
-"""``python -m semspec.build_datastore``: a corpus that drafters copy from, from texts to an artifact.
+"""``python -m semspec.build_datastore``: build a corpus that drafters copy from, from texts to artifact.
 
 Texts, then a suffix array (sparse), or the target's states over them, a projection and an index (dense): see
-``semspec.training.datastores.build``. Every stage goes on where a kill left off.
+``semspec.training.datastores.build``. Every stage resumes after a kill.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from semspec.training.datastores.stages import build_part, stages
 
 def result_table(made: Datastore) -> Table:
     table = Table(box=SIMPLE_HEAD)
-    told = {"documents": float(made.config["documents"]), **made.figures()}
-    for name in told:
+    figures = {"documents": float(made.config["documents"]), **made.figures()}
+    for name in figures:
         table.add_column(name, justify="right")
-    table.add_row(*(f"{v:,.0f}" if v == round(v) and v > 1 else f"{v:.4f}" for v in told.values()))
+    table.add_row(
+        *(f"{v:,.0f}" if v == round(v) and v > 1 else f"{v:.4f}" for v in figures.values())
+    )
     return table
 
 
 def do_part(job: Job, console: Screen) -> None:
-    """One of several parts, as a launcher's job."""
+    """Build one of several parts, as a launcher's job."""
     (part,), _, rest = split(job.overrides)
     _build_part(rest, part, job.stage, job.about, console)
 
@@ -51,7 +53,7 @@ def _build_part(
 
 
 def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
-    """``-m part=...``: all of them, by a launcher."""
+    """Build all parts with a launcher (``-m part=...``); return the exit code."""
     own, hydra_ones = divided(arguments)
     options, config = split_options(own)
     folder, shown = folder_of(config, options), open_console(quiet=config.quiet)

@@ -1,8 +1,7 @@
-"""``python -m semspec.calibrate``: the constants of ARC-Decode's bound, from texts to an artifact.
+"""``python -m semspec.calibrate``: measure the constants of ARC-Decode's bound, from texts to artifact.
 
-The target (and with ``draft=`` the draft) reads its own texts, and what it would say after its
-likeliest token is compared with what it would say after another one (algorithm 1). Every stage goes on
-where a kill left off.
+The target (and with ``draft=`` the draft) reads its own texts, and its next step after its likeliest
+token is compared with that after another one (algorithm 1). Every stage resumes after a kill.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ HELP = """\
 usage: python -m semspec.calibrate model=NAME [draft=NAME] [out=FOLDER] [...]
 
   model=           the target: a preset, or model.path=FOLDER_OR_REPO
-  draft=           also measure tokens that this draft proposes (accept=arc_certified goes by them)
-  temperatures=1.0 where to calibrate: 1.0,0.6,0.3 makes one artifact for three
-  problems=200     texts; source=, data=, domains=, max_new_tokens=, batch= as of semspec.train_probe
+  draft=           also measure tokens that this draft proposes (accept=arc_certified needs them)
+  temperatures=1.0 temperatures to calibrate at: 1.0,0.6,0.3 makes one artifact for three
+  problems=200     texts; source=, data=, domains=, max_new_tokens=, batch= as in semspec.train_probe
                    (source=hub data=... chains=answers lets the model answer a data set's questions)
   positions=8      places of each text
   levels=6         tokens that a draft has: places lie 0 to levels - 1 below its root
   top=20           K: candidates are among the K likeliest, divergences on the union of two top-K sets
   smoothing=1e-4   mu on that union
-  delta=0.05       what may lie beyond a quantile; sequence=T shares it among T positions
+  delta=0.05       share that may lie beyond a quantile; sequence=T divides it among T positions
   alpha=1          safety factor of the logit side
-  correction=clopper_pearson, wilson or none: of a quantile of so many samples; confidence=0.95
+  correction=clopper_pearson, wilson or none: for the quantile of a finite sample; confidence=0.95
   fit=uniform      pairs that the constants are fitted to: uniform (the paper's), or drafted
-  seed=0           of the problems; folder=runs/arc-MODEL goes on after a kill; out=FOLDER/arc
+  seed=0           of the problems; folder=runs/arc-MODEL resumes after a kill; out=FOLDER/arc
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is this command's own; everything else is an option of semspec.cli.train_probe."""
+    """The options of this command alone; all others are options of semspec.cli.train_probe."""
 
     temperatures: tuple[float, ...] = (1.0,)
     fit: str = "uniform"
@@ -67,7 +66,7 @@ class Options:
 
 
 def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
-    """This command's options, and the arguments that are left."""
+    """Split into this command's options and the remaining arguments; raises UserError for bad values."""
     parts: dict[str, Any] = {"quantiles": Quantiles, "spots": Spots, "measure": Measure}
     names = {
         **{f.name: ("quantiles", f.type) for f in fields(Quantiles)},
@@ -115,7 +114,7 @@ def _check(options: Options, passed: Sequence[str]) -> None:
 
 
 def calibrate(arguments: Sequence[str], steps: Steps) -> tuple[ArcCalibration, Path]:
-    """All stages, from options to the artifact's folder."""
+    """Run all stages; return the calibration and its folder."""
     options, passed = split_options(arguments)
     given = {argument.partition("=")[0] for argument in passed}
     configs = []
@@ -131,9 +130,9 @@ def calibrate(arguments: Sequence[str], steps: Steps) -> tuple[ArcCalibration, P
     folder = Path(first.folder or f"runs/arc-{model}")
     out = Path(options.out) if options.out else folder / "arc"
     with at_work(folder):
-        told = _all(options, configs, folder, out.name, steps)
-        told.save(out)
-    return told, out
+        calibration = _all(options, configs, folder, out.name, steps)
+        calibration.save(out)
+    return calibration, out
 
 
 def _all(
@@ -153,26 +152,26 @@ def _all(
             if known is None:
                 sigma = _sigma(pair)
                 known = Whitened(sigma)
-            with steps.stage(label + "texts", config.problems) as tell:
-                chains = make_chains(config, pair, own, tell.to)
+            with steps.stage(label + "texts", config.problems) as stage:
+                chains = make_chains(config, pair, own, stage.to)
             measure = replace(options.measure, temperature=config.temperature)
-            with steps.stage(label + "pairs", len(chains)) as tell:
+            with steps.stage(label + "pairs", len(chains)) as stage:
                 path = own / "pairs.jsonl"
-                lines = measure_chains(pair, chains, options.spots, measure, known, path, tell.to)
+                lines = measure_chains(pair, chains, options.spots, measure, known, path, stage.to)
         finally:
             pair.close()
         pairs = as_columns(lines, number)
         settings.append(settle(pairs, config.temperature, options.quantiles, options.fit))
         evidence.append(pairs)
         prompts |= dict.fromkeys(hashed(chain.prompt) for chain in chains)
-    told = _config(options, configs, facts, settings, list(prompts))
+    data = _config(options, configs, facts, settings, list(prompts))
     tensors = {"sigma": sigma.cpu(), "evidence": torch.cat(evidence)}
-    texts = {"README.md": card(name, told)} | plots(evidence, settings)
-    return ArcCalibration(told, tensors, texts, name)
+    texts = {"README.md": card(name, data)} | plots(evidence, settings)
+    return ArcCalibration(data, tensors, texts, name)
 
 
 def _sigma(pair: Pair) -> torch.Tensor:
-    """Line 1 of the algorithm: the deviation of every dimension of the input embeddings."""
+    """Return the deviation of every dimension of the input embeddings (line 1 of the algorithm)."""
     context = pair.context("", [0])
     kit = pair.solver.kit("sigma", "", "plain")
 
@@ -213,11 +212,11 @@ def _config(
     }
 
 
-def show(told: ArcCalibration, console: Screen) -> None:
+def show(calibration: ArcCalibration, console: Screen) -> None:
     table = Table(box=SIMPLE_HEAD)
     for heading in ("T", "c_s'", "alpha*kappa", "tau", "pairs", "JS mean", "JS <= U [95 %]"):
         table.add_column(heading, justify="right")
-    for setting in told.settings:
+    for setting in calibration.settings:
         by = setting.constants
         for kind in ("uniform", "drafted"):
             figures = setting.figures.get(kind)
@@ -231,7 +230,7 @@ def show(told: ArcCalibration, console: Screen) -> None:
                     f"{figures['coverage']:.3f} [{low:.3f}, {high:.3f}]",
                 )
     console.print(table)
-    for setting in told.settings:
+    for setting in calibration.settings:
         warning = vacuous(float(setting.constants.tau))
         if warning:
             console.say(f"T = {setting.temperature:g}: {warning}")
@@ -239,8 +238,8 @@ def show(told: ArcCalibration, console: Screen) -> None:
 
 def run(arguments: Sequence[str]) -> None:
     console = open_console()
-    told, out = calibrate(arguments, Steps(console))
-    show(told, console)
+    calibration, out = calibrate(arguments, Steps(console))
+    show(calibration, console)
     console.say(f"calibration: {out}")
 
 

@@ -1,10 +1,10 @@
-"""``python -m semspec.calibrate_risk``: what a rule takes the guarantee of an asked risk from.
+"""``python -m semspec.calibrate_risk``: draw the steps on which rules certify an asked risk.
 
-Fresh problems, one context and one drafted step of each, so that the steps are independent; the
+One context and one drafted step of each fresh problem, so that the steps are independent; the
 target continues every context many times, and a drafted step's cluster share is its semantic
 probability. Its score is a probe's (``accept=semantic_risk``), or with ``score=logprob`` its lowest
-log-probability (``accept=logprob``). Scores and probabilities go into the probe's folder (``out=`` writes
-another one) or beside it, or with ``measure=true`` are held against the thresholds that are certified now.
+log-probability (``accept=logprob``). Scores and probabilities go into the probe's folder (or a
+copy, ``out=``) or into one of their own (``apart=``); ``measure=true`` compares them with the thresholds certified now.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ usage: python -m semspec.calibrate_risk probe=FOLDER_OR_REPO [out=FOLDER] [measu
        python -m semspec.calibrate_risk score=logprob apart=FOLDER [model=...] [measure=true] [...]
 
   probe=    the probe of the target; its model is the one to sample
-  out=      the probe with its new calibration (default: the probe's folder, where it is one)
+  out=      the probe with its new calibration (default: the probe's folder, if it is local)
   apart=    a folder for the calibration alone, for accept.calibration=; the probe stays as it is
-  score=    logprob: the steps' lowest log-probability, for accept=logprob; no probe is asked
-  measure=  true: calibrate nothing; hold fresh steps against what the probe (or apart=) certifies
+  score=    logprob: the steps' lowest log-probability, for accept=logprob; without a probe
+  measure=  true: calibrate nothing; measure the risk that the probe (or apart=) certifies on fresh steps
   least=    a step below this semantic probability counts as wrong (default 0.05)
   problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.train_probe
 
-One step of each problem is used. A run that was killed goes on in the same folder=.
+One step of each problem is used. After a kill, the same folder= resumes.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Drafted steps with their score and their semantic probability."""
+    """Drafted steps with their scores and semantic probabilities."""
 
     scores: list[float]
     semantic: list[float]
     groups: list[int]
-    how: dict[str, Any]  # they were drawn
-    source: dict[str, Any]  # of their problems and meanings
+    how: dict[str, Any]  # how they were drawn
+    source: dict[str, Any]  # where problems and meanings come from
     model: ModelFacts  # the target
     split: str
 
@@ -78,7 +78,7 @@ class Judged:
 
 
 def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -> Judged:
-    """Samples, clusters and scores, alone in its folder; every stage goes on where a kill left off.
+    """Sample, cluster and score steps in a locked folder, resuming after a kill.
 
     Without a probe a step's score is its lowest log-probability, and no state is kept.
     """
@@ -129,7 +129,7 @@ def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -
 
 
 def drawn(config: ProbeConfig) -> dict[str, Any]:
-    """How the steps are drawn: a guarantee is one for steps that are drawn alike."""
+    """Describe how the steps are drawn: a guarantee holds only for steps drawn the same way."""
     return {
         "temperature": config.temperature,
         "top_k": config.top_k,
@@ -139,7 +139,10 @@ def drawn(config: ProbeConfig) -> dict[str, Any]:
 
 
 def _judged(probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFacts) -> Judged:
-    """Of all rows the drafted steps, scored; their states are read from the folder."""
+    """Score the drafted steps among all rows, reading their states from the folder.
+
+    Raises UserError if no step was drafted.
+    """
     chosen = [i for i in range(len(rows)) if not rows.own[i]]
     if not chosen:
         raise UserError("no step was drafted: a draft= with a model is needed")
@@ -162,8 +165,8 @@ def _judged(probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFa
 
 
 def measured(columns: Columns, fresh: Judged, least: float) -> list[dict[str, Any]]:
-    """Asked and measured risk on steps that the calibration has not seen."""
-    told = []
+    """Compare asked and measured risk on steps that the calibration has not seen."""
+    rows = []
     for risk in RISKS:
         found = certify(*columns, risk=risk, least=least)
         kept = [
@@ -172,7 +175,7 @@ def measured(columns: Columns, fresh: Judged, least: float) -> list[dict[str, An
             if score >= found.threshold
         ]
         wrong = sum(true < least for true in kept)
-        told.append(
+        rows.append(
             {
                 "risk": risk,
                 "least": least,
@@ -187,19 +190,19 @@ def measured(columns: Columns, fresh: Judged, least: float) -> list[dict[str, An
                 "interval": wilson(wrong, len(kept)),
             }
         )
-    return told
+    return rows
 
 
 def _thresholds(fresh: Judged, least: float) -> dict[str, float | None]:
-    """What the card lists: the threshold that each risk asks for, None where none is certified."""
+    """Return the certified threshold for each risk, None if there is none, for the card."""
     found: dict[str, float | None] = {}
     for risk in RISKS:
         try:
-            told = certify(fresh.scores, fresh.semantic, fresh.groups, risk=risk, least=least)
+            certified = certify(fresh.scores, fresh.semantic, fresh.groups, risk=risk, least=least)
         except UserError:  # too few steps for so small a risk
             found[f"threshold_{risk:g}"] = None
         else:
-            found[f"threshold_{risk:g}"] = told.threshold
+            found[f"threshold_{risk:g}"] = certified.threshold
     return found
 
 
@@ -264,7 +267,7 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
 
 
 def _check(own: Mapping[str, str]) -> None:
-    """Options that do not go together."""
+    """Raise UserError for options that contradict each other."""
     if own["score"] not in SCORES:
         raise UserError(f"score={own['score']}: give {' or '.join(SCORES)}")
     if own["score"] == "logprob":
@@ -272,7 +275,7 @@ def _check(own: Mapping[str, str]) -> None:
             raise UserError("score=logprob asks no probe: leave probe= and out= out")
         if not own["apart"]:
             raise UserError(
-                "say where the calibration is to go, or with measure=true is: apart=FOLDER"
+                "give the calibration's folder, to write or with measure=true to read: apart=FOLDER"
             )
     elif not own["probe"]:
         raise UserError("give the probe to calibrate: probe=FOLDER, or score=logprob (see --help)")
@@ -281,7 +284,7 @@ def _check(own: Mapping[str, str]) -> None:
 
 
 def _certifying(probe: Probe | None, apart: str) -> Columns:
-    """The steps that thresholds are certified on now."""
+    """Return the steps on which thresholds are certified now."""
     if apart:
         given = RiskCalibration.load(apart)
         given.check_score(probe, allow_mismatch=False)
@@ -292,7 +295,7 @@ def _certifying(probe: Probe | None, apart: str) -> Columns:
 
 
 def _apart(probe: Probe | None, fresh: Judged, least: float) -> RiskCalibration:
-    """The calibration by itself, and what made it."""
+    """Return the calibration as an artifact of its own, with its provenance."""
     metrics, how = _thresholds(fresh, least), fresh.source | fresh.how
     if probe:
         made = RiskCalibration.of(probe, fresh.tensors, metrics, how)

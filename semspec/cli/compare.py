@@ -1,4 +1,4 @@
-"""``python -m semspec.compare A B``: is B faster, is its quality another, or do the data not tell?"""
+"""``python -m semspec.compare A B``: compare speed and quality of two runs."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from semspec.storage.screen import echo, visible
 HELP = """\
 usage: python -m semspec.compare A B [margin=2] [json=true]
 
-A and B are folders of runs with the same target, engine and benchmark. Says in plain sentences whether B is
-faster than A and whether its pass@1 differs, or that the data do not tell.
+A and B are folders of runs with the same target, engine and benchmark. Prints in plain sentences whether
+B is faster than A and whether its pass@1 differs, or that the data do not tell.
 
 Speed: each run's speed-up against the target alone in the same run, and the ratio of both with a 95 %
 bootstrap interval over problems. A run without the target alone (plain=false) is not compared: seconds of
-different runs say as much of the machine's load as of the method.
+different runs depend as much on the machine's load as on the method.
 Quality: problem by problem where both solved the same ones (McNemar's exact test, Newcombe's interval), else
 as two samples (exact permutation test).
 
-  margin   percentage points of pass@1: where the whole interval is within them, quality counts as the same
-  json     print all of it as JSON instead
+  margin   percentage points of pass@1: if the whole interval is within them, quality counts as the same
+  json     print everything as JSON instead
 """
 OPTIONS = ("margin", "json")
 
 
 def sentences(found: Comparison) -> list[str]:
-    """What was found, to be read."""
+    """Put a comparison into lines for readers."""
     of = "the same" if found.paired else "different"
-    told = [f"A: {found.a}", f"B: {found.b}", f"{found.problems} problems, {of} in both", ""]
-    told += [f"Speed: {_speed(found.speed, found)}", f"Quality: {_quality(found.quality, found)}"]
-    return [*told, *(f"note: {note}" for note in found.notes)]
+    lines = [f"A: {found.a}", f"B: {found.b}", f"{found.problems} problems, {of} in both", ""]
+    lines += [f"Speed: {_speed(found.speed, found)}", f"Quality: {_quality(found.quality, found)}"]
+    return [*lines, *(f"note: {note}" for note in found.notes)]
 
 
 def _speed(finding: Finding, found: Comparison) -> str:
@@ -74,7 +74,7 @@ def _quality(finding: Finding, found: Comparison) -> str:
 
 def run(arguments: Sequence[str]) -> None:
     named = [a for a in arguments if a.partition("=")[0] in OPTIONS and "=" in a]
-    folders = [a for a in arguments if a not in named]  # a job's folder may well hold a "="
+    folders = [a for a in arguments if a not in named]  # the name of a job's folder can hold a "="
     given = options(named, OPTIONS, "python -m semspec.compare")
     if len(folders) != 2:
         raise UserError(f"give two folders of runs, A and B, not {len(folders)}; see --help")

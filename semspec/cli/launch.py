@@ -1,7 +1,7 @@
-"""``python -m semspec.launch``: the SGLang servers that a run with ``engine=sglang`` wants.
+"""``python -m semspec.launch``: print or start the SGLang servers for a run with ``engine=sglang``.
 
-Prints their exact commands for the same configuration that the run is given, or starts them, waits
-until they answer, and ends them again.
+Prints their exact commands for the same configuration as the run's, or starts them, waits until they
+answer, and ends them again.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from semspec.types import Role
 HELP = """\
 usage: python -m semspec.launch [name=value ...]
 
-Prints the two SGLang commands for a configuration, in the words of python -m semspec.run
+Prints the two SGLang commands for a configuration, given by options of python -m semspec.run
 (model=... draft=... accept=...). The target comes first: each server takes a share of the GPU memory
-that is free when it starts. Options of its own:
+that is free when it starts. Its own options:
 
-  start=true       start them, wait until they answer, print what to give to semspec.run, stay until Ctrl-C
+  start=true       start them, wait until they answer, print the options for semspec.run, stay until Ctrl-C
   host=            where they listen (127.0.0.1)
-  target_port=     of the target's server (30000)
-  draft_port=      of the draft's (30001)
+  target_port=     port of the target's server (30000)
+  draft_port=      port of the draft's (30001)
   target_args=     more of SGLang's arguments for the target's server, quoted: target_args="--tp-size 4"
   draft_args=      likewise for the draft's
   both_args=       for both
-  target_gpu=      CUDA devices of the target's server, such as 0,1; draft_gpu= of the draft's. Where both
+  target_gpu=      CUDA devices of the target's server, such as 0,1; draft_gpu= of the draft's. If both
                    are given and have none in common, each server takes the memory it wants
   python=          the Python of an environment that has SGLang (this one)
   wait=            seconds that a server may take to start (900)
@@ -62,12 +62,12 @@ OWN = (
     *("start", "host", "target_port", "draft_port", "target_args", "draft_args", "both_args"),
     *("target_gpu", "draft_gpu", "python", "wait"),
 )
-LAST_LINES = 15  # of a log that are shown where a server does not come up
+LAST_LINES = 15  # of a log, shown if a server does not start
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """One server: what is run, and with which variables beside those that are there."""
+    """The command of one server, with its additional environment variables."""
 
     role: Role
     arguments: tuple[str, ...]
@@ -78,7 +78,7 @@ class Planned:
 
     @property
     def command(self) -> str:
-        """As one types it."""
+        """The command as one types it."""
         names = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
         return " ".join([*names, shlex.join(self.arguments)])
 
@@ -87,7 +87,7 @@ Running = Sequence[tuple[Planned, "subprocess.Popen[bytes]"]]
 
 
 def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
-    """The servers of a configuration, target first."""
+    """Plan the servers of a configuration, target first; raises UserError for bad options."""
     models: dict[Role, ModelConfig] = {"target": config.model}
     models |= {**config.nested.models(), **config.draft.models()}
     variables = _plugin(config, models)
@@ -109,7 +109,7 @@ def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
         if models[role].revision:
             arguments += ["--revision", str(models[role].revision)]
         arguments += ["--host", host, "--port", port]
-        if shared:  # alone on its devices, a server knows best
+        if shared:  # alone on its devices, a server chooses for itself
             arguments += ["--mem-fraction-static", str(share)]
         for name in ("both_args", f"{role}_args"):
             try:
@@ -136,7 +136,7 @@ def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
 
 
 def _apart(given: Mapping[str, str]) -> bool:
-    """Whether each server has devices that the other has not."""
+    """Return True if both servers are given devices and share none."""
     target, draft = (
         {name.strip() for name in given.get(f"{role}_gpu", "").split(",") if name.strip()}
         for role in ("target", "draft")
@@ -145,7 +145,7 @@ def _apart(given: Mapping[str, str]) -> bool:
 
 
 def _place(model: ModelConfig) -> str:
-    """A folder, or the repository's own name: its server downloads it."""
+    """Return a local folder, or the repository's name, which the server downloads."""
     location = model.location
     local = model.path.startswith(EMBEDDED) or Path(location).expanduser().is_dir()
     return str(Path(location).expanduser().resolve()) if local else location
@@ -178,7 +178,7 @@ def _plugin(
 
 @contextlib.contextmanager
 def started(planned: Sequence[Planned], wait: float, logs: Path) -> Iterator[Running]:
-    """Servers that answer, one started after the other; ended when the block is left."""
+    """Start the servers one after the other and yield them once they answer; end them at exit."""
     for one in planned:
         _check_free(one)
     logs.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def started(planned: Sequence[Planned], wait: float, logs: Path) -> Iterator[Run
                         env={**os.environ, **one.variables},
                         stdout=file,
                         stderr=subprocess.STDOUT,
-                        start_new_session=True,  # Ctrl-C is for us: we end them in order
+                        start_new_session=True,  # keeps Ctrl-C from them: we end them in order
                     )
                 )
             _await(one, processes[-1], wait, log)
@@ -204,14 +204,14 @@ def started(planned: Sequence[Planned], wait: float, logs: Path) -> Iterator[Run
 
 
 def _check_free(one: Planned) -> None:
-    """A port that is taken would cost the minutes in which a server loads its model."""
+    """Raise UserError if a port is taken, before a server spends minutes on loading its model."""
     family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
     try:
         with socket.socket(family) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind((one.host, one.port))
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:  # of all else SGLang tells
+        if error.errno == errno.EADDRINUSE:  # SGLang reports other errors
             raise UserError(f"{one.url} is taken: give another {one.role}_port=") from error
 
 
@@ -219,7 +219,7 @@ def _await(one: Planned, process: subprocess.Popen[bytes], wait: float, log: Pat
     until = time.monotonic() + wait
     while True:
         there = answers(one.url)
-        _check_running(one, process, log)  # another's answer at this address is not ours
+        _check_running(one, process, log)  # the answer may be another server's
         if there:
             return
         if time.monotonic() > until:
@@ -233,7 +233,7 @@ def _check_running(one: Planned, process: subprocess.Popen[bytes], log: Path) ->
 
 
 def watch(running: Running, logs: Path) -> None:
-    """Returns never; UserError when a server has ended. One that is slow to answer is at work."""
+    """Block until a server exits, then raise UserError; a server may be slow to answer."""
     while True:
         for one, process in running:
             _check_running(one, process, _log(logs, one))
@@ -245,7 +245,7 @@ def _log(logs: Path, one: Planned) -> Path:
 
 
 def answers(url: str) -> bool:
-    """Whether a server is up and has loaded its model."""
+    """Return True if a server is up and has loaded its model."""
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5) as reply:
             return bool(reply.status == 200)
@@ -254,14 +254,14 @@ def answers(url: str) -> bool:
 
 
 def _why(log: Path) -> str:
-    """The last line of a log that says something of an error."""
+    """Return the last line of a log that names an error, else its last line."""
     lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
     telling = [x for x in lines if "Error" in x or "semspec's SGLang plugin" in x]
-    return (telling or lines or ["nothing told"])[-1][:300]
+    return (telling or lines or ["its log is empty"])[-1][:300]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The server and the processes that it has started: they share a group of their own."""
+    """End a server and the processes that it has started, which share its process group."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -272,7 +272,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def read(arguments: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
-    """The run's configuration, and the options of this command."""
+    """Split the arguments into the run's configuration and the options of this command."""
     own = [a for a in arguments if a.partition("=")[0] in OWN]
     given = options(own, OWN, "python -m semspec.launch")
     configuration.register_configs()
@@ -283,7 +283,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
 
 
 def open_to_all(planned: Sequence[Planned]) -> str | None:
-    """Say that other machines can use servers that ask for no key; None where they cannot."""
+    """Return a warning if other machines can use a server without a key, else None."""
     for one in planned:
         keyed = any(a.split("=")[0] == "--api-key" for a in one.arguments)
         if not keyed and one.host != "localhost" and not _loopback(one.host):
@@ -295,7 +295,7 @@ def open_to_all(planned: Sequence[Planned]) -> str | None:
 
 
 def _loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):  # a name: where it leads is the resolver's affair
+    with contextlib.suppress(ValueError):  # a host name, which may resolve to anything
         return ipaddress.ip_address(host).is_loopback
     return False
 

@@ -1,4 +1,4 @@
-"""``python -m semspec.publish``: an artifact's folder to the Hugging Face Hub, in one commit.
+"""``python -m semspec.publish``: upload an artifact's folder to the Hugging Face Hub in one commit.
 
 Nothing is sent unless ``confirm=true``. A repository that holds something else is left alone unless
 ``update=true``, one that is public is never taken for a private one, and until the commit, which comes
@@ -29,28 +29,28 @@ HELP = """\
 usage: python -m semspec.publish path=FOLDER repo=OWNER/NAME [name=value ...]
 
   path=      an artifact's folder, or embedded/NAME; it must pass python -m semspec.artifacts verify
-  repo=      where to; it is made where there is none
+  repo=      the repository; created if it does not exist
   confirm=   true: upload. Without it nothing is sent: files, sizes and the card are shown
   private=   true: the repository is made private; one that is public already is refused
   update=    true: replace what an existing repository holds (earlier revisions stay)
   tag=       a tag for the new revision, such as v1.0
-  message=   of the commit
+  message=   message of the commit
 
 One commit holds exactly the folder's files. Log in with 'hf auth login', or set HF_TOKEN: a token is never
-an option, since command lines are seen by others, and is never printed.
-To be found by a model's name, a published probe wants a line in conf/probes.yaml, which is printed.
+an option, since others can see command lines, and is never printed.
+To be found by a model's name, a published probe needs a line in conf/probes.yaml, which is printed.
 """
 KNOWN = ("path", "repo", "confirm", "private", "update", "tag", "message")
 
 
 def publish(folder: Path, repo_id: str, **options: Any) -> str:
-    """Upload a folder that passes ``semspec.artifacts verify``; options as of ``upload``."""
+    """Upload a folder after the checks of ``semspec.artifacts verify``; options are those of ``upload``."""
     inspection.check(folder)
     return upload(folder, repo_id, **options)
 
 
 def show(folder: Path, repo: str, given: Mapping[str, str], console: Screen) -> None:
-    """What would be sent; asks nobody."""
+    """Show what would be sent, without the network."""
     artifact = inspection.check(folder)
     kind = "a private" if flag(given, "private") else "a public"
     tag = f", tagged {given['tag']}" if given.get("tag") else ""

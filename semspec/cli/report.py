@@ -1,4 +1,4 @@
-"""``python -m semspec.report``: a run or a sweep as one HTML file, also while it still runs."""
+"""``python -m semspec.report``: write a run or a sweep as one HTML file, also while it still runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ usage: python -m semspec.report run=FOLDER   [out=FILE] [transcripts=24]
 
 Writes report.html into the folder (or out=FILE): one file below 2 MB that fetches nothing, to be read in any
 browser, passed on or printed. Every run writes its own at its end; this command writes it again, or while the
-run or the sweep still goes on. A finished sweep's jobs keep the reports of their own.
+run or the sweep is still going on. The jobs of a finished sweep keep their own reports.
 
   transcripts   how many problems are shown step by step (0: none)
 """

@@ -1,7 +1,7 @@
-"""``python -m semspec.train_probe``: a semantic-probability probe, from data to file.
+"""``python -m semspec.train_probe``: train a semantic-probability probe, from data to artifact.
 
-Contexts, samples, clusters, training: see ``semspec.probes``. Every stage goes on where a kill left
-off, and a folder's samples serve any number of trainings.
+Contexts, samples, clusters, training: see ``semspec.training.probes``. Every stage resumes after a
+kill, and a folder's samples serve any number of trainings.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def show_help(console: Screen | None = None) -> None:
         console.print(table)
     console.print(
         "\ncluster.model=, cluster.device=, features.pooling=, features.layers=, features.logprobs= and"
-        " engine.device= set one option of what was chosen."
+        " engine.device= set one option of the chosen one."
     )
 
 
 def result_table(figures: dict[str, Any]) -> Table:
-    """The test's figures, baselines beside."""
+    """Return the table of the test's figures beside the baselines."""
     from rich.box import SIMPLE_HEAD
 
     table = Table(box=SIMPLE_HEAD)
@@ -96,7 +96,7 @@ def result_table(figures: dict[str, Any]) -> Table:
 
 
 def do_part(job: Job, console: Screen) -> None:
-    """One of several parts, as a launcher's job."""
+    """Sample one of several parts, as a launcher's job."""
     (part,), _, rest = split(job.overrides)
     _sample_part(build(rest), part, job.stage, job.about, console)
 
@@ -114,7 +114,7 @@ def _sample_part(
 
 
 def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
-    """``-m part=...``: all of them, by a launcher."""
+    """Sample all parts with a launcher (``-m part=...``); return the exit code."""
     from semspec.jobs.part_jobs import carry_out_parts, divided
 
     own, hydra_ones = divided(arguments)
@@ -153,7 +153,7 @@ def _main(given: Sequence[str]) -> None:
         return
     logging.getLogger("transformers").setLevel(logging.ERROR)
     from semspec.report.progress import Steps
-    from semspec.training.probes.pipeline import make  # torch takes seconds: not for the help
+    from semspec.training.probes.pipeline import make  # slow: imports torch
 
     console = open_console()
     probe, out = make(config, Steps(console, config.quiet))

@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec.config import CONF, did_you_mean, register_configs
-from semspec.errors import UserError, told
+from semspec.errors import UserError, describe_error
 from semspec.jobs.sweep import Job, say, state_of, work
 from semspec.report.terminal import Screen
 from semspec.storage.lock import is_locked
@@ -187,7 +187,7 @@ def _submitit(
         executor = submitit.AutoExecutor(str(root.resolve() / ".submitit" / "%j"), cluster, **first)
         executor.update_parameters(name="semspec", **rest)
     except (RuntimeError, ValueError, TypeError) as error:  # no Slurm here, or a wrong option
-        raise UserError(f"hydra/launcher=submitit_{cluster}: {told(error)}") from error
+        raise UserError(f"hydra/launcher=submitit_{cluster}: {describe_error(error)}") from error
     running: dict[Any, Job]
     if cluster == "slurm":
         submitit.SlurmJob.watcher = _queue()
@@ -297,7 +297,7 @@ def _ray(
                     ray.get(done)
                     why = ""
                 except ray.exceptions.RayError as error:
-                    why = told(error)
+                    why = describe_error(error)
                 _over(running.pop(done), root, why, ended)
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from semspec.errors import UserError, told
+from semspec.errors import UserError, describe_error
 from semspec.results.records import foreign_status, now, status
-from semspec.storage.files import read_json, told_in_one_line, write_json
+from semspec.storage.files import os_errors_as_user_errors, read_json, write_json
 from semspec.storage.lock import FolderLock
 
 MANY = {"-m", "--multirun"}
@@ -65,7 +65,7 @@ class Part:
     def at_work(self, root: Path, about: Mapping[str, Any]) -> Iterator[Path]:
         """Makes the part's folder and holds it; its status tells how it ended."""
         folder, started = self.folder(root), now()
-        with told_in_one_line(folder):
+        with os_errors_as_user_errors(folder):
             if wrong := foreign_status(folder):
                 raise UserError(wrong.replace("hydra.run.dir", "folder="))
             folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Part:
                 yield folder
                 write_json(folder / "status.json", status(about, "finished", started))
             except Exception as error:
-                failed = status(about, "failed", started, told(error))
+                failed = status(about, "failed", started, describe_error(error))
                 write_json(folder / "status.json", failed)
                 raise
             finally:

@@ -30,7 +30,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, recorded
-from semspec.errors import UserError, told, without_passwords
+from semspec.errors import UserError, describe_error, without_passwords
 from semspec.jobs.experiments import slug
 from semspec.report.terminal import Screen, interval, number, open_console, seconds
 from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
@@ -130,13 +130,13 @@ def work(
     except FolderInUseError:
         return  # somebody else is at it
     except UserError as error:
-        failed = told(error)
+        failed = describe_error(error)
     except KeyboardInterrupt:
         raise
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and leaving():
             raise
-        failed = told(error)
+        failed = describe_error(error)
         folder.mkdir(parents=True, exist_ok=True)
         trace = without_passwords(traceback.format_exc())
         (folder / ERROR).write_text(trace, encoding="utf-8")

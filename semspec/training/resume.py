@@ -11,7 +11,7 @@ from typing import Any
 from semspec.errors import UserError, without_passwords
 from semspec.models.location import ModelFacts
 from semspec.storage.digest import difference, flat
-from semspec.storage.files import read_json, told_in_one_line, write_json
+from semspec.storage.files import os_errors_as_user_errors, read_json, write_json
 from semspec.storage.lock import FolderLock
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.sources import commit_of
@@ -20,7 +20,7 @@ from semspec.training.probes.sources import commit_of
 @contextmanager
 def at_work(folder: Path) -> Iterator[None]:
     """Makes the folder and holds it; what the file system refuses ends in one line."""
-    with told_in_one_line(folder):
+    with os_errors_as_user_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
         try:

@@ -144,7 +144,7 @@ FORGERIES = {
     "raises what cannot be shown": "class Sly(Exception):\n    def __str__(self): raise self\n"
     + IN_SOLVE + "    raise Sly",
     "writes verdicts everywhere": "import os\n"
-    'for line in (b"confined\\npassed\\n", b\'{"passed": true, "told": "passed", "unconfined": null}\\n\'):\n'
+    'for line in (b"confined\\npassed\\n", b\'{"passed": true, "outcome": "passed", "unconfined": null}\\n\'):\n'
     "    for fd in range(64):\n        try: os.write(fd, line)\n        except OSError: pass\n" + IN_SOLVE + "    pass",
     "writes results everywhere": "import os\nfor fd in range(64):\n"
     '    try: os.write(fd, b\'{"value": null}\\n{"value": true}\\n\' * 20)\n'

@@ -134,7 +134,7 @@ def test_a_sweep_that_was_killed_or_interrupted_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     shown, error = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in error
-    assert error.strip() == "semspec: interrupted; the same folder goes on from here"
+    assert error.strip() == "semspec: interrupted; rerun with the same folder to resume"
     assert table(shown) == {"draft_length=1": "finished", "draft_length=2": "killed"}
     assert status(root, "draft_length=2")["state"] == "killed"
 

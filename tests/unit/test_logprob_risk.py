@@ -185,9 +185,9 @@ def test_an_artifact_tells_what_its_scores_are(
 
     assert RiskCalibration.load(saved()).free
     probe = {"name": "some", "digest": "0"}
-    with pytest.raises(UserError, match="it tells either its probe or its score"):
+    with pytest.raises(UserError, match="it names either its probe or its score"):
         RiskCalibration.load(saved(probe=probe))
-    with pytest.raises(UserError, match="it tells either its probe or its score"):
+    with pytest.raises(UserError, match="it names either its probe or its score"):
         RiskCalibration.load(saved(score=None))
     with pytest.raises(UserError, match="scores are no probabilities"):
         RiskCalibration.load(saved(score=None, probe=probe))
@@ -202,7 +202,7 @@ def test_an_artifact_tells_what_its_scores_are(
     ("words", "says"),
     [
         (["score=mean"], "score=mean: give probe or logprob"),
-        (["score=logprob"], "say where the calibration is to go"),
+        (["score=logprob"], "give the calibration's folder"),
         (["score=logprob", "measure=true"], "or with measure=true is: apart=FOLDER"),
         (["score=logprob", "apart=x", "probe=y"], "asks no probe: leave probe= and out= out"),
         (["score=logprob", "out=x"], "asks no probe: leave probe= and out= out"),

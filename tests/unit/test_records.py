@@ -379,7 +379,7 @@ def test_no_space_left(tmp_path: Path, share: float) -> None:
 def test_a_full_device() -> None:
     with (
         pytest.raises(UserError, match="no space left in /dev"),
-        files.told_in_one_line(Path("/dev")),
+        files.os_errors_as_user_errors(Path("/dev")),
         files.LineFile(Path("/dev/full")) as full,
     ):
         full.append({"a": 1})

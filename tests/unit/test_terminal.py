@@ -178,7 +178,7 @@ def test_short_latencies_keep_their_digits() -> None:
 def test_the_table_without_plain() -> None:
     text = shown(result_table(summarise([a_line(n, plain=False) for n in range(10)])))
     assert "speed-up [95 %]" not in text
-    assert "note: the plain target was not run: no speed-up can be told" in text
+    assert "note: the plain target was not run, so there is no speed-up" in text
 
 
 def test_what_cannot_be_told_is_noted() -> None:
