@@ -159,7 +159,9 @@ def test_an_interrupt_ends_with_one_line(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert said.strip().splitlines() == ["semspec: interrupted; rerun with the same folder to resume"]
+    assert said.strip().splitlines() == [
+        "semspec: interrupted; rerun with the same folder to resume"
+    ]
 
 
 def test_retrained_weights_are_noticed_before_any_work(trained: Path, tmp_path: Path) -> None:
