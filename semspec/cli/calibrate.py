@@ -17,7 +17,7 @@ from rich.table import Table
 
 from semspec.artifacts import base, binding
 from semspec.artifacts.arc_calibration import ArcCalibration
-from semspec.calibration.arc import Quantiles, Setting, hashed, settle, vacuous
+from semspec.calibration.arc import Quantiles, Setting, fit_setting, hashed, vacuous
 from semspec.cli.command import run_command
 from semspec.decoding.whitening import Whitened, deviation
 from semspec.errors import UserError
@@ -161,7 +161,7 @@ def _all(
         finally:
             pair.close()
         pairs = as_columns(lines, number)
-        settings.append(settle(pairs, config.temperature, options.quantiles, options.fit))
+        settings.append(fit_setting(pairs, config.temperature, options.quantiles, options.fit))
         evidence.append(pairs)
         prompts |= dict.fromkeys(hashed(chain.prompt) for chain in chains)
     data = _config(options, configs, facts, settings, list(prompts))

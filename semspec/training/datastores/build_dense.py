@@ -54,7 +54,7 @@ def build_dense(
         reader.close()
     paths = {n: folder / n for n in shard_names(len(counts))}
     keys = [shard.keys for shard in dense.open_shards(list(paths.values()), options.dims)]
-    name = indices.suited(sum(counts)) if options.index == "auto" else options.index
+    name = indices.suitable_index(sum(counts)) if options.index == "auto" else options.index
     with steps.stage(f"index={name}", None):
         files = _index(name, options, keys, folder)
     with steps.stage("measuring", None):
