@@ -185,7 +185,7 @@ def test_what_cannot_be_told_is_noted() -> None:
     def told(*lines: Line) -> str:
         return " | ".join(notes(summarise(lines)))
 
-    assert "1 problem: no interval" in told(a_line())
+    assert "1 problem: too few for an interval" in told(a_line())
     assert "2 problems: the intervals are rough" in told(a_line(), a_line())
     assert "nothing was graded" in told(a_line(correct=None))
     assert "1 of 2 problems were not graded" in told(a_line(), a_line(correct=None))
