@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -21,6 +20,7 @@ from semspec.artifacts.arc_calibration import ArcCalibration
 from semspec.calibration.arc import Quantiles, Setting, hashed, settle, vacuous
 from semspec.cli.command import run_command
 from semspec.decoding.whitening import Whitened, deviation
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts, known_as
 from semspec.report.progress import Steps

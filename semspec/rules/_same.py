@@ -7,9 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from semspec import world
+from semspec.deferred import torch
 from semspec.errors import UserError, first_line
 from semspec.models.location import ModelConfig
 from semspec.protocols import Kit
