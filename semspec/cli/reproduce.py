@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semspec import config
+from semspec.cli.audit import audit
 from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.experiments import (
@@ -105,8 +106,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
     """``semspec.audit`` of each job whose file is not there yet; 1 where one failed."""
-    from semspec.cli.audit import audit  # which is made of ``semspec.run``, as this is a part of it
-
     failed = 0
     for job in todo:
         file = folder / job.folder / AUDIT

@@ -12,6 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import hydra as hydra
+    import hydra.core.config_store
+    import hydra.core.hydra_config
+    import hydra.core.override_parser.overrides_parser
+    import hydra.errors
     import safetensors.torch as safetensors_torch
     import torch as torch
     import torch.nn.functional as functional
@@ -31,9 +36,10 @@ else:
             )  # the next time it costs what a module's attribute costs
             return found
 
+    hydra = _Deferred("hydra")
     safetensors_torch = _Deferred("safetensors.torch")
     torch = _Deferred("torch")
     functional = _Deferred("torch.nn.functional")
     Tensor = Any
 
-__all__ = ["Tensor", "functional", "safetensors_torch", "torch"]
+__all__ = ["Tensor", "functional", "hydra", "safetensors_torch", "torch"]
