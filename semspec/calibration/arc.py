@@ -12,11 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from semspec.calibration.risk import Certified, certify
 from semspec.decoding.arc_bound import LARGEST_JS, Constants, bounds
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.results.metrics import quantile, wilson
 

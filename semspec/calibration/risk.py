@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-import torch
-
+from semspec.deferred import torch
 from semspec.errors import UserError
 
 ALLOWED = (0, 2, 8)  # a sequence begins where a bound could hold with this many wrong steps

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from semspec import registry
 from semspec.artifacts import base, inspection
+from semspec.artifacts.evaluation import Evaluation
 from semspec.artifacts.upload import WHOLE
 from semspec.cli.command import ends_in_one_line, options
 from semspec.config import did_you_mean
@@ -138,8 +139,6 @@ def seal(given: Mapping[str, str]) -> int:
 
 
 def evaluation(given: Mapping[str, str]) -> int:
-    from semspec.artifacts.evaluation import Evaluation
-
     out = Path(required(given, "out"))
     Evaluation.of_run(Path(required(given, "run"))).save(out)
     echo(f"evaluation: {out}", newline=" ")

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -20,6 +19,7 @@ from semspec.artifacts.arc_calibration import ArcCalibration
 from semspec.calibration.arc import Quantiles, Setting, fit_setting, hashed, vacuous
 from semspec.cli.command import run_command
 from semspec.decoding.whitening import Whitened, deviation
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts, canonical_name
 from semspec.report.progress import Steps

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -24,6 +23,7 @@ from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import certify
 from semspec.cli.command import flag, run_command
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED, ModelFacts, canonical_name
 from semspec.report.progress import Steps

@@ -32,6 +32,7 @@ from semspec.config import RunConfig
 from semspec.engines.sglang import KEY
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
+from semspec.models.text import Text
 from semspec.protocols import Run
 from semspec.sglang_plugin.settings import VARIABLE
 from semspec.storage.screen import echo
@@ -155,7 +156,6 @@ def _plugin(
     config: RunConfig, models: Mapping[Role, ModelConfig]
 ) -> Mapping[Role, Mapping[str, str]]:
     """Return the variables that give each server the probe that the rule scores with, by role."""
-    from semspec.models.text import Text
 
     def fingerprint(model: ModelConfig) -> str:
         return Text(str(model.fetch(weights=False))).fingerprint

@@ -16,8 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-from torch import Tensor
+from semspec.deferred import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)

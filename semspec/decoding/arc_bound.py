@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+from semspec.deferred import Tensor, torch
 
 CLAMP = 1e-10  # epsilon of the paper's clamp: the least value a probability is taken as
 LARGEST_JS = math.log(2)  # no Jensen-Shannon divergence is larger

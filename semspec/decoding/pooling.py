@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
+from semspec.deferred import Tensor, torch
 
 Span = tuple[int, int | None]  # indices; None: still growing
 

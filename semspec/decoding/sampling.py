@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.types import Sampling
 

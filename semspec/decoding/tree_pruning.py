@@ -7,8 +7,7 @@ Each rule returns which nodes are kept, a bool [n]; the kept ones always form a 
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from semspec.deferred import Tensor, torch
 
 RULES = ("none", "entropy", "depth", "depth_exp", "accum_prob")
 

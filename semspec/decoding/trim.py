@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from torch import Tensor
-
 from semspec.decoding.thinking import Thinking
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.types import Draft
 
@@ -105,6 +104,6 @@ def keep_nodes(draft: Draft, nodes: Sequence[int]) -> None:
     if draft.probs is not None:
         draft.probs = draft.probs[nodes]
     draft.evidence = {
-        read: value[nodes] if isinstance(value, Tensor) and len(value) == count else value
+        read: value[nodes] if isinstance(value, torch.Tensor) and len(value) == count else value
         for read, value in draft.evidence.items()
     }

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.arc_bound import Moments, inverse_deviation
+from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.types import Answer, Context, Query, Read, What
 

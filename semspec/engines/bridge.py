@@ -38,9 +38,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.text import Text
 from semspec.protocols import Concurrent, Engine

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError, without_passwords
 from semspec.models.hub import locate
+from semspec.models.spec import read_stop_ids
 from semspec.registry import register
 from semspec.types import Role, What
 
@@ -94,7 +95,6 @@ class Sglang(EngineBase):
         from semspec.engines._sglang.identity import Expected
         from semspec.engines._sglang.local import Local
         from semspec.engines._sglang.server import BLIP, Place, Server
-        from semspec.models.spec import read_stop_ids
 
         if self.roles is not None and role not in self.roles:
             raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.sampling import draw, probabilities
+from semspec.deferred import Tensor, torch
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.registry import register

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.folder import read_json, weight_files
 from semspec.storage import foreign, manifests
 from semspec.storage.tensors import tensor_names
 
-STORED = (torch.bfloat16, torch.float16, torch.float32)
+
+def stored_types() -> tuple[torch.dtype, ...]:
+    """Return the types that weights may be stored in."""
+    return torch.bfloat16, torch.float16, torch.float32
 
 
 def head_file(folder: Path, name: str) -> Path:

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
+from semspec.deferred import functional as F
 from semspec.errors import UserError
-from semspec.heads._files import STORED, from_target, head_file, number, target_facts
+from semspec.heads._files import from_target, head_file, number, stored_types, target_facts
 from semspec.models.folder import read_json
 from semspec.models.spec import read_spec
 from semspec.models.weights import interleave
@@ -70,7 +68,7 @@ class Shape:
         if embedding:
             shapes[EMBEDDING] = (self.vocabulary, d)
         layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
-            name: (shape, STORED) for name, shape in shapes.items()
+            name: (shape, stored_types()) for name, shape in shapes.items()
         }
         if mapped:
             layout["d2t"] = ((self.draft_vocabulary,), (torch.int64,))
@@ -192,7 +190,7 @@ class Eagle3:
         if device not in self._twins:
             twin = self._twins[device] = copy(self)
             for name, value in vars(self).items():
-                if isinstance(value, Tensor):
+                if isinstance(value, torch.Tensor):
                     kind = torch.bfloat16 if value.is_floating_point() else value.dtype
                     setattr(twin, name, value.to(device, kind))
         return self._twins[device]

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from semspec.heads._files import STORED, head_file, number, target_facts
+from semspec.deferred import Tensor, torch
+from semspec.deferred import functional as F
+from semspec.heads._files import head_file, number, stored_types, target_facts
 from semspec.models.folder import read_json
 from semspec.storage.tensors import Layout, read_tensor_file
 
@@ -41,7 +39,7 @@ class Shape:
                 shapes[f"{head}.{block}.linear.weight"] = (self.width, self.width)
                 shapes[f"{head}.{block}.linear.bias"] = (self.width,)
             shapes[f"{head}.{self.blocks}.weight"] = (self.vocabulary, self.width)
-        return {name: (shape, STORED) for name, shape in shapes.items()}
+        return {name: (shape, stored_types()) for name, shape in shapes.items()}
 
 
 class Medusa:

@@ -22,18 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, recorded
+from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, parse, recorded
+from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error, without_passwords
 from semspec.jobs.experiments import slug
 from semspec.report.terminal import Screen, interval, number, open_console, seconds
 from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
+from semspec.runner import execute
 from semspec.storage.digest import difference
 from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
@@ -74,7 +74,7 @@ def name_of(overrides: Sequence[str]) -> str:
 def plan(overrides: Sequence[str]) -> list[Job]:
     """All combinations, the last option varying fastest; the same one twice is one job."""
     choices: dict[str, list[str]] = {}
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parse(overrides):
         key = override.get_key_element()
         values = (
             list(override.sweep_string_iterator())
@@ -104,7 +104,7 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
     try:
         composed = compose(job.overrides)
         plain = OmegaConf.to_container(composed, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (hydra.errors.HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(error)) from error
     assert isinstance(plain, dict), job
     return build(composed), {str(k): v for k, v in plain.items()}
@@ -150,8 +150,6 @@ def _do(job: Job, folder: Path, console: Screen) -> None:
     if job.command:
         importlib.import_module(job.command).do_part(job, console)
         return
-    from semspec.runner import execute
-
     made, resolved = resolve(job)
     execute(made, resolved, folder, console, job.about)
 

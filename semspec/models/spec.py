@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError, first_line
 from semspec.models.folder import read_json
 from semspec.models.intact import check_sizes

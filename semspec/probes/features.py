@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 
 FLOOR = -20.0  # lower log-probabilities add no information, and would dominate every sum

@@ -12,34 +12,11 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from semspec.deferred import Tensor, torch
+from semspec.deferred import functional as F
 
 Activation = Literal["relu", "gelu"]
 NAMES = tuple(f"layers.{i}.{kind}" for i in range(3) for kind in ("weight", "bias"))
-
-
-class Mlp(nn.Module):
-    """Takes standardised rows and returns logits."""
-
-    def __init__(
-        self, inputs: int, hidden: Sequence[int], activation: str, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        sizes = [inputs, *hidden, 1]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
-        self.activation = activation
-        self.dropout = dropout
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits [rows] of rows [rows, inputs]."""
-        for i, layer in enumerate(self.layers):
-            x = F.dropout(x, self.dropout, self.training)
-            x = layer(x)
-            if i < len(self.layers) - 1:
-                x = F.gelu(x) if self.activation == "gelu" else F.relu(x)
-        return x.squeeze(-1)
 
 
 def shapes(inputs: int, hidden: Sequence[int]) -> dict[str, tuple[int, ...]]:

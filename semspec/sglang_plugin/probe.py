@@ -21,7 +21,7 @@ from torch import Tensor
 from semspec.artifacts.probe import Probe
 from semspec.decoding.pooling import Pool
 from semspec.errors import UserError
-from semspec.models.location import read_facts
+from semspec.models.text import Text
 from semspec.sglang_plugin import compat
 from semspec.sglang_plugin.protocol import KEY, SCORE, Ask, pack
 
@@ -69,8 +69,6 @@ class Probes:
         self.model = model
         if not self.probes or (torch.distributed.is_initialized() and torch.distributed.get_rank()):
             return
-        from semspec.models.text import Text
-
         known = read_facts(model.model, Text(str(model.model.fetch())).fingerprint)
         for probe in self.probes.values():
             probe.check(known, allow_mismatch=self.options.allow_mismatch)

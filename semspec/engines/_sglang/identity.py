@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from semspec.errors import UserError
+from semspec.models.text import Text
 from semspec.storage import foreign
 
 SAMPLE = 'So 2 + 3 = 5.\n\nTherefore (x - 7)^2 is 64: naïve, isn\'t it? {"done": [1]}\n'
@@ -31,8 +32,6 @@ class Expected:
 
     @classmethod
     def of(cls, folder: Path) -> Expected:
-        from semspec.models.text import Text
-
         try:
             shape = foreign.read_object(folder / "config.json", finite=False)
             shape = {**shape, **shape.get("text_config", {})}

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from semspec.deferred import torch
 from semspec.errors import UserError, first_line
 
 Triple = tuple[str, str, str]

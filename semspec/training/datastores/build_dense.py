@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from semspec.artifacts import binding
@@ -16,6 +15,7 @@ from semspec.artifacts.dense_datastore import INDEX, DenseDatastore
 from semspec.datastores import dense, indices
 from semspec.datastores.files import Shapes, open_arrays, write_arrays
 from semspec.datastores.sparse import END
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.jobs.parts import Part
 from semspec.models.location import ModelFacts

@@ -6,13 +6,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.jobs.parts import begun
 from semspec.models.location import ModelFacts, read_facts
@@ -38,8 +38,10 @@ from semspec.training.probes.semantic import options as cluster_options
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.shards import read_samples
 from semspec.training.probes.stages import compare, take_in
-from semspec.training.probes.train import Trained, predict, train
 from semspec.training.resume import at_work, begin
+
+if TYPE_CHECKING:
+    from semspec.training.probes.train import Trained
 
 CURVE = (0.12, 0.25, 0.5, 1.0)  # of the training chains: the learning curve
 ACCEPTABLE = 0.05  # least semantic probability of a step that may be kept
@@ -116,6 +118,8 @@ def labelled_rows(
 
 
 def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, steps: Steps) -> Probe:
+    from semspec.training.probes.train import predict, train
+
     domains = dict(zip(rows.chains, rows.domains, strict=True))
     sides = split_chains(domains, config.train_seed)
     parts = [sides[chain] for chain in rows.chains]
