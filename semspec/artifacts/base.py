@@ -24,7 +24,7 @@ from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
 from semspec.storage import foreign, json_schema, manifests, provenance, swap
-from semspec.storage.files import _write_all, dumps, replacing
+from semspec.storage.files import _write_all, dumps, os_errors_as_user_errors, replacing
 from semspec.storage.packaged import beside_package
 from semspec.storage.tensors import Layout, read_tensor_file
 

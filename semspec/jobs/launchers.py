@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from semspec.config import CONF, did_you_mean, one_line, register_configs
 from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error
+from semspec.jobs.options import take
 from semspec.jobs.sweep import Job, say, state_of, work
 from semspec.report.terminal import Screen
 from semspec.storage.lock import is_locked
@@ -62,8 +63,7 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
                 f"'{option}' means nothing in a sweep: its folder is sweep=DIR, and hydra/launcher=,"
                 " hydra.launcher.* and hydra.sweeper.max_batch_size= say who runs it"
             )
-    named = [o.partition("=")[2] for o in given if o.startswith("hydra/launcher=")]
-    name = named[-1] if named else "basic"
+    name = take(given, ("hydra/launcher",))[0].get("hydra/launcher", "basic")
     if name not in PACKAGES:
         raise UserError(
             f"hydra/launcher={name}{did_you_mean(name, list(PACKAGES))} known: {', '.join(PACKAGES)}"

@@ -21,6 +21,7 @@ from torch import Tensor
 from semspec.artifacts.probe import Probe
 from semspec.decoding.pooling import Pool
 from semspec.errors import UserError
+from semspec.models.location import read_facts
 from semspec.models.text import Text
 from semspec.sglang_plugin import compat
 from semspec.sglang_plugin.protocol import KEY, SCORE, Ask, pack

@@ -20,7 +20,8 @@ from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen
 from semspec.training.probes.compose import build
-from semspec.training.probes.pipeline import make, probe_facts
+from semspec.training.probes.pipeline import make
+from semspec.training.probes.stages import probe_facts
 from semspec.types import Context, Query, Sampling
 from tests.integration.test_own_prompt import renamed  # noqa: F401
 from tests.support.pair import DRAFT, TARGET

@@ -338,7 +338,7 @@ def test_command_goes_on_after_a_kill_and_refuses_what_is_wrong(
         (["temperature=0.6"], "temperatures="),
         (["temperatures=0"], "above 0.001"),
         (["delta=2"], "delta"),
-        (["top=many"], "give a number"),
+        (["top=many"], "give a whole number"),
         (["draft=none", "fit=drafted"], "needs a draft"),
     ):
         with pytest.raises(SystemExit) as ended:
