@@ -60,7 +60,7 @@ def entropy_guided(
 
 
 def ranked(score: Tensor, parents: Tensor, depths: Tensor, share: float) -> Tensor:
-    """Return the rivals' choice: the best ``share`` of all nodes by a score of their own.
+    """Return the rivals' choice: the best ``share`` of all nodes by another score.
 
     A node whose ancestors are not among them cannot be verified and is dropped, too (A.3.5).
     """

@@ -189,7 +189,7 @@ class _TranslatedBoundary:
     def feed(self, token: int) -> int | None:
         translated = self._to_target[token] if token < len(self._to_target) else NONE
         if translated == NONE or self._blocked:
-            # what follows is thrown away: report the end of every unit, so that generation stops soon
+            # what follows is discarded: report an end after every token, to stop generation soon
             self._blocked = True
             return 0
         return None if self._boundary is None else self._boundary.feed(translated)

@@ -118,6 +118,8 @@ class Server:
             except UserError:  # an older server, or a router
                 with contextlib.suppress(UserError):
                     info |= await self._patiently("GET", f"/get_{path[1:]}")
+        self.routed = bool(info.get("router_manager"))
+        return info
 
     async def close(self) -> None:
         self.http.close()
