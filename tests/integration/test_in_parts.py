@@ -46,7 +46,7 @@ def by_hand(folder: Path, part: Part, *more: str, until: str = "samples") -> Non
     sample_part(config, probe_facts(config), part, folder, until, {}, QUIET)
 
 
-def test_parts_by_the_launcher_in_this_process(
+def test_parts_run_by_the_launcher_equal_one_process(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -75,7 +75,7 @@ def kill_at_work(process: subprocess.Popen[str], folder: Path) -> None:
     raise AssertionError(process.communicate())
 
 
-def test_a_killed_part_ends_alone_and_the_same_command_goes_on(alone: Path, tmp_path: Path) -> None:
+def test_a_killed_part_ends_alone_and_the_same_command_resumes(alone: Path, tmp_path: Path) -> None:
     folder, parts = tmp_path / "run", Part(1, 2).all()
     by_hand(folder, parts[0], until="chains")
     launched = command(*options(folder), "-m", "part=all/2", "hydra/launcher=submitit_local")
@@ -97,7 +97,7 @@ def test_a_killed_part_ends_alone_and_the_same_command_goes_on(alone: Path, tmp_
     assert contents(folder) == contents(alone)
 
 
-def test_a_part_goes_on_behind_the_last_group_that_it_has_kept(
+def test_a_part_resumes_after_its_last_complete_group(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"

@@ -61,7 +61,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_probe_comes_out_and_scores(trained: Path) -> None:
+def test_training_makes_a_probe_that_scores(trained: Path) -> None:
     folder = trained / "probe"
     probe = Probe.load(str(folder))
     model = facts(ModelConfig(path="embedded/tiny-draft"), Text(str(DRAFT)).fingerprint)
@@ -159,7 +159,9 @@ def test_an_interrupt_ends_with_one_line(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert said.strip().splitlines() == ["semspec: interrupted; rerun with the same folder to resume"]
+    assert said.strip().splitlines() == [
+        "semspec: interrupted; rerun with the same folder to resume"
+    ]
 
 
 def test_retrained_weights_are_noticed_before_any_work(trained: Path, tmp_path: Path) -> None:
@@ -180,7 +182,7 @@ def test_retrained_weights_are_noticed_before_any_work(trained: Path, tmp_path: 
         probe.check(probe_facts(config))
 
 
-def test_help_and_mistakes() -> None:
+def test_help_lists_the_options_and_mistakes_end_in_one_line() -> None:
     shown = run("--help").stdout
     for name in ("samples", "cluster", "features", "last_layer", "oracle", "logprobs"):
         assert f"  {name} " in shown, name
@@ -195,7 +197,7 @@ def test_the_file_is_plain_json(trained: Path) -> None:
     assert len(config["model"]["tokenizer"]) == 64
 
 
-def test_the_drafts_probe_is_the_drafts(tmp_path: Path) -> None:
+def test_a_probe_for_the_draft_is_bound_to_the_draft(tmp_path: Path) -> None:
     more = ("model=tiny", "draft=tiny", "role=draft", "chains=world", "samples=3", "quiet=true")
     given = [a for a in options(tmp_path / "run", *more) if not a.startswith("model.path")]
     make_here(*given, "split=sentence", "batch=14", "features=last_layer")
