@@ -48,7 +48,9 @@ def texts(tmp_path: Path) -> str:
     return f"corpus={data}"
 
 
-def test_the_targets_answers_in_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_written_in_parts_are_those_of_one_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ("kind=sparse", *SMALL)
     one, parts = tmp_path / "one", tmp_path / "parts"
     alone(arguments, one)
@@ -59,7 +61,7 @@ def test_the_targets_answers_in_parts(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("fit", [1_000_000, 60])
-def test_states_and_keys_in_parts(
+def test_states_and_keys_made_in_parts_are_those_of_one_process(
     tmp_path: Path,
     texts: str,
     fit: int,
@@ -79,7 +81,7 @@ def test_states_and_keys_in_parts(
     assert contents(parts) == contents(one)
 
 
-def test_a_part_goes_on_where_it_was_killed_and_waits_for_the_others(
+def test_a_killed_part_resumes_and_waits_for_the_others(
     tmp_path: Path, texts: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("semspec.training.datastores.corpus.AS_IS", 4)
@@ -110,7 +112,7 @@ def test_a_part_goes_on_where_it_was_killed_and_waits_for_the_others(
     assert contents(parts) == contents(one)
 
 
-def test_what_asks_no_model_has_no_parts(
+def test_a_build_without_a_model_refuses_parts(
     tmp_path: Path, texts: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for more in (["part=1/2"], ["-m", "part=all/2"]):

@@ -87,7 +87,7 @@ def test_a_datastore_is_built_from_a_data_set_at_a_commit(
     assert requests(hub) == []
 
 
-def test_a_mistaken_data_set_is_one_line(
+def test_a_wrong_data_set_is_refused_in_one_line(
     hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(hub, CHATS, tmp_path, [{"nothing": 1}])

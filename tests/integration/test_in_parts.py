@@ -45,7 +45,7 @@ def by_hand(folder: Path, part: Shard, *more: str, until: str = "samples") -> No
     run_shard(Sampling(configuration(folder, *more)), part, until, {}, QUIET)
 
 
-def test_parts_by_the_launcher_in_this_process(
+def test_parts_run_by_the_launcher_equal_one_process(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -74,7 +74,7 @@ def kill_at_work(process: subprocess.Popen[str], folder: Path) -> None:
     raise AssertionError(process.communicate())
 
 
-def test_a_killed_part_ends_alone_and_the_same_command_goes_on(alone: Path, tmp_path: Path) -> None:
+def test_a_killed_part_ends_alone_and_the_same_command_resumes(alone: Path, tmp_path: Path) -> None:
     folder, parts = tmp_path / "run", Shard(1, 2).all()
     by_hand(folder, parts[0], until="chains")
     launched = command(*options(folder), "-m", "part=all/2", "hydra/launcher=submitit_local")
@@ -96,7 +96,7 @@ def test_a_killed_part_ends_alone_and_the_same_command_goes_on(alone: Path, tmp_
     assert contents(folder) == contents(alone)
 
 
-def test_a_part_goes_on_behind_the_last_group_that_it_has_kept(
+def test_a_part_resumes_after_its_last_complete_group(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"

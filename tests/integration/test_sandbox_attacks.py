@@ -185,7 +185,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_program_cannot_say_itself_that_it_passed(grader: Grader, name: str) -> None:
+def test_a_program_cannot_forge_its_verdict(grader: Grader, name: str) -> None:
     graded = grader.grade(FORGERIES[name], 2, entry="solve", check=CHECK)
     assert graded.verdict != "passed"
     assert graded.seconds < 5 and graded.peak < 100
@@ -200,7 +200,7 @@ def test_a_program_cannot_say_itself_that_it_passed(grader: Grader, name: str) -
         ("raise GeneratorExit", "try: solve(1)\nexcept GeneratorExit: pass"),
     ],
 )
-def test_tests_that_expect_exceptions_are_not_fooled_by_an_end(
+def test_tests_that_expect_exceptions_are_not_fooled_by_an_exit(
     grader: Grader, body: str, check: str
 ) -> None:
     assert grader.grade(IN_SOLVE + f"    {body}", entry="solve", check=check).verdict != "passed"
@@ -210,7 +210,7 @@ def test_a_right_program_passes(grader: Grader) -> None:
     assert grader.grade(RIGHT, entry="solve", check=CHECK).verdict == "passed"
 
 
-def test_values_cross_as_they_are(grader: Grader) -> None:
+def test_values_cross_the_socket_unchanged(grader: Grader) -> None:
     values = (
         "[None, True, 0, -(10 ** 5000), 0.1, float('inf'), 2j, 'é\\ud800', b'\\0', (1, [2, (3,)]),"
         " {1, 2}, frozenset('a'), {(1, 'a'): {None: 1.5}}, '']"
@@ -313,7 +313,7 @@ assert not allowed, allowed
 """
 
 
-def test_the_kernel_refuses_every_call_that_is_no_computing(grader: Grader) -> None:
+def test_the_kernel_refuses_every_call_but_those_of_computing(grader: Grader) -> None:
     assert grader.grade(CALLS).verdict == "passed"  # it looks at each refusal
 
 
@@ -347,7 +347,7 @@ def test_nothing_can_be_read_but_the_standard_library(grader: Grader) -> None:
         assert grader.grade(looks, strict=False).verdict == "passed"  # only the rules hide it
 
 
-def test_what_the_standard_library_reads_can_be_read(grader: Grader) -> None:
+def test_the_standard_library_can_read_its_own_files(grader: Grader) -> None:
     program = (
         "import bisect, collections, copy, ctypes, datetime, decimal, email, fractions, hashlib, heapq, json,"
         " math, random, re, sqlite3, statistics, string, typing, unicodedata, uuid, xml.dom, zlib, zoneinfo\n"

@@ -62,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_probe_comes_out_and_scores(trained: Path) -> None:
+def test_training_makes_a_probe_that_scores(trained: Path) -> None:
     folder = trained / "probe"
     probe = Probe.load(str(folder))
     model = read_facts(ModelConfig(path="embedded/tiny-draft"), Text(str(DRAFT)).fingerprint)
@@ -183,7 +183,7 @@ def test_retrained_weights_are_noticed_before_any_work(trained: Path, tmp_path: 
         probe.check(probe_facts(config))
 
 
-def test_help_and_mistakes() -> None:
+def test_help_lists_the_options_and_mistakes_end_in_one_line() -> None:
     shown = run("--help").stdout
     for name in ("samples", "cluster", "features", "last_layer", "oracle", "logprobs"):
         assert f"  {name} " in shown, name
@@ -198,7 +198,7 @@ def test_the_file_is_plain_json(trained: Path) -> None:
     assert len(config["model"]["tokenizer"]) == 64
 
 
-def test_the_drafts_probe_is_the_drafts(tmp_path: Path) -> None:
+def test_a_probe_for_the_draft_is_bound_to_the_draft(tmp_path: Path) -> None:
     more = ("model=tiny", "draft=tiny", "role=draft", "chains=world", "samples=3", "quiet=true")
     given = [a for a in options(tmp_path / "run", *more) if not a.startswith("model.path")]
     make_here(*given, "split=sentence", "batch=14", "features=last_layer")

@@ -109,7 +109,7 @@ def test_too_few_pairs_are_refused_and_a_sequence_asks_for_more() -> None:
             Quantiles(**wrong)
 
 
-def test_pairs_that_nothing_tells_apart() -> None:
+def test_pairs_without_differences_are_refused() -> None:
     pairs = some_pairs(0, 100)
     pairs[:, COLUMNS.index("distance")] = 0
     pairs[:, COLUMNS.index("margin")] = 0
@@ -150,7 +150,7 @@ def test_warns_where_the_budget_is_above_every_divergence() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(count=st.integers(0, 60), positions=st.integers(1, 20), seed=st.integers(0, 99))
-def test_places(count: int, positions: int, seed: int) -> None:
+def test_places_lie_within_the_text(count: int, positions: int, seed: int) -> None:
     found = places(count, Spots(positions=positions, levels=4), random.Random(seed))
     assert len(found) <= positions and len({p.at for p in found}) == len(found)
     assert all(0 <= p.root <= p.at < count and p.depth < 4 for p in found)
@@ -239,7 +239,7 @@ def same(found: Sequence[dict[str, float]], wanted: Sequence[dict[str, float]]) 
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.6, top_p=0.9)], ids=["T=1", "0.6"])
-def test_pairs_are_the_slow_ones_on_the_toy(sampling: Sampling) -> None:
+def test_pairs_equal_a_plain_loop_on_the_toy(sampling: Sampling) -> None:
     toy = Toy(vocabulary=9, stop=True, seed=2)
     engines = dict(toy.models())
     target: ToyEngine = engines["target"]
@@ -259,7 +259,7 @@ def test_pairs_are_the_slow_ones_on_the_toy(sampling: Sampling) -> None:
     assert {pair["drafted"] for pair in found} == {0.0, 1.0}
 
 
-def test_pairs_are_the_slow_ones_on_the_embedded_target() -> None:
+def test_pairs_equal_a_plain_loop_on_the_embedded_target() -> None:
     """One tree pass over a real text, against a pass of its own for every next step."""
     engine = Hf(device="cpu").load(str(TARGET))
     kit = toy_kit(None, Toy(vocabulary=9).models()["target"], Sampling(1.0), 0)
@@ -277,7 +277,7 @@ def test_pairs_are_the_slow_ones_on_the_embedded_target() -> None:
     same(found, wanted)
 
 
-def test_artifact_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_saved_artifact_loads_unchanged(tmp_path: Path) -> None:
     told = some_calibration(temperatures=(0.6, 1.0), prompts=["ab" * 8])
     told.save(tmp_path / "arc")
     again = ArcCalibration.load(str(tmp_path / "arc"))
@@ -288,7 +288,7 @@ def test_artifact_comes_back_as_it_was(tmp_path: Path) -> None:
     assert again.check(FACTS) == []
 
 
-def test_damaged_artifacts_are_refused_in_a_line(tmp_path: Path) -> None:
+def test_damaged_artifacts_are_refused_in_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "arc"
     told = some_calibration()
     told.tensors["evidence"][0, 0] = 3
@@ -312,7 +312,7 @@ def test_damaged_artifacts_are_refused_in_a_line(tmp_path: Path) -> None:
             ArcCalibration.load(folder)
 
 
-def test_command_goes_on_after_a_kill_and_refuses_what_is_wrong(
+def test_the_command_resumes_after_a_kill_and_refuses_wrong_options(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"

@@ -25,7 +25,7 @@ def older(folder: Path, change: Callable[[Config], Any]) -> None:
     file.write_text(json.dumps(stored))
 
 
-def test_an_option_that_is_newer_than_the_folder_has_its_default_there(tmp_path: Path) -> None:
+def test_a_folder_without_a_newer_option_has_its_default(tmp_path: Path) -> None:
     keep_options(tmp_path, configuration(tmp_path, "draft=tiny"), FACTS)
 
     def strip(stored: Config) -> None:
@@ -44,7 +44,7 @@ def test_an_option_that_is_newer_than_the_folder_has_its_default_there(tmp_path:
             keep_options(tmp_path, configuration(tmp_path, "draft=tiny", given), FACTS)
 
 
-def test_where_older_code_did_not_do_what_is_the_default_now_that_counts(tmp_path: Path) -> None:
+def test_a_folder_of_older_code_keeps_what_that_code_did(tmp_path: Path) -> None:
     keep_options(tmp_path, configuration(tmp_path, "draft=tiny"), FACTS)
     older(tmp_path, lambda stored: stored["draft"].pop("own_prompt"))
     with pytest.raises(UserError, match=r"draft\.own_prompt was false, is true"):
@@ -52,7 +52,7 @@ def test_where_older_code_did_not_do_what_is_the_default_now_that_counts(tmp_pat
     keep_options(tmp_path, configuration(tmp_path, "draft=tiny", "draft.own_prompt=false"), FACTS)
 
 
-def test_what_was_written_down_counts_whatever_the_default_is(tmp_path: Path) -> None:
+def test_recorded_options_count_whatever_the_default_is(tmp_path: Path) -> None:
     keep_options(tmp_path, configuration(tmp_path, "samples=5"), FACTS)
     with pytest.raises(UserError, match="samples was 5, is 20"):
         keep_options(tmp_path, configuration(tmp_path, "samples=20"), FACTS)
@@ -63,7 +63,7 @@ def test_what_was_written_down_counts_whatever_the_default_is(tmp_path: Path) ->
         keep_options(tmp_path, configuration(tmp_path, "samples=5"), FACTS)
 
 
-def test_other_weights_are_another_folder_however_little_it_knows(tmp_path: Path) -> None:
+def test_other_weights_are_refused_even_by_a_folder_without_fingerprints(tmp_path: Path) -> None:
     config = configuration(tmp_path)
     keep_options(tmp_path, config, FACTS)
     with pytest.raises(UserError, match=r"facts\.fingerprint was .*, is "):
@@ -73,7 +73,7 @@ def test_other_weights_are_another_folder_however_little_it_knows(tmp_path: Path
         keep_options(tmp_path, config, FACTS)
 
 
-def test_servers_may_move(tmp_path: Path) -> None:
+def test_a_folder_resumes_with_servers_at_other_addresses(tmp_path: Path) -> None:
     def at(port: int, *more: str) -> Any:
         return configuration(
             tmp_path, "engine=sglang", f"engine.target_url=http://127.0.0.1:{port}", *more
@@ -93,7 +93,7 @@ class Extra:
     newer: bool = False
 
 
-def test_options_of_others_have_their_defaults_too(tmp_path: Path) -> None:
+def test_other_stages_options_have_their_defaults_too(tmp_path: Path) -> None:
     config = configuration(tmp_path)
     keep_options(tmp_path, config, FACTS, extra=Extra(size=4), told={"a": 1})
     older(tmp_path, lambda stored: stored["extra"].pop("newer"))

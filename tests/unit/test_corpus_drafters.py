@@ -47,7 +47,7 @@ def corpus(tmp_path: Path) -> Path:
     return sparse_folder(tmp_path, first, [[7, 1, 2, 3, 4], [7, 1, 2, 6], [8, 1, 2, 9]])
 
 
-def test_rest_worked_by_hand(corpus: Path) -> None:
+def test_rest_drafts_the_example_worked_by_hand(corpus: Path) -> None:
     session = bound(Rest, corpus).open(kit_for(trees=True))
     draft = answerless(session.draft(Context(1, [5, 7, 1, 2]), ROOM))
     assert edges(draft) == {(3,): "main", (3, 4): "main", (6,): "branch", (3, 5): "branch"}
@@ -130,7 +130,7 @@ class Target:
 DOCUMENTS = [[0, 1, 2, 3, 4], [0, 1, 2, 4, 4], [0, 1, 3, 3, 3], [3, 3, 0, 0]]
 
 
-def test_dresd_worked_by_hand(tmp_path: Path) -> None:
+def test_dresd_drafts_the_example_worked_by_hand(tmp_path: Path) -> None:
     """The state after (0 1) stands in three documents; two of them went on with 2, as the target did."""
     folder = dense_folder(tmp_path, DOCUMENTS, 5)
     target = Target()
@@ -147,7 +147,7 @@ def test_dresd_worked_by_hand(tmp_path: Path) -> None:
     assert target.draft(one, Context(1, [2])).found == "none"
 
 
-def test_dresd_asks_nothing_that_it_has_seen(tmp_path: Path) -> None:
+def test_dresd_never_asks_for_states_that_it_has_seen(tmp_path: Path) -> None:
     folder = dense_folder(tmp_path, DOCUMENTS, 5)
     target, context = Target(), Context(1, [4, 0, 1])
     session = bound(Dresd, folder).open(kit_for(trees=True))

@@ -398,7 +398,7 @@ def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
     ],
     ids=lambda text: text[:40],
 )
-def test_cards_that_are_refused(text: str) -> None:
+def test_cards_without_their_metadata_are_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"README\.md") as told:
         _card.check(text)
     assert len(str(told.value)) < 600 and "\n" not in str(told.value)

@@ -36,7 +36,7 @@ def planned(*arguments: str) -> list[launch.Planned]:
         (("draft=none",), False),
     ],
 )
-def test_servers_that_may_share_a_gpu_are_told_their_shares(
+def test_servers_that_may_share_a_gpu_get_shares_of_its_memory(
     given: tuple[str, ...], limited: bool
 ) -> None:
     servers = planned(*given)
@@ -51,7 +51,9 @@ def test_servers_that_may_share_a_gpu_are_told_their_shares(
         (("target_args=--x 'a",), "target_args=--x 'a: no closing quotation; quote it"),
     ],
 )
-def test_what_no_server_could_start_with(given: tuple[str, ...], match: str) -> None:
+def test_options_that_no_server_could_start_with_are_refused(
+    given: tuple[str, ...], match: str
+) -> None:
     with pytest.raises(UserError, match=match) as caught:
         planned(*given)
     assert "\n" not in str(caught.value)
@@ -89,7 +91,7 @@ class Healthy(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_another_s_answer_is_not_taken_for_the_own_server_s(tmp_path: Path) -> None:
+def test_the_answer_of_a_foreign_server_does_not_count(tmp_path: Path) -> None:
     """It came between, and our server ended because the port was taken."""
     port = free_port()
     begun, over = tmp_path / "begun", tmp_path / "over"
@@ -124,7 +126,7 @@ exit("Error: address in use")
     thread.join()
 
 
-def test_a_server_that_is_slow_to_answer_is_left_running_and_one_that_ended_is_named(
+def test_a_slow_server_keeps_running_and_one_that_ended_is_named(
     tmp_path: Path,
 ) -> None:
     """It answers once, then no more, and ends by itself a second later."""

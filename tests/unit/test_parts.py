@@ -38,7 +38,7 @@ def test_parts_are_read_wherever_they_stand() -> None:
 @pytest.mark.parametrize(
     "given", ["0/4", "5/4", "1/0", "all/0", "x", "", "1/2,1/3", "1/4,", "-1/4", "1.5/4", "1/4/4"]
 )
-def test_what_is_no_part_is_refused(given: str) -> None:
+def test_malformed_parts_are_refused(given: str) -> None:
     with pytest.raises(UserError, match=f"part={given}: "):
         split(["-m", f"part={given}"])
 
@@ -65,7 +65,7 @@ def test_every_group_is_in_one_part(of: int) -> None:
         assert sum(part.has(group) for part in Shard(1, of).all()) == 1
 
 
-def test_a_folder_is_shared_out_in_one_way(tmp_path: Path) -> None:
+def test_a_folder_is_divided_in_only_one_way(tmp_path: Path) -> None:
     check_division(Shard(1, 2), tmp_path / "not there")
     begin(tmp_path, Shard(2, 3))
     assert started(tmp_path) == [Shard(2, 3)]
@@ -77,7 +77,7 @@ def test_a_folder_is_shared_out_in_one_way(tmp_path: Path) -> None:
         started(tmp_path)
 
 
-def test_what_one_process_began_is_not_shared_out(tmp_path: Path) -> None:
+def test_a_folder_begun_by_one_process_is_not_divided(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {})
     with pytest.raises(UserError, match="without part="):
         check_division(Shard(1, 2), tmp_path)

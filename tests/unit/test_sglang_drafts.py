@@ -130,7 +130,7 @@ def test_rows_of_the_passes_reach_the_drafter_along_the_way() -> None:
     assert np.allclose(memory.states[4:7], unit[:3].numpy(), atol=1e-6)
 
 
-def test_what_cannot_be_had_is_left_out_or_refused() -> None:
+def test_states_that_sglang_does_not_keep_are_left_out_or_refused() -> None:
     assert not without_missing_reads(AdaPld(), runner()).ranked
     assert without_missing_reads(AdaPld(), runner(keeps_states=True)).layer == -1
     with pytest.raises(UserError, match="SGLang keeps the last layer's states"):
@@ -141,7 +141,7 @@ def test_what_cannot_be_had_is_left_out_or_refused() -> None:
         Options(suffix={"length": 3}).drafter("suffix")
 
 
-def test_a_batch_in_which_one_was_not_in_the_pass_before() -> None:
+def test_a_request_new_to_a_batch_has_no_rows_of_the_last_pass() -> None:
     """Its rows are missing: they are asked for, and answered with what stands next."""
     made, n = drafts(AdaPld(branch=2, longest=2, semantic=False), 4), 4
     first, second = object(), object()
