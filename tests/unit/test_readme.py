@@ -52,7 +52,7 @@ def of_run(arguments: Sequence[str]) -> None:
         own = ("experiment", "scale", "plan", "hydra.run.dir")
         rest = [a for a in arguments if a.partition("=")[0] not in own]
         experiment = experiments.load(given["experiment"])
-        assert experiments.jobs(experiment, given.get("scale", "real"), rest)
+        assert list(experiments.jobs(experiment, given.get("scale", "real"), rest))
         return
     flags, overrides = split_arguments(arguments)
     launching = [o for o in overrides if o.startswith(("hydra.launcher", "hydra/launcher"))]
