@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, weights_fingerprint
+from semspec.models.location import ModelConfig, read_facts, weights_fingerprint
 from semspec.probes.features import LOGPROB_NAMES, of_logprobs
 from semspec.types import Read, What
 from tests.support.pair import DRAFT
