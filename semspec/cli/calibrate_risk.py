@@ -48,21 +48,15 @@ COMMAND = "semspec.calibrate_risk"
 class Options:
     """The command's own options; every other one is an option of semspec.train_probe."""
 
+    # fmt: off
     probe: str = option("", "the probe of the target; its model is the one to sample")
     out: str = option("", "the probe with its new calibration (default: its folder, if it is one)")
-    apart: str = option(
-        "", "a folder for the calibration alone, for accept.calibration=; the probe stays as it is"
-    )
+    apart: str = option("", "a folder for the calibration alone, for accept.calibration=; the probe stays as it is")
     score: str = option(
-        SCORES[0],
-        "probe, or logprob: the steps' lowest log-probability, for accept=logprob, no probe is asked",
-        choices=SCORES,
-    )
-    measure: bool = option(
-        False,
-        "calibrate nothing; hold fresh steps against what the probe (or apart=) certifies",
-    )
+        SCORES[0], "probe, or logprob: the steps' lowest log-probability, for accept=logprob, no probe is asked", choices=SCORES)
+    measure: bool = option(False, "calibrate nothing; hold fresh steps against what the probe (or apart=) certifies")
     least: float = option(0.05, "a step below this semantic probability counts as wrong")
+    # fmt: on
 
 
 HELP = f"""\
@@ -254,7 +248,7 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     fresh = drafted_steps(probe, passed, Steps(open_console()))
     if own.apart:
         _apart(probe, fresh, own.least).save(Path(own.apart))
-        open_console().say(f"{len(fresh.scores)} steps: {own['apart']}")
+        open_console().say(f"{len(fresh.scores)} steps: {own.apart}")
         return None
     assert probe is not None
     probe.tensors |= {f"calibration.{name}": column for name, column in fresh.tensors.items()}
@@ -270,10 +264,8 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     return None
 
 
-def _check(own: Mapping[str, str]) -> None:
-    """Options that do not go together."""
-    if own.score not in SCORES:
-        raise UserError(f"score={own['score']}: give {' or '.join(SCORES)}")
+def _check(own: Options) -> None:
+    """Raise UserError for options that do not go together."""
     if own.score == "logprob":
         if own.probe or own.out:
             raise UserError("score=logprob asks no probe: leave probe= and out= out")
