@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from semspec.artifacts.upload import WHOLE
 from semspec.cli.command import ends_in_one_line
 from semspec.config import did_you_mean
 from semspec.errors import UserError
-from semspec.jobs.options import option, read
+from semspec.jobs.options import strings
 from semspec.models.hub import content_hash, hub_errors, list_files, split_revision
 from semspec.report.terminal import open_console
 from semspec.storage import manifests
@@ -44,39 +44,8 @@ To publish or fetch one: python -m semspec.publish --help, python -m semspec.pul
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Nothing:
-    """No options."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listed:
-    path: str = option("")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Folder:
-    path: str = option()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verified(Folder):
-    repo: str = option("")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluated:
-    run: str = option()
-    out: str = option()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    kind: str = option()
-
-
-def show_list(given: Listed) -> int:
-    path = inspection.local(given.path or str(beside_package("hub_artifacts")))
+def show_list(given: Mapping[str, str]) -> int:
+    path = inspection.local(given.get("path") or str(beside_package("hub_artifacts")))
     table = Table(box=SIMPLE_HEAD)
     for name in ("name", "kind", "for", "KiB", ""):
         table.add_column(name, justify="right" if name == "KiB" else "left", no_wrap=name == "name")
@@ -93,8 +62,8 @@ def show_list(given: Listed) -> int:
     return 0
 
 
-def inspect(given: Folder) -> int:
-    folder = base.find(given.path, wanted=replace(WHOLE, option="path"))
+def inspect(given: Mapping[str, str]) -> int:
+    folder = base.find(required(given, "path"), wanted=replace(WHOLE, option="path"))
     artifact = inspection.kind_of(folder).read(folder)
     manifest = manifests.read(folder)
     out = open_console()
@@ -129,12 +98,12 @@ def inspect(given: Folder) -> int:
     return 0
 
 
-def verify(given: Verified) -> int:
-    path = inspection.local(given.path)
+def verify(given: Mapping[str, str]) -> int:
+    path = inspection.local(required(given, "path"))
     found = list(inspection.below(path))
     wrong = [line for one in found for line in one.wrong]
-    if given.repo:
-        wrong += _unlike_repository(path, given.repo)
+    if given.get("repo"):
+        wrong += _unlike_repository(path, given["repo"])
     if not found:
         wrong.append(f"{path} holds no artifact")
     for line in wrong:
@@ -159,8 +128,8 @@ def _unlike_repository(folder: Path, name: str) -> list[str]:
     return wrong
 
 
-def seal(given: Folder) -> int:
-    path = inspection.local(given.path)
+def seal(given: Mapping[str, str]) -> int:
+    path = inspection.local(required(given, "path"))
     folders = [found.folder for found in inspection.below(path) if found.folder.is_dir()]
     if not folders:
         raise UserError(f"{path} holds no artifact: give the folder of one, or of several")
@@ -170,35 +139,41 @@ def seal(given: Folder) -> int:
     return 0
 
 
-def evaluation(given: Evaluated) -> int:
+def evaluation(given: Mapping[str, str]) -> int:
 
-    out = Path(given.out)
-    Evaluation.of_run(Path(given.run)).save(out)
+    out = Path(required(given, "out"))
+    Evaluation.of_run(Path(required(given, "run"))).save(out)
     echo(f"evaluation: {out}", newline=" ")
     return 0
 
 
-def kinds(given: Nothing) -> int:
+def kinds(given: Mapping[str, str]) -> int:
     for name, plugin in registry.plugins("artifact").items():
         echo(f"{name:12} {plugin.summary}")
     return 0
 
 
-def schema(given: Kind) -> int:
-    cls = registry.plugin("artifact", given.kind).cls
+def schema(given: Mapping[str, str]) -> int:
+    cls = registry.plugin("artifact", required(given, "kind")).cls
     echo(json.dumps(cls.schema, indent=2))
     return 0
 
 
-COMMANDS: dict[str, tuple[Callable[[Any], int], type[Any]]] = {
-    "list": (show_list, Listed),
-    "inspect": (inspect, Folder),
-    "verify": (verify, Verified),
-    "seal": (seal, Folder),
-    "evaluation": (evaluation, Evaluated),
-    "kinds": (kinds, Nothing),
-    "schema": (schema, Kind),
+COMMANDS: dict[str, tuple[Callable[[Mapping[str, str]], int], tuple[str, ...]]] = {
+    "list": (show_list, ("path",)),
+    "inspect": (inspect, ("path",)),
+    "verify": (verify, ("path", "repo")),
+    "seal": (seal, ("path",)),
+    "evaluation": (evaluation, ("run", "out")),
+    "kinds": (kinds, ()),
+    "schema": (schema, ("kind",)),
 }
+
+
+def required(given: Mapping[str, str], name: str) -> str:
+    if not given.get(name):
+        raise UserError(f"{name}= is missing: see python -m semspec.artifacts --help")
+    return given[name]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -209,8 +184,8 @@ def run(arguments: Sequence[str]) -> int:
     if name not in COMMANDS:
         near = did_you_mean(name, list(COMMANDS))
         raise UserError(f"unknown command '{name}'{near} known: {', '.join(COMMANDS)}")
-    command, options = COMMANDS[name]
-    return command(read(options, arguments[1:], "semspec.artifacts"))
+    command, known = COMMANDS[name]
+    return command(strings(arguments[1:], known, f"semspec.artifacts {name}"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

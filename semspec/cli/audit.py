@@ -30,21 +30,17 @@ from semspec.storage.files import write_json
 from semspec.training.calibration.audit import Accepted, audited, summary
 from semspec.training.calibration.next_step import Measure
 
-COMMAND = "semspec.audit"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The command's own options; every other one is an option of semspec.run."""
 
+    # fmt: off
     top: int = option(20, "a divergence is measured on the union of two top-K sets", least=2)
     smoothing: float = option(
-        1e-4,
-        "of both distributions on it: mu",
-        least=sys.float_info.min,
-        give="a number above 0, such as 1e-4",
-    )
+        1e-4, "of both distributions on it: mu", least=sys.float_info.min, give="a number above 0, such as 1e-4")
     out: str = option("", "a JSON file for the figures")
+    # fmt: on
 
 
 HELP = f"""\
@@ -63,9 +59,9 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
 
     Raises UserError for wrong options, and for a rule that does not keep drafted tokens.
     """
-    own, passed = read_known(Options, arguments, COMMAND)
+    own, passed = read_known(Options, arguments, "semspec.audit")
     passed = shared.expand_shorthands(passed)
-    check_arguments(passed, sweep=False, command=COMMAND, own=names(Options))
+    check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:
         raise UserError(

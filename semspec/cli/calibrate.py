@@ -44,39 +44,24 @@ SPOTS, MEASURE, QUANTILES = Spots(), Measure(), Quantiles()  # the defaults
 class Options:
     """The command's own options; every other one is an option of semspec.train_probe."""
 
+    # fmt: off
     temperatures: tuple[float, ...] = option(
-        (1.0,), "where to calibrate: 1.0,0.6,0.3 makes one artifact for three", shown="1.0"
-    )
+        (1.0,), "where to calibrate: 1.0,0.6,0.3 makes one artifact for three", shown="1.0")
     positions: int = option(SPOTS.positions, "places of each text", least=1)
-    levels: int = option(
-        SPOTS.levels,
-        "tokens that a draft has: places lie 0 to levels - 1 below its root",
-        least=1,
-    )
+    levels: int = option(SPOTS.levels, "tokens that a draft has: places lie 0 to levels - 1 below its root", least=1)
     top: int = option(
-        MEASURE.top,
-        "K: candidates are among the K likeliest, divergences on the union of two top-K sets",
-        least=2,
-    )
+        MEASURE.top, "K: candidates are among the K likeliest, divergences on the union of two top-K sets", least=2)
     smoothing: float = option(
-        MEASURE.smoothing,
-        "mu on that union",
-        least=sys.float_info.min,
-        give="a number above 0, such as 1e-4",
-    )
+        MEASURE.smoothing, "mu on that union", least=sys.float_info.min, give="a number above 0, such as 1e-4")
     delta: float = option(QUANTILES.delta, "what may lie beyond a quantile")
     sequence: int = option(QUANTILES.sequence, "positions that share delta (0: each has its own)")
     alpha: float = option(QUANTILES.alpha, "safety factor of the logit side")
-    correction: str = option(
-        QUANTILES.correction, "of a quantile of so many samples: clopper_pearson, wilson or none"
-    )
+    correction: str = option(QUANTILES.correction, "of a quantile of so many samples: clopper_pearson, wilson or none")
     confidence: float = option(QUANTILES.confidence, "of that correction")
     fit: str = option(
-        "uniform",
-        "pairs that the constants are fitted to: uniform (the paper's), or drafted",
-        choices=("uniform", "drafted"),
-    )
+        "uniform", "pairs that the constants are fitted to: uniform (the paper's), or drafted", choices=("uniform", "drafted"))
     out: str = option("", "the calibration", shown="FOLDER/arc")
+    # fmt: on
 
     @property
     def quantiles(self) -> Quantiles:

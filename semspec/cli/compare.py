@@ -15,13 +15,12 @@ from semspec.report.words import p_value
 from semspec.storage.files import dumps
 from semspec.storage.screen import echo, visible
 
-COMMAND = "semspec.compare"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How runs are compared, and how it is shown."""
 
+    # fmt: off
     margin: float = option(
         2.0,
         "percentage points of pass@1: where the whole interval is within them, quality counts as the same",
@@ -31,6 +30,7 @@ class Options:
         shown="2",
     )
     json: bool = option(False, "print all of it as JSON instead")
+    # fmt: on
 
 
 HELP = f"""\
@@ -91,7 +91,9 @@ def _quality(finding: Finding, found: Comparison) -> str:
 
 
 def run(arguments: Sequence[str]) -> None:
-    given, folders = read_known(Options, arguments, COMMAND)  # a folder's name may hold a "="
+    given, folders = read_known(
+        Options, arguments, "semspec.compare"
+    )  # a folder's name may hold a "="
     if len(folders) != 2:
         raise UserError(f"give two folders of runs, A and B, not {len(folders)}; see --help")
     a, b = (Path(folder).expanduser() for folder in folders)

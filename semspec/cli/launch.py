@@ -47,30 +47,22 @@ PORT: dict[str, Any] = {"least": 1, "most": (1 << 16) - 1, "give": "a port, 1 to
 class Options:
     """The command's own options; every other one is an option of semspec.run."""
 
+    # fmt: off
     start: bool = option(
-        False,
-        "start them, wait until they answer, print what to give to semspec.run, stay until Ctrl-C",
-    )
+        False, "start them, wait until they answer, print what to give to semspec.run, stay until Ctrl-C")
     host: str = option("127.0.0.1", "where they listen")
     target_port: int = option(30000, "of the target's server", **PORT)
     draft_port: int = option(30001, "of the draft's", **PORT)
     target_args: str = option(
-        "",
-        "more of SGLang's arguments for the target's server, quoted: target_args=\"--tp-size 4\"",
-    )
+        "", "more of SGLang's arguments for the target's server, quoted: target_args=\"--tp-size 4\"")
     draft_args: str = option("", "likewise for the draft's")
     both_args: str = option("", "for both")
     target_gpu: str = option("", "CUDA devices of the target's server, such as 0,1")
     draft_gpu: str = option(
-        "",
-        "of the draft's. If both are given and have none in common, each server takes the memory it wants",
-    )
-    python: str = option(
-        sys.executable, "the Python of an environment that has SGLang (this one)", shown=""
-    )
-    wait: float = option(
-        900.0, "seconds that a server may take to start", give="seconds", shown="900"
-    )
+        "", "of the draft's. If both are given and have none in common, each server takes the memory it wants")
+    python: str = option(sys.executable, "the Python of an environment that has SGLang (this one)", shown="")
+    wait: float = option(900.0, "seconds that a server may take to start", give="seconds", shown="900")
+    # fmt: on
 
 
 HELP = f"""\

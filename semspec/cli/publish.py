@@ -27,28 +27,20 @@ from semspec.report.terminal import Screen, open_console
 from semspec.storage import manifests
 from semspec.storage.screen import echo, visible
 
-COMMAND = "semspec.publish"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What is published, where, and how."""
 
-    path: str = option(
-        text="an artifact's folder, or embedded/NAME; it must pass python -m semspec.artifacts verify"
-    )
+    # fmt: off
+    path: str = option(text="an artifact's folder, or embedded/NAME; it must pass python -m semspec.artifacts verify")
     repo: str = option(text="where to; it is made where there is none")
-    confirm: bool = option(
-        False, "upload. Without it nothing is sent: files, sizes and the card are shown"
-    )
-    private: bool = option(
-        False, "the repository is made private; one that is public already is refused"
-    )
-    update: bool = option(
-        False, "replace what an existing repository holds (earlier revisions stay)"
-    )
+    confirm: bool = option(False, "upload. Without it nothing is sent: files, sizes and the card are shown")
+    private: bool = option(False, "the repository is made private; one that is public already is refused")
+    update: bool = option(False, "replace what an existing repository holds (earlier revisions stay)")
     tag: str = option("", "a tag for the new revision, such as v1.0")
     message: str = option("", "of the commit")
+    # fmt: on
 
 
 HELP = f"""\
@@ -92,7 +84,7 @@ def run(arguments: Sequence[str]) -> None:
         return
     if take(arguments, ("token", "hf_token"))[0]:
         raise UserError("a token is no option: log in with 'hf auth login', or set HF_TOKEN")
-    given = read(Options, arguments, COMMAND)
+    given = read(Options, arguments, "semspec.publish")
     folder, repo = inspection.local(given.path), given.repo
     if repo.count("/") != 1:
         raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")

@@ -17,17 +17,15 @@ from semspec.storage import manifests, swap
 from semspec.storage.files import os_errors_as_user_errors
 from semspec.storage.screen import echo
 
-COMMAND = "semspec.pull"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What is fetched, and where to."""
 
+    # fmt: off
     repo: str = option(text="a repository of the Hub; a revision is a branch, a tag or a commit")
-    out: str = option(
-        "", "a folder to copy it to (it must not be there); without it, it stays in the Hub's cache"
-    )
+    out: str = option("", "a folder to copy it to (it must not be there); without it, it stays in the Hub's cache")
+    # fmt: on
 
 
 HELP = f"""\
@@ -65,7 +63,7 @@ def run(arguments: Sequence[str]) -> None:
     if not arguments or {"-h", "--help"} & set(arguments):
         echo(HELP.rstrip())
         return
-    given = read(Options, arguments, COMMAND)
+    given = read(Options, arguments, "semspec.pull")
     folder, artifact = pull(given.repo, Path(given.out).expanduser() if given.out else None)
     echo(f"{artifact.kind}: {folder}", newline=" ")
 

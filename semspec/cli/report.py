@@ -15,23 +15,19 @@ from semspec.report.write import write_run, write_sweep
 from semspec.results.schema import SCHEMA
 from semspec.storage.screen import echo
 
-COMMAND = "semspec.report"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What is reported, and where to."""
 
+    # fmt: off
     run: str = option("", "a run's folder")
     sweep: str = option("", "a sweep's folder")
     out: str = option("", "the file", shown="FOLDER/report.html")
     transcripts: int = option(
-        -1,
-        "problems of a run that are shown step by step (0: none)",
-        least=0,
-        shown=str(Limits().problems),
-    )
+        -1, "problems of a run that are shown step by step (0: none)", least=0, shown=str(Limits().problems))
     schema: bool = option(False, "print the JSON schema of result.json")
+    # fmt: on
 
 
 HELP = f"""\
@@ -48,7 +44,7 @@ run or the sweep is still going on. The jobs of a finished sweep keep their own 
 
 
 def run(arguments: Sequence[str]) -> None:
-    given = read(Options, arguments, COMMAND)
+    given = read(Options, arguments, "semspec.report")
     if given.schema:
         echo(json.dumps(SCHEMA, indent=2))
         return

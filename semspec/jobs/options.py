@@ -56,17 +56,23 @@ def take(arguments: Sequence[str], known: Collection[str]) -> tuple[dict[str, st
     return pairs(own), [a for a in arguments if a not in own]
 
 
+def strings(arguments: Sequence[str], known: Sequence[str], command: str) -> dict[str, str]:
+    """Return the values by name; raises UserError for an unknown one. ``command`` is the module that is run."""
+    given = pairs(arguments)
+    for name in given:
+        if name not in known:
+            takes = ", ".join(known) or "no options"
+            near = did_you_mean(name, known)
+            raise UserError(f"unknown option '{name}'{near} python -m {command} takes {takes}")
+    return given
+
+
 def read(options: type[T], arguments: Sequence[str], command: str) -> T:
-    """Return a command's options; ``command`` is the module that is run.
+    """Return a command's options.
 
     Raises UserError for an unknown or missing option, and for a value that its type does not allow.
     """
-    known = names(options)
-    for name in pairs(arguments):
-        if name not in known:
-            near = did_you_mean(name, known)
-            takes = ", ".join(known) or "no options"
-            raise UserError(f"unknown option '{name}'{near} python -m {command} takes {takes}")
+    strings(arguments, names(options), command)
     return read_known(options, arguments, command)[0]
 
 

@@ -33,6 +33,7 @@ SHARED = {  # options of semspec.train_probe that are of use here
 class Options:
     """The command's own options; every other one is an option of semspec.train_probe."""
 
+    # fmt: off
     kind: str = option(
         text="sparse: a suffix array over tokens (draft=rest, draft=suffix datastore=...); dense: the target's"
         " states, and the tokens that followed them (draft=dresd)",
@@ -51,33 +52,17 @@ class Options:
         choices=RESPONSES,
     )
     out: str = option("", "the finished datastore", shown="FOLDER/datastore")
-    longest: int = option(
-        -1, "tokens of an answer (dense: 1024; sparse: 0, all)", least=0, most=LARGEST, shown=""
-    )
+    longest: int = option(-1, "tokens of an answer (dense: 1024; sparse: 0, all)", least=0, most=LARGEST, shown="")
     depth: int = option(64, "sparse: tokens that a match can have at most", least=1, most=4096)
     shard: int = option(
-        1 << 25,
-        f"sparse: tokens that are sorted at a time, of {BYTES} bytes of memory each; fewer shards are faster",
-        least=1000,
-        most=LARGEST,
-    )
+        1 << 25, f"sparse: tokens that are sorted at a time, of {BYTES} bytes of memory each; fewer shards are faster", least=1000, most=LARGEST)
     dims: int = option(
-        64,
-        "dense: of the keys (PCA); 64 suffice for states of any width, the paper finds",
-        least=1,
-        most=4096,
-    )
-    fit: int = option(
-        1_000_000, "dense: states that normalisation and PCA are fitted to", least=1, most=1 << 40
-    )
+        64, "dense: of the keys (PCA); 64 suffice for states of any width, the paper finds", least=1, most=4096)
+    fit: int = option(1_000_000, "dense: states that normalisation and PCA are fitted to", least=1, most=1 << 40)
     index: str = option(
-        "auto",
-        "dense: scann (fast), faiss (mapped) or exact; auto: scann from 20,000, faiss from 10 million entries on",
-        choices=("auto", *NAMES),
-    )
-    leaves: int = option(
-        0, "dense: lists of the index; 0: about the root of the entries", least=0, most=1 << 24
-    )
+        "auto", "dense: scann (fast), faiss (mapped) or exact; auto: scann from 20,000, faiss from 10 million entries on", choices=("auto", *NAMES))
+    leaves: int = option(0, "dense: lists of the index; 0: about the root of the entries", least=0, most=1 << 24)
+    # fmt: on
 
     def made_from(self) -> dict[str, Any]:
         """Return the options that a folder's content depends on."""

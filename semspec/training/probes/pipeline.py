@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from semspec.jobs.stages import compare_shards, hold
 from semspec.models.location import ModelFacts
 from semspec.probes.features import Features, resolve
 from semspec.report.progress import Steps
-from semspec.storage.files import read_json
+from semspec.storage.files import read_json, write_json
 from semspec.training.probes import metrics
 from semspec.training.probes.card import card, plots
 from semspec.training.probes.contexts import FILE as CHAINS
@@ -68,7 +69,9 @@ def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain
     if shards:
         return merge(config, shards, folder), work.model
     try:
-        return work.alone(steps), work.model
+        chains = work.write_chains(folder, steps)
+        write_json(folder / "sampled.json", asdict(work.sample(chains, steps)))
+        return chains, work.model
     finally:
         work.close()
 

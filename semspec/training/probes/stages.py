@@ -125,51 +125,35 @@ class Sampling:
         keep_options(folder, self.config, self.model)
 
     def run(self, shard: Shard, stage: str, steps: Steps) -> Mapping[str, Any]:
+        own = shard.folder(self.folder)
         if stage == "chains":
-            return {"chains": len(self._chains(steps, shard, shard))}
+            return {"chains": len(self.write_chains(own, steps, shard))}
         if not by_a_model(self.config):  # every shard reads all of them
-            self._chains(steps, shard, None)
-        chains = joined(self.config, shard, self.folder)
+            self.write_chains(own, steps)
+        return asdict(self.sample(joined(self.config, shard, self.folder), steps, shard))
+
+    def write_chains(self, folder: Path, steps: Steps, shard: Shard | None = None) -> list[Chain]:
+        """Write or read all chains, or a shard's; the folder keeps them."""
+        pair, total = self.pair, None if shard else self.config.problems
+        with steps.stage("chains of thought", total) as tell:
+            return make_chains(self.config, pair, folder, tell.to, shard)
+
+    def sample(self, chains: Sequence[Chain], steps: Steps, shard: Shard | None = None) -> Plan:
+        """Sample all contexts, or a shard's; return how many."""
         cuts = choose_cuts(self.config, chains, self.pair.engine.context_limit - 1)
-        units = [places for _, places in numbered(self.config, chains, cuts, shard)]
-        if not units:
-            steps.say(
-                f"part {shard} has nothing to sample: there are fewer units than parts; a smaller batch="
-                " makes more"
-            )
-        whole = plan(self.config, cuts, self.model.layers, self.model.width)
-        planned = replace(whole, contexts=sum(map(len, units)))
-        self.sample(chains, cuts, planned, steps, shard)
-        return asdict(planned)
-
-    def _chains(self, steps: Steps, shard: Shard, of: Shard | None) -> list[Chain]:
-        pair, own = self.pair, shard.folder(self.folder)
-        with steps.stage("chains of thought", None) as tell:
-            return make_chains(self.config, pair, own, tell.to, of)
-
-    def sample(
-        self,
-        chains: Sequence[Chain],
-        cuts: dict[str, list[int]],
-        planned: Plan,
-        steps: Steps,
-        shard: Shard | None = None,
-    ) -> None:
-        """Sample all contexts, or a shard's."""
+        planned = plan(self.config, cuts, self.model.layers, self.model.width)
+        if shard is not None:
+            units = [places for _, places in numbered(self.config, chains, cuts, shard)]
+            planned = replace(planned, contexts=sum(map(len, units)))
+            if not units:
+                steps.say(
+                    f"part {shard} has nothing to sample: there are fewer units than parts; a smaller"
+                    " batch= makes more"
+                )
         args = (self.config, self.pair, chains, cuts, planned, self.folder)
         with steps.stage("sampling", planned.samples) as tell:
             sample(*args, tell.by, steps.say, shard)
-
-    def alone(self, steps: Steps) -> list[Chain]:
-        """Make chains and samples in this process."""
-        config, pair = self.config, self.pair
-        with steps.stage("chains of thought", config.problems) as tell:
-            chains = make_chains(config, pair, self.folder, tell.to)
-        cuts = choose_cuts(config, chains, pair.engine.context_limit - 1)
-        planned = plan(config, cuts, self.model.layers, self.model.width)
-        self.sample(chains, cuts, planned, steps)
-        write_json(self.folder / "sampled.json", asdict(planned))
-        return chains
+        return planned
 
 
 def joined(config: ProbeConfig, shard: Shard, folder: Path) -> list[Chain]:
