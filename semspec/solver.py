@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -222,7 +222,7 @@ class Solver:
                 1 - done.model_seconds / done.seconds if done.seconds else 0.0,
             )
 
-    def stream(self, problem: BenchmarkProblem) -> Iterator[Round]:
+    def stream(self, problem: BenchmarkProblem) -> Generator[Round, None, None]:
         """Solve one problem speculatively and yield its rounds as they end.
 
         To close the iterator gives the problem up and frees the engines' sessions.
