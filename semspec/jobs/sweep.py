@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from semspec import runner
 from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, parse, recorded
 from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error, without_passwords
@@ -34,7 +35,6 @@ from semspec.jobs.experiments import slug
 from semspec.jobs.options import take
 from semspec.report.terminal import Screen, interval, number, open_console, seconds
 from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
-from semspec.runner import execute
 from semspec.storage.digest import difference
 from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
@@ -152,7 +152,7 @@ def _do(job: Job, folder: Path, console: Screen) -> None:
         importlib.import_module(job.command).run_shard(job, console)
         return
     made, resolved = resolve(job)
-    execute(made, resolved, folder, console, job.about)
+    runner.execute(made, resolved, folder, console, job.about)
 
 
 def say(job: Job, root: Path, state: State, error: str, started: str | None = None) -> None:
