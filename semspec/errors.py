@@ -11,27 +11,27 @@ _USER = re.compile(r"(?<=://)[^\s/?#\"<>]*@")
 
 
 class UserError(Exception):
-    """Something the user can mend. Commands print it as one line and exit with 2."""
+    """A mistake that the user can mend. Commands print it as one line and exit with 2."""
 
 
-LONGEST = 400  # characters of another library's error: some quote what they were given
+LONGEST = 400  # characters of another library's error: some quote their whole input
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says without passwords, or its kind where it says nothing."""
+    """Return the first line of an error's message without passwords, or its type if it has none."""
     line = without_passwords((str(error).strip() or type(error).__name__).splitlines()[0])
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 
-def told(error: BaseException | None) -> str:
-    """What went wrong, in one line; of a fault that no user can mend the kind, too."""
+def describe_error(error: BaseException | None) -> str:
+    """Describe an error in one line, with its type unless it is a UserError; "" for None."""
     if error is None or isinstance(error, UserError):
         return "" if error is None else first_line(error)
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def without_passwords(value: T) -> T:
-    """Remove ``USER:PASSWORD@`` from every URL in a text, or in all texts of a JSON value."""
+    """Remove ``USER:PASSWORD@`` from every URL in a string, or in all strings of a JSON value."""
     return _cleaned(value)  # type: ignore[no-any-return]
 
 

@@ -1,1 +1,1 @@
-"""What is trained, measured and published: one file a kind."""
+"""Artifacts: everything that is trained or measured and published, one file a kind."""

@@ -1,4 +1,4 @@
-"""``python -m semspec.artifacts``: what is there, what it says, and whether it is as published."""
+"""``python -m semspec.artifacts``: list, show, verify and seal artifacts."""
 
 from semspec.cli.artifacts import main
 

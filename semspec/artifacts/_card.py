@@ -1,4 +1,4 @@
-"""README.md of an artifact: front matter that the Hub reads, and what a reader wants to know."""
+"""Write and check the README.md of an artifact: front matter for the Hub, and text for readers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Made by `{made_by}` for semspec.
 
 
 def base_model(name: str) -> str:
-    """The Hub's metadata want a repository; what is shipped with the package is none."""
+    """Return a model's name for the Hub's metadata, without the ``embedded/`` of shipped models."""
     return name.rpartition("/")[2] if name.startswith("embedded/") else name
 
 
 def default(artifact: Artifact, name: str) -> str:
-    """The card of an artifact that brings none of its own; ``name`` is its folder's, whatever stands in it."""
+    """Return the card of an artifact that brings none; ``name`` is its folder's, and not trusted."""
     config, name = artifact.config, visible(name, newline=" ")
     models = [part for key in ("model", "draft") if isinstance(part := config.get(key), dict)]
     bases = [base_model(str(model["id"])) for model in models]
@@ -60,9 +60,9 @@ def default(artifact: Artifact, name: str) -> str:
     if "split" in config:
         rows.append(f"| steps | split={config['split']} |")
     if "temperature" in config:
-        told = config["temperature"]
+        temperature = config["temperature"]
         rows.append(
-            f"| temperature | {told['sampled']:g}; for {told['lowest']:g} to {told['highest']:g} |"
+            "| temperature | {sampled:g}; for {lowest:g} to {highest:g} |".format(**temperature)
         )
     rows += [f"| {name} | {value:.4g} |" for name, value in figures.items()]
     packages = config.get("provenance", {}).get("packages") or {}
@@ -93,7 +93,7 @@ def _results(artifact: Artifact, name: str, figures: Mapping[str, float]) -> dic
 
 
 class _Plain(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML that is as large as it is written: a line of nested aliases stands for gigabytes."""
+    """A YAML loader without aliases: a line of nested ones can expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -102,7 +102,7 @@ class _Plain(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def front_matter(text: str) -> dict[str, Any]:
-    """The metadata at the head of a card; ValueError where there is none that can be read."""
+    """Return the metadata at the head of a card; raises ValueError if it cannot be read."""
     if len(text) > LARGEST:
         raise ValueError("the card is too large")
     found = re.match(r"---\r?\n(.*?\n)---\r?\n", text, re.DOTALL)
@@ -111,26 +111,26 @@ def front_matter(text: str) -> dict[str, Any]:
             "the card has no front matter" if not found else "the front matter is too large"
         )
     try:
-        told = yaml.load(found[1], _Plain)
-    except Exception as error:  # of odd tags the parser raises whatever it stumbles over
+        front = yaml.load(found[1], _Plain)
+    except Exception as error:  # odd tags make the parser raise errors of any type
         raise ValueError(f"the card's front matter cannot be read: {first_line(error)}") from error
-    if not isinstance(told, dict):
+    if not isinstance(front, dict):
         raise ValueError("the card's front matter is no mapping")
-    return told
+    return front
 
 
 def check(text: str, library: str = "semspec") -> None:
-    """Refuses a card without what a reader and the Hub's search need."""
+    """Raise UserError if a card lacks metadata that the Hub's search needs."""
     try:
-        told = front_matter(text)
+        front = front_matter(text)
     except ValueError as error:
         raise UserError(f"README.md: {error}") from error
-    found = told.get("library_name")
+    found = front.get("library_name")
     if found != library:
         shown = ascii(found[:64])[1:-1] if isinstance(found, str) else "no text"
         raise UserError(f"README.md: library_name is {shown}, not {library}")
-    tags = told.get("tags")
+    tags = front.get("tags")
     if not isinstance(tags, list) or "semspec" not in tags:
         raise UserError("README.md: tags must be a list that holds semspec")
-    if not isinstance(told.get("license"), str):
+    if not isinstance(front.get("license"), str):
         raise UserError("README.md: no license is named")

@@ -1,8 +1,8 @@
-"""What ARC-Decode knows of a model: whitening, the constants of the bound, and the evidence for them.
+"""The calibration of ARC-Decode for a model: whitening, the bound's constants, and their evidence.
 
-told = ArcCalibration.load("embedded/arc-tiny")
-told.check(facts(model))
-setting = told.settings[told.at(0.6)]      # constants and buckets of that temperature
+calibration = ArcCalibration.load("embedded/arc-tiny")
+calibration.check(facts(model))
+setting = calibration.settings[calibration.at(0.6)]    # constants and buckets of that temperature
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
 from semspec.calibration.arc import COLUMNS, Setting
 from semspec.decoding.arc_bound import Constants
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.registry import register
@@ -72,7 +70,7 @@ SCHEMA = base.of_schema(
 
 
 def check_sampled(name: str, temperature: float, allow_mismatch: bool = False) -> None:
-    """Refuse constants at temperature 0, where the target can write one token only."""
+    """Raise UserError at temperature 0, where the target can write only one token."""
     if not temperature and not allow_mismatch:
         raise UserError(
             f"{name} cannot be asked at temperature 0: one token is possible, and no other may be"
@@ -97,7 +95,7 @@ class ArcCalibration(base.Artifact):
     tags: ClassVar[tuple[str, ...]] = ("arc-decode", "calibration")
 
     def __post_init__(self) -> None:
-        self.settings = [Setting.from_json(told) for told in self.config["settings"]]
+        self.settings = [Setting.from_json(setting) for setting in self.config["settings"]]
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
@@ -121,7 +119,7 @@ class ArcCalibration(base.Artifact):
 
     @classmethod
     def example(cls) -> Self:
-        pairs = 400  # each of a text of its own, and nothing diverges: a threshold can be certified
+        pairs = 400  # one a text, without divergence: a threshold can be certified
         evidence = torch.zeros(pairs, len(COLUMNS))
         for name, values in (
             ("group", torch.arange(pairs)),
@@ -143,15 +141,18 @@ class ArcCalibration(base.Artifact):
         return cls(config, {"sigma": torch.ones(4), "evidence": evidence})
 
     def figures(self) -> Mapping[str, float]:
-        told: dict[str, float] = {}
+        found: dict[str, float] = {}
         for setting in self.settings:
             by = setting.constants
             for name, value in (("c_s", by.c_s), ("alpha_kappa", by.alpha_kappa), ("tau", by.tau)):
-                told[f"{name} at T = {setting.temperature:g}"] = float(value)
-        return told
+                found[f"{name} at T = {setting.temperature:g}"] = float(value)
+        return found
 
     def at(self, temperature: float, allow_mismatch: bool = False) -> int:
-        """Which of ``settings`` is for this temperature; the nearest one with ``allow_mismatch``."""
+        """Return the index in ``settings`` for this temperature.
+
+        Raises UserError if there is none, unless ``allow_mismatch`` accepts the nearest.
+        """
         gaps = [abs(setting.temperature - temperature) for setting in self.settings]
         nearest = gaps.index(min(gaps))
         if gaps[nearest] > 1e-6 and not allow_mismatch:
@@ -165,6 +166,6 @@ class ArcCalibration(base.Artifact):
         return nearest
 
     def evidence(self, setting: int) -> Tensor:
-        """The pairs that were measured at this setting."""
+        """Return the pairs that were measured at this setting."""
         pairs = self.tensors["evidence"]
         return pairs[pairs[:, COLUMNS.index("setting")] == setting]

@@ -1,6 +1,6 @@
-"""What all artifacts share: a folder that is written whole, and read with suspicion.
+"""The base class of artifacts: folders that are written atomically, and read with suspicion.
 
-config.json          kind, version, what it is bound to, and all figures; checked by the kind's schema
+config.json          kind, version, the model it is bound to, and all figures; checked by a schema
 model.safetensors    every tensor; names, shapes and types are those that the config implies
 README.md, *.svg     for readers
 manifest.json        size and sha256 of each of them
@@ -17,21 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from safetensors.torch import save
-from torch import Tensor
-
 from semspec.artifacts import _card, binding
 from semspec.artifacts.upload import upload
+from semspec.deferred import Tensor, safetensors_torch
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
 from semspec.storage import foreign, json_schema, manifests, provenance, swap
-from semspec.storage.files import _write_all, dumps, replacing, told_in_one_line
+from semspec.storage.files import _write_all, dumps, os_errors_as_user_errors, replacing
 from semspec.storage.packaged import beside_package
 from semspec.storage.tensors import Layout, read_tensor_file
 
 CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md", manifests.NAME
-LARGEST_CONFIG = 4 * 2**20  # bytes; what is larger is no config of ours
+LARGEST_CONFIG = 4 * 2**20  # bytes; no config of ours is larger
 LARGEST_TEXT = 4 * 2**20  # of a card or a plot
 
 WANTED = Wanted(
@@ -44,7 +42,7 @@ WANTED = Wanted(
 
 
 def of_schema(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
-    """A kind's schema: its own properties beside those that every config has."""
+    """Return a kind's schema: its own properties and those that every config has."""
     common: dict[str, Any] = {
         "kind": {"type": "string"},
         "version": {"type": "integer", "minimum": 1},
@@ -65,11 +63,11 @@ def of_schema(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[
 
 @dataclass
 class Artifact(ABC):
-    """Something trained or measured: a config, tensors, and texts for readers."""
+    """A trained or measured thing: a config, tensors, and texts for readers."""
 
     config: dict[str, Any]
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)  # card and plots, to be saved along
+    texts: dict[str, str] = field(default_factory=dict)  # card and plots, saved with it
     name: str = "artifact"
     parts: dict[str, Path] = field(default_factory=dict)  # further files, of any size, not loaded
 
@@ -77,48 +75,48 @@ class Artifact(ABC):
     version: ClassVar[int] = 1
     schema: ClassVar[json_schema.Schema]
     made_by: ClassVar[str]  # the command that makes one, for errors and cards
-    tags: ClassVar[tuple[str, ...]] = ()  # of the card, beside semspec and the kind
+    tags: ClassVar[tuple[str, ...]] = ()  # the card's tags beside semspec and the kind
     text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt"})
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
-        """The tensors that a config implies (none: no file); ValueError where it is not one."""
+        """Return the tensors that a config implies (none: no file); raises ValueError for a bad config."""
         return {}
 
     def check_content(self) -> None:  # noqa: B027 (many kinds have nothing more to check)
-        """Raises ValueError where the tensors cannot be what they are said to be."""
+        """Raise ValueError if the values of the tensors are impossible for this kind."""
 
     @classmethod
     @abstractmethod
     def example(cls) -> Self:
-        """A small one, always the same, made of nothing: what the contract tests go by."""
+        """Return a small artifact, always the same, for the contract tests."""
 
     def summary(self) -> str:
-        """A paragraph for the card."""
+        """Return a paragraph for the card."""
         return (type(self).__doc__ or "").strip().splitlines()[0]
 
     def maker(self) -> str:
-        """What made this one, for the card."""
+        """Return the command that made this artifact, for the card."""
         return self.made_by
 
     def library(self) -> str:
-        """What loads it, for the card."""
+        """Return the library that loads it, for the card."""
         return "semspec"
 
     def figures(self) -> Mapping[str, float]:
-        """What the card lists as metrics."""
+        """Return the figures that the card lists as metrics."""
         return {}
 
     # ---- files --------------------------------------------------------------------------------
 
     @classmethod
     def load(cls, folder_or_repo: str | Path, revision: str | None = None) -> Self:
-        """From a folder, ``embedded/NAME``, or a Hub repository at a revision (``owner/name@revision``)."""
+        """Load from a folder, ``embedded/NAME``, or a Hub repository (``owner/name@revision``)."""
         return cls.read(find(str(folder_or_repo), revision))
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """From a local folder: nothing is taken for granted."""
+        """Read from a local folder; raises UserError if anything in it is damaged or does not fit."""
         manifests.check(folder, manifests.read(folder), (CONFIG, TENSORS))
         config = cls.own_config(folder)
         try:
@@ -148,7 +146,7 @@ class Artifact(ABC):
         return {}
 
     def save(self, folder: str | Path) -> None:
-        """Writes the folder whole, or leaves what was there; ValueError where no load would take it."""
+        """Write the folder atomically; raises ValueError if ``load`` would refuse it."""
         folder = Path(folder)
         json_schema.check(foreign.parse(dumps(self.config).encode()), self.schema)
         texts = dict(self.texts)
@@ -167,7 +165,7 @@ class Artifact(ABC):
         local_files_only: bool = False,
         force_download: bool = False,
     ) -> Self:
-        """As ``load``, with the Hub's usual options."""
+        """Load as ``load`` does, with the Hub's usual options."""
         cache = Path(cache_dir) if cache_dir else None
         access = Access(token, cache, local_files_only, force_download)
         return cls.read(find(str(name_or_path), revision, access=access))
@@ -180,9 +178,9 @@ class Artifact(ABC):
         repo_id: str | None = None,
         **options: Any,
     ) -> None:
-        """As ``save``; with ``push_to_hub`` it is published, too, as ``repo_id`` or the folder's name.
+        """Save as ``save`` does; with ``push_to_hub`` also publish it as ``repo_id`` or the folder's name.
 
-        A name without an owner is the user's own; options as of ``push_to_hub``.
+        A name without an owner belongs to the user; the options are those of ``push_to_hub``.
         """
         self.save(save_directory)
         if push_to_hub:
@@ -190,9 +188,9 @@ class Artifact(ABC):
             upload(Path(save_directory), name, **({"update": True} | options))
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Publishes it in one commit, whose id is returned; ``name`` alone is the user's own ``user/name``.
+        """Publish it in one commit and return the commit's id; ``name`` alone means ``user/name``.
 
-        What the repository holds is replaced, unless ``update=False``; further options are those of
+        The repository's content is replaced, unless ``update=False``; further options are those of
         ``semspec.artifacts.upload.upload``.
         """
         with tempfile.TemporaryDirectory() as temporary:
@@ -212,10 +210,10 @@ class Artifact(ABC):
         allow_mismatch: bool = False,
         at: str = "model",
     ) -> list[str]:
-        """Refuses what it was not made for, naming both sides; else returns nothing.
+        """Raise UserError, naming both sides, if it was made for another model or setting.
 
         With ``allow_mismatch`` the differences are returned instead, except those that cannot work
-        at all: other layers or another width. ``at`` is the config's part that tells of the model.
+        at all: other layers or another width. ``at`` is the part of the config about the model.
         """
         impossible, unlike = binding.differences(self.config, model, at, split, temperature, role)
         if impossible or (unlike and not allow_mismatch):
@@ -234,25 +232,25 @@ def find(
     wanted: Wanted = WANTED,
     access: Access | None = None,
 ) -> Path:
-    """The local folder of an artifact: itself, one shipped with the package, or from the Hub."""
+    """Return the local folder of an artifact: as given, shipped with the package, or from the Hub."""
     if folder_or_repo.startswith(EMBEDDED):
         folder = beside_package("hub_artifacts") / folder_or_repo.removeprefix(EMBEDDED)
         swap.recover(folder)
         if not folder.is_dir():
             raise UserError(f"no artifact {folder_or_repo} is shipped with the package")
         return locate(str(folder), wanted=wanted)
-    place, told = split_revision(folder_or_repo)
-    return locate(place, revision or told, wanted, access)
+    place, given = split_revision(folder_or_repo)
+    return locate(place, revision or given, wanted, access)
 
 
 def made_with() -> dict[str, Any]:
-    """A config's ``provenance``: the code that made it, and nothing about whose machine it was."""
-    told = provenance.collect(argv=())
-    return {name: told[name] for name in ("git", "packages", "python")}
+    """Return a config's ``provenance``: the code that made it, and nothing about the machine."""
+    found = provenance.collect(argv=())
+    return {name: found[name] for name in ("git", "packages", "python")}
 
 
 def read_config(folder: Path, kind: str, version: int) -> dict[str, Any]:
-    """config.json of an artifact of this kind; the folder holds nothing that no artifact may hold."""
+    """Read config.json of an artifact; raises UserError if kind, version or another file is wrong."""
     config = read_json(folder, kind)
     if config.get("kind") != kind:
         found = config.get("kind")
@@ -268,7 +266,7 @@ def read_config(folder: Path, kind: str, version: int) -> dict[str, Any]:
 
 
 def read_json(folder: Path, kind: str) -> dict[str, Any]:
-    """config.json, whatever it says."""
+    """Read config.json of any kind; raises UserError if the folder holds a file that no artifact may."""
     config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"it is no {kind}'s folder")
     files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
     wrong = manifests.strange(files)
@@ -278,12 +276,12 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
-    """Exactly the tensors of the layout, every number finite."""
+    """Read exactly the tensors of ``layout``; raises UserError as ``read_tensor_file`` does."""
     return read_tensor_file(folder / TENSORS, layout)
 
 
 def read_texts(folder: Path, suffixes: Collection[str]) -> dict[str, str]:
-    """Card and plots, where they are there: a load from the Hub leaves them where they are."""
+    """Read card and plots, if they are there: a load from the Hub does not download them."""
     texts = {}
     for path in sorted(folder.iterdir()):
         if path.suffix not in suffixes or path.name in (CONFIG, MANIFEST) or path.name[0] == ".":
@@ -301,17 +299,19 @@ def write(
     version: int | None = None,
     parts: Mapping[str, Path] | None = None,
 ) -> None:
-    """Write an artifact; the folder is the old one or the new one at every moment, see ``_swap``.
+    """Write an artifact; at every moment the folder is the old or the new one, see ``storage.swap``.
 
-    Raises UserError where the folder holds anything but an artifact of this kind.
+    Raises UserError if the folder holds anything but an artifact of this kind.
     """
     kind, version = kind or str(config["kind"]), version or int(config["version"])
     folder = swap.place(folder)
     contents = {CONFIG: (dumps(config, indent=2) + "\n").encode()}
     contents |= {name: text.encode() for name, text in texts.items()}
     if tensors:
-        contents[TENSORS] = save({n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"})
-    with told_in_one_line(folder):
+        contents[TENSORS] = safetensors_torch.save(
+            {n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"}
+        )
+    with os_errors_as_user_errors(folder):
         swap.recover(folder)
         swap.check_replaceable(folder, kind)
         beside = swap.stage(folder)

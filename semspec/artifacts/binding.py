@@ -1,4 +1,4 @@
-"""What an artifact is bound to: parts of a config's schema, and how it differs from what is at hand."""
+"""Bind artifacts to models: parts of the configs' schemas, and comparison with the model at hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 from semspec.models.location import ModelFacts
 from semspec.types import Sampling
 
-LARGEST = 1 << 24  # layers, widths and the like; no size of a model is larger
+LARGEST = 1 << 24  # layers, widths and the like; no model is larger
 SIZE = {"type": "integer", "minimum": 0, "maximum": LARGEST}
 TEXT = {"type": "string", "minLength": 1, "maxLength": 512}
 _TEXT_OR_NONE = {"type": ["string", "null"], "maxLength": 512}
@@ -27,7 +27,7 @@ MODEL = {
         "tokenizer": TEXT,
     },
 }
-"""A model, as ``of`` tells it. A kind that needs layers or width says so by ``model_with``."""
+"""The schema of a model's description by ``of``; ``model_with`` also requires layers or width."""
 
 TEMPERATURE = {
     "type": "object",
@@ -38,16 +38,16 @@ TEMPERATURE = {
         for name in ("sampled", "lowest", "highest")
     },
 }
-"""The temperature that it was made at, and the range that it is for."""
+"""The schema of the temperature that an artifact was made at, and the range that it is for."""
 
 
 def model_with(*names: str) -> dict[str, Any]:
-    """``MODEL`` with more that must be there."""
+    """Return ``MODEL`` with more required properties."""
     return MODEL | {"required": ["id", "tokenizer", *names]}
 
 
 def of(model: ModelFacts) -> dict[str, Any]:
-    """What a config says about a model."""
+    """Describe a model for a config."""
     return {
         "id": model.name,
         "revision": model.revision,
@@ -66,7 +66,10 @@ def differences(
     temperature: float | None,
     role: str | None,
 ) -> tuple[list[str], list[str]]:
-    """What cannot work at all, and what else is unlike; what a config does not tell is not compared."""
+    """Return the differences that cannot work at all, and the others.
+
+    Properties that the config lacks are not compared.
+    """
     made, impossible, unlike = config[at], [], []
     for what, theirs in (("layers", model.layers), ("width", model.width)):
         if what in made and made[what] != theirs:
@@ -90,11 +93,11 @@ def differences(
         )
     if split is not None and "split" in config and split != config["split"]:
         unlike.append(f"it was trained with split={config['split']}, not split={split}")
-    told = config.get("temperature")
-    if temperature is not None and told and not told["lowest"] <= temperature <= told["highest"]:
+    span = config.get("temperature")
+    if temperature is not None and span and not span["lowest"] <= temperature <= span["highest"]:
         unlike.append(
-            f"it was trained at temperature {told['sampled']:g} for {told['lowest']:g} to"
-            f" {told['highest']:g}, not for {temperature:g}"
+            f"it was trained at temperature {span['sampled']:g} for {span['lowest']:g} to"
+            f" {span['highest']:g}, not for {temperature:g}"
         )
     if role is not None and "role" in config and role != config["role"]:
         unlike.append(f"it is a {config['role']}'s probe, not a {role}'s")
@@ -103,19 +106,19 @@ def differences(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How the drafts came about that a guarantee was measured on; None: nobody wrote it down."""
+    """How the drafts of a calibration were drawn; None: not recorded."""
 
     top_k: int | None = None
     top_p: float | None = None
     draft: str | None = None  # the small model that drew them
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        """Of what a calibration tells about its data."""
-        return cls(told.get("top_k"), told.get("top_p"), told.get("draft"))
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """Read it from the description of a calibration's data."""
+        return cls(data.get("top_k"), data.get("top_p"), data.get("draft"))
 
     def unlike(self, sampling: Sampling, drafts: str) -> list[str]:
-        """What a run, whose drafts come from ``drafts``, does otherwise."""
+        """List how a run with drafts from ``drafts`` differs."""
         own = {"top_k": sampling.top_k, "top_p": sampling.top_p} if not sampling.greedy else {}
         found = [
             f"at {name}={made:g}, not {now:g}"
@@ -127,7 +130,7 @@ class Measured:
         return found
 
     def options(self, sampling: Sampling, drafts: str) -> str:
-        """What to calibrate for such a run with; '' where no model drafts, which that needs."""
+        """Return the options to calibrate with for such a run; "" if no model drafts in it."""
         if "/" not in drafts:
             return ""
         by = f"draft=lm draft.model.path={drafts}"

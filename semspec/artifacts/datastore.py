@@ -1,8 +1,8 @@
-"""What datastores share: files of any size beside config and tensors, which are mapped and not read.
+"""The base class of datastores: beside config and tensors, files of any size that are memory-mapped.
 
 Opening one looks at the headers and sizes of files of more than 256 MiB, so that it takes no longer for a
-store that is larger than memory; smaller ones are hashed. The hashes of all stand in the manifest: ``python -m
-semspec.artifacts verify`` reads them, publishing does, and what comes from the Hub is hashed once, after the download.
+store that is larger than memory; smaller ones are hashed. The manifest has the hashes of all: ``python -m
+semspec.artifacts verify`` and publishing check them, and a file from the Hub is hashed once, after its download.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ SHARDS = {
 
 
 class Datastore(base.Artifact):
-    """An artifact with ``parts``."""
+    """An artifact with memory-mapped ``parts``."""
 
     hashed_later: ClassVar[frozenset[str]] = frozenset()  # parts that are hashed when they are read
 
     @classmethod
     @abstractmethod
     def part_names(cls, config: Mapping[str, Any]) -> list[str]:
-        """The files that a config implies."""
+        """Return the names of the files that a config implies."""
 
     @abstractmethod
     def open(self) -> Any:
-        """Maps the parts; UserError where they are not what the config says."""
+        """Map the parts; raises UserError if they do not fit the config."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -65,7 +65,7 @@ def shard_names(count: int) -> list[str]:
 
 @cache
 def example_folder(kind: str) -> Path:
-    """Where an example's parts are, until the process ends."""
+    """Return a folder for an example's parts that is removed when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix=f"semspec-{kind}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,4 +1,4 @@
-"""A target's states over a corpus, and what followed them: what ``dresd`` drafts from.
+"""A target's states over a corpus and the tokens that followed them; ``dresd`` drafts from it.
 
 store = DenseDatastore.load("embedded/dense-tiny")
 store.check(facts(model))
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 
 from semspec.artifacts import base, binding, datastore
 from semspec.datastores import indices
 from semspec.datastores.dense import DenseStore, Projection, open_shards, write_shard
 from semspec.datastores.files import open_arrays
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
@@ -40,7 +40,7 @@ SCHEMA = base.of_schema(
             "additionalProperties": False,
             "properties": {
                 "name": {"enum": list(indices.NAMES)},
-                "files": {  # names and bytes, all of them in one file
+                "files": {  # names and sizes in bytes; all of them are in one file
                     "type": "object",
                     "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 1 << 48},
                 },
@@ -97,27 +97,27 @@ class DenseDatastore(datastore.Datastore):
         return Projection(**arrays)
 
     def open(self, index: bool = False) -> DenseStore:
-        """Maps the shards; ``index`` also opens the index, which the first question waits for."""
+        """Map the shards; with ``index`` also open the index, for which the first question waits."""
         paths = [self.parts[n] for n in self.part_names(self.config) if n != INDEX]
         shards = open_shards(paths, self.config["dims"])
-        for path, shard, told in zip(paths, shards, self.config["shards"], strict=True):
-            if len(shard) != told:
-                raise UserError(f"{path} has {len(shard):,} entries, not {told:,}")
+        for path, shard, entries in zip(paths, shards, self.config["shards"], strict=True):
+            if len(shard) != entries:
+                raise UserError(f"{path} has {len(shard):,} entries, not {entries:,}")
         keys = [shard.keys for shard in shards]
-        told = self.config["index"]
+        name = self.config["index"]["name"]
         found: indices.Index = indices.Exact(keys)
-        if index and told["name"] != "exact":
+        if index and name != "exact":
             files, path = self._index_files(), self.parts[INDEX]
 
             def read() -> indices.Index:
                 self._check_index()
-                return indices.load(told["name"], files, keys, path)
+                return indices.load(name, files, keys, path)
 
             found = indices.Opening(read)
         return DenseStore(shards, self.projection(), found)
 
     def _check_index(self) -> None:
-        """Native readers check little: what they are given is hashed first."""
+        """Verify the index's hash before a native reader, which checks little, opens it."""
         path = self.parts[INDEX]
         manifests.check(path.parent, manifests.read(path.parent), (path.name,))
 
@@ -127,10 +127,10 @@ class DenseDatastore(datastore.Datastore):
         return {name: mapped.array(name) for name in sizes}
 
     def figures(self) -> Mapping[str, float]:
-        told = self.config["metrics"]
+        metrics = self.config["metrics"]
         names = ("mrr", "recall_at_10", "variance")
         entries = {"entries": float(sum(self.config["shards"]))}
-        return entries | {n: float(told[n]) for n in names if told.get(n) is not None}
+        return entries | {n: float(metrics[n]) for n in names if metrics.get(n) is not None}
 
     @classmethod
     def example(cls) -> Self:

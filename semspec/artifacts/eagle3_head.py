@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
 from semspec.artifacts.model import Model
+from semspec.deferred import Tensor, torch
 from semspec.heads.eagle3 import EMBEDDING, Shape, check_maps
 from semspec.models.location import EXAMPLE_VOCABULARY
 from semspec.registry import register
@@ -56,17 +54,17 @@ class Eagle3Head(Model):
 
     @classmethod
     def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
-        """Embedding and maps may be left out of a published head; everything else has to be there."""
+        """Read the tensors; a published head may lack embedding and maps, but nothing else."""
         config = cls.own_config(folder)
         there = tensor_names(folder / base.TENSORS)
         mapped = bool({"d2t", "t2d"} & there) or config["draft_vocab_size"] != config["vocab_size"]
         return base.read_tensors(folder, _shape(config).layout(EMBEDDING in there, mapped))
 
     def summary(self) -> str:
-        told = self.config
+        config = self.config
         return (
-            f"EAGLE-3 head of width {told['hidden_size']}, {told['draft_vocab_size']} of"
-            f" {told['vocab_size']} tokens can be drafted."
+            f"EAGLE-3 head of width {config['hidden_size']}, {config['draft_vocab_size']} of"
+            f" {config['vocab_size']} tokens can be drafted."
         )
 
     def check_content(self) -> None:
@@ -94,7 +92,7 @@ class Eagle3Head(Model):
 
 
 def _shape(config: Mapping[str, Any]) -> Shape:
-    """What of a head's shape its own config says; the rest is the target's."""
+    """Return the part of the head's shape in its own config; the rest depends on the target."""
     width = config["hidden_size"]
     return Shape(
         width=width,

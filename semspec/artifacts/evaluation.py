@@ -22,7 +22,7 @@ _RATE = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
 _FIGURE = {"type": ["number", "null"], "minimum": 0}
 SCHEMA = base.of_schema(
     {
-        "options": {  # of semspec.run, dotted
+        "options": {  # options of semspec.run, dotted
             "type": "object",
             "additionalProperties": {
                 "type": ["string", "number", "boolean", "null", "array", "object"]
@@ -44,7 +44,7 @@ SCHEMA = base.of_schema(
     },
     ("options", "result"),
 )
-HIDDEN = ("hydra", "quiet", "transcript", "prompt")  # options that say nothing about the figures
+HIDDEN = ("hydra", "quiet", "transcript", "prompt")  # options without influence on the figures
 
 
 @register("artifact", "evaluation")
@@ -61,7 +61,7 @@ class Evaluation(base.Artifact):
 
     @classmethod
     def of_run(cls, folder: Path) -> Self:
-        """The result of a finished run; paths of this machine stay out of it."""
+        """Build it from a finished run, leaving out paths of this machine."""
         run = RunFolder(folder)
         config, result = run.config, run.figures()
         if config is None or result is None:
@@ -82,17 +82,17 @@ class Evaluation(base.Artifact):
         return cls(made)
 
     def summary(self) -> str:
-        told = self.config["options"]
-        pair = f"`{told.get('model.path')}` with draft `{told.get('draft.model.path', 'none')}`"
+        own = self.config["options"]
+        pair = f"`{own.get('model.path')}` with draft `{own.get('draft.model.path', 'none')}`"
         return (
             f"What `python -m semspec.run` measured of {pair} on {self.config['result']['problems']}"
             " problems; `config.json` has every figure and option."
         )
 
     def figures(self) -> Mapping[str, float]:
-        told = self.config["result"]
+        result = self.config["result"]
         names = ("pass_at_1", "acceptance_rate", "accept_length", "tokens_per_second", "speedup")
-        return {name: told[name] for name in names if told.get(name) is not None}
+        return {name: result[name] for name in names if result.get(name) is not None}
 
     @classmethod
     def example(cls) -> Self:

@@ -1,4 +1,4 @@
-"""Folders of artifacts on disk: which kind they are, sealed, and exactly as published."""
+"""Inspect folders of artifacts on disk: find their kind, seal and verify them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from semspec.artifacts.model import Model
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED
 from semspec.storage import manifests, swap
-from semspec.storage.files import told_in_one_line
+from semspec.storage.files import os_errors_as_user_errors
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A folder below the path that was asked about, and what is wrong with it."""
+    """A folder that ``below`` found, and what is wrong with it."""
 
     folder: Path
     kind: str | None
@@ -25,7 +25,7 @@ class Found:
 
 
 def local(place: str) -> Path:
-    """A folder that is there: a path, or embedded/NAME."""
+    """Return an existing folder for a path or embedded/NAME; raises UserError if there is none."""
     if place.startswith(EMBEDDED):
         return base.find(place)
     folder = Path(place).expanduser()
@@ -36,17 +36,20 @@ def local(place: str) -> Path:
 
 
 def kind_of(folder: Path) -> type[base.Artifact]:
-    """The kind of an artifact's folder: by its config, or as a model in transformers' format."""
+    """Return the kind of an artifact's folder: named by its config, or a model in transformers' format.
+
+    Raises UserError if it is neither.
+    """
     config = base.read_json(folder, "artifact")
     known = registry.plugins("artifact")
-    told = config.get("kind")
-    if told is None and "model_type" in config:
+    kind = config.get("kind")
+    if kind is None and "model_type" in config:
         heads = (n for n, p in known.items() if _is_of(p.cls, config.get("architectures")))
-        told = next(heads, "model")
-    if not isinstance(told, str) or told not in known:
+        kind = next(heads, "model")
+    if not isinstance(kind, str) or kind not in known:
         raise UserError(f"{folder} is no artifact's folder: its config.json names no kind of"
                         f" {', '.join(known)}")  # fmt: skip
-    cls: type[base.Artifact] = known[told].cls
+    cls: type[base.Artifact] = known[kind].cls
     return cls
 
 
@@ -59,8 +62,8 @@ def _is_of(cls: type[base.Artifact], architectures: object) -> bool:
 
 
 def seal(folder: Path) -> type[base.Artifact]:
-    """Writes the manifest of a folder whose content is in order, and a card where there is none."""
-    with told_in_one_line(folder):
+    """Write the manifest of a valid folder, and a card if there is none; raises UserError if invalid."""
+    with os_errors_as_user_errors(folder):
         return _seal(folder)
 
 
@@ -85,7 +88,7 @@ def _seal(folder: Path) -> type[base.Artifact]:
 
 
 def check(folder: Path) -> base.Artifact:
-    """Refuses a folder that is not exactly what would be published; returns what it holds."""
+    """Return the folder's artifact; raises UserError unless it is exactly what would be published."""
     manifest = manifests.read(folder)
     if manifest is None:
         raise UserError(f"{folder} has no {base.MANIFEST}: run python -m semspec.artifacts seal path={folder}")  # fmt: skip
@@ -107,7 +110,7 @@ def check(folder: Path) -> base.Artifact:
 
 
 def below(path: Path) -> Iterator[Found]:
-    """Every artifact's folder at or below a path, and every file that belongs to none."""
+    """Yield every artifact's folder at or below a path, and every file that belongs to none."""
     if (path / base.CONFIG).is_file() or (path / base.MANIFEST).is_file():
         yield _found(path)
         return

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
+from semspec.deferred import Tensor, torch
 from semspec.models.location import EXAMPLE
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
@@ -53,7 +51,7 @@ class JudgeHead(base.Artifact):
         return {name: float(value) for name, value in self.config["metrics"].items()}
 
     def __call__(self, states: Tensor) -> Tensor:
-        """[tokens, width] of the last layer, after the final norm -> [tokens] in [0, 1]."""
+        """Map the last layer's states after the final norm [tokens, width] to [tokens] in [0, 1]."""
         weight, bias = (self.tensors[name].to(states.device) for name in ("weight", "bias"))
         return (states.float() @ weight + bias).sigmoid()
 

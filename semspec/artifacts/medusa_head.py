@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
 from semspec.artifacts.model import Model
+from semspec.deferred import Tensor, torch
 from semspec.heads.medusa import Shape, config_of
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
@@ -55,10 +53,10 @@ class MedusaHead(Model):
         return base.read_tensors(folder, layout)
 
     def summary(self) -> str:
-        told = self.config
+        config = self.config
         return (
-            f"{told['medusa_num_heads']} Medusa heads of {told['medusa_num_layers']} block(s), for a"
-            f" target of width {told['hidden_size']}."
+            f"{config['medusa_num_heads']} Medusa heads of {config['medusa_num_layers']} block(s), for a"
+            f" target of width {config['hidden_size']}."
         )
 
     @classmethod

@@ -1,7 +1,7 @@
 """A model in transformers' format, such as those of the embedded pair.
 
-``config.json`` is transformers' own, so that any tool can load the folder; that it is one of ours is told
-by the manifest alone.
+``config.json`` is transformers' own, so that any tool can load the folder; only the
+manifest marks it as an artifact of semspec.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base
+from semspec.deferred import Tensor, torch
 from semspec.registry import register
 from semspec.storage import foreign
 from semspec.storage.json_schema import Schema
@@ -28,7 +26,7 @@ class Model(base.Artifact):
     name: str = "model"
 
     kind: ClassVar[str] = "model"
-    # a folder in transformers' format with this architecture is of this kind; None: with any other
+    # the architecture, in transformers' config, of this kind's folders; None: any that no other kind has
     architecture: ClassVar[str | None] = None
     schema: ClassVar[Schema] = {
         "type": "object",
@@ -48,7 +46,7 @@ class Model(base.Artifact):
 
     @classmethod
     def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
-        """Whatever the file holds, every number finite: transformers checks names and shapes."""
+        """Read all tensors, refusing numbers that are not finite; transformers checks names and shapes."""
         path = folder / base.TENSORS
         with foreign.open_tensors(path) as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -57,19 +55,19 @@ class Model(base.Artifact):
 
     def maker(self) -> str:
         try:
-            told = foreign.parse(self.texts.get("training.json", "{}").encode())
+            made = foreign.parse(self.texts.get("training.json", "{}").encode())
         except ValueError:
-            told = None
-        return str(told.get("script", self.made_by)) if isinstance(told, dict) else self.made_by
+            made = None
+        return str(made.get("script", self.made_by)) if isinstance(made, dict) else self.made_by
 
     def library(self) -> str:
-        """A draft head has no tokenizer of its own, and transformers does not know it."""
+        """Return transformers, or semspec for a draft head, which is a folder without a tokenizer."""
         return "transformers" if "tokenizer.json" in self.texts else "semspec"
 
     def summary(self) -> str:
-        told = self.config
-        size = f"{told.get('num_hidden_layers', '?')} layers, width {told.get('hidden_size', '?')}"
-        return f"{', '.join(told['architectures'])}, {size}, for semspec's embedded pair."
+        own = self.config
+        size = f"{own.get('num_hidden_layers', '?')} layers, width {own.get('hidden_size', '?')}"
+        return f"{', '.join(own['architectures'])}, {size}, for semspec's embedded pair."
 
     def check_content(self) -> None:
         if not self.tensors:

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
@@ -29,7 +27,6 @@ from semspec.storage.tensors import Layout
 from semspec.types import Read, What
 
 LOGPROBS = Read(What.LOGPROBS)
-_STORED = (torch.float16, torch.float32)
 Spans = Sequence[tuple[int, int]]
 
 SCHEMA = base.of_schema(
@@ -97,8 +94,8 @@ class Probe(base.Artifact):
     """Predicts how probable it is that the model says something that means the same as a step.
 
     ``tensors`` holds the perceptron (see ``mlp``), ``mean`` and ``std`` of the features, and from
-    held-out problems ``calibration.scores``, ``.semantic`` and ``.groups`` (problem numbers): what
-    was said about steps of the kind that a rule judges, and what was true.
+    held-out problems ``calibration.scores``, ``.semantic`` and ``.groups`` (problem numbers): scores
+    of steps of the kind that a rule judges, and their true probabilities.
     """
 
     name: str = "probe"
@@ -119,7 +116,7 @@ class Probe(base.Artifact):
             self._folded = Folded(weights, self.tensors["mean"], self.tensors["std"], activation)
         self._copies = {torch.device("cpu"): self._folded}
         guard = self.config.get("guard")
-        # the least likely token that a step may have, see ``probes.make``
+        # the lowest log-probability of a token in a step, see "guard" above
         self.guard = float(guard["lowest"]) if guard else -torch.inf
         layers = self.features.layers
         pooled = [
@@ -181,8 +178,8 @@ class Probe(base.Artifact):
         return cls(config, made)
 
     def figures(self) -> Mapping[str, float]:
-        told = self.config["metrics"].get("test", {}).get("all", {})
-        return {k: told[k] for k in ("r2", "spearman", "auroc", "ece") if told.get(k) is not None}
+        test = self.config["metrics"].get("test", {}).get("all", {})
+        return {k: test[k] for k in ("r2", "spearman", "auroc", "ece") if test.get(k) is not None}
 
     # ---- what it is bound to ------------------------------------------------------------------
 
@@ -192,17 +189,17 @@ class Probe(base.Artifact):
 
     @cached_property
     def digest(self) -> str:
-        """Equal for probes that say the same of the same states, whatever they are called."""
-        told = hashlib.sha256(dumps(self.config["features"] | {"guard": self.guard}).encode())
+        """Return a digest that is equal for probes that give equal scores, whatever their names."""
+        hashed = hashlib.sha256(dumps(self.config["features"] | {"guard": self.guard}).encode())
         for name in (*NAMES, "mean", "std"):
             tensor = self.tensors[name].float().contiguous()
-            told.update(f"{name} {list(tensor.shape)}".encode())
-            told.update(tensor.numpy().tobytes())
-        return told.hexdigest()[:16]
+            hashed.update(f"{name} {list(tensor.shape)}".encode())
+            hashed.update(tensor.numpy().tobytes())
+        return hashed.hexdigest()[:16]
 
     @property
     def calibration(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, semantic probabilities and problem numbers of held-out steps."""
+        """Return scores, semantic probabilities and problem numbers of held-out steps."""
         return tuple(self.tensors[f"calibration.{n}"] for n in ("scores", "semantic", "groups"))  # type: ignore[return-value]
 
     def _on(self, device: torch.device) -> Folded:
@@ -213,7 +210,7 @@ class Probe(base.Artifact):
     # ---- scoring ------------------------------------------------------------------------------
 
     def reads(self, spans: Spans) -> tuple[Read, ...]:
-        """What a query that scores these steps must read."""
+        """Return the reads of a query that scores these steps."""
         own = tuple(tuple(span) for span in spans)
         pooled = tuple(
             Read(What.POOLED, layers=self.features.layers, spans=own, reduce=p)  # type: ignore[arg-type]
@@ -222,22 +219,22 @@ class Probe(base.Artifact):
         return (*pooled, LOGPROBS) if self.features.logprobs else pooled
 
     def draft_reads(self) -> tuple[Read, ...]:
-        """What a query that generates the steps must read."""
+        """Return the reads of a query that generates the steps."""
         return self._generating
 
     def score(self, values: Mapping[Read, Any], reads: Sequence[Read], spans: Spans) -> Tensor:
-        """The probability of each step's meaning [steps], float32.
+        """Return the probability of each step's meaning [steps], float32.
 
-        ``reads`` are those that ``values`` answers: of ``reads(spans)``, or ``draft_reads()``.
+        ``reads`` are those that ``values`` answers: ``reads(spans)`` or ``draft_reads()``.
         """
         count, parts = len(spans), []
-        beyond: list[int] = []  # steps with a token unlike all that the probe was trained on
+        beyond: list[int] = []  # steps with a token unlike any in the training data
         with torch.inference_mode():
             for read in reads:
                 if read.what is not What.POOLED:
                     continue
                 states = values[read]
-                if len(states) != count:  # a generated tail that is no unit of the draft
+                if len(states) != count:  # a generated tail that is not a unit of the draft
                     states = states[:count]
                 parts.append(states.reshape(count, self._block))
             if self.features.logprobs:
@@ -252,17 +249,17 @@ class Probe(base.Artifact):
             return self._checked(scores)
 
     def begin(self, states: Sequence[Tensor]) -> Tensor:
-        """A step's part in the first layer [steps, hidden], from the states of each pooling.
+        """Return the first layer's sums over the states [steps, hidden], before ``finish``.
 
-        ``states`` [steps, layers, width] may be on any device; ``finish`` goes on elsewhere and
-        later, with what the states do not tell. Together they are ``score`` in two halves.
+        ``states`` [steps, layers, width] may be on any device; ``finish`` adds the features that are
+        not states, elsewhere and later. Together they are ``score`` in two halves.
         """
         with torch.inference_mode():
             x = torch.cat([s.reshape(len(s), self._block) for s in states], 1).float()
             return self._on(x.device).begin(x)
 
     def finish(self, hidden: Tensor, logprobs: Sequence[Sequence[float]]) -> Tensor:
-        """Scores from ``begin``'s part and each step's log-probabilities, where the probe reads them."""
+        """Return scores from the sums of ``begin`` and each step's log-probabilities, if the probe reads them."""
         with torch.inference_mode():
             folded = self._on(hidden.device)
             if not self.features.logprobs:
@@ -276,7 +273,7 @@ class Probe(base.Artifact):
             return self._checked(scores)
 
     def of_rows(self, rows: Tensor) -> Tensor:
-        """The same of features that are assembled already [rows, features]."""
+        """Return scores of features that are assembled already [rows, features]."""
         with torch.inference_mode():
             scores = self._on(rows.device)(rows.float())
             if self.features.logprobs:
@@ -285,7 +282,7 @@ class Probe(base.Artifact):
             return self._checked(scores)
 
     def _checked(self, scores: Tensor) -> Tensor:
-        """The scores; UserError where one is no number, before anything is decided by it."""
+        """Return the scores; raises UserError if one is NaN, before it decides anything."""
         if bool(scores.isnan().any()):
             raise UserError(
                 f"probe {self.name} scores a step with NaN: its weights overflow on this model's"
@@ -295,20 +292,21 @@ class Probe(base.Artifact):
 
 
 def _features(config: Mapping[str, Any]) -> Features:
-    told = config["features"]
-    return Features(tuple(told["pooling"]), tuple(told["layers"]), bool(told["logprobs"]))
+    own = config["features"]
+    return Features(tuple(own["pooling"]), tuple(own["layers"]), bool(own["logprobs"]))
 
 
 def _layout(config: Mapping[str, Any]) -> Layout:
-    """The tensors that a config implies; ValueError where it contradicts itself."""
-    model, told, features = config["model"], config["features"], _features(config)
+    """Return the tensors that a config implies; raises ValueError if it contradicts itself."""
+    model, own, features = config["model"], config["features"], _features(config)
     if any(i > model["layers"] for i in features.layers):
         raise ValueError(f"features.layers: the model has layers 0 to {model['layers']}")
     size = features.size(model["layers"], model["width"])
-    if not size or size != told["inputs"]:
-        raise ValueError(f"features.inputs is {told['inputs']}, the features are {size} numbers")
+    if not size or size != own["inputs"]:
+        raise ValueError(f"features.inputs is {own['inputs']}, the features are {size} numbers")
+    stored = (torch.float16, torch.float32)
     layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
-        name: (shape, _STORED) for name, shape in shapes(size, told["hidden"]).items()
+        name: (shape, stored) for name, shape in shapes(size, own["hidden"]).items()
     }
     layout |= dict.fromkeys(("mean", "std"), ((size,), (torch.float32,)))
     layout |= {f"calibration.{n}": ((-1,), (torch.float32,)) for n in ("scores", "semantic")}

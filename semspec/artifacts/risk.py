@@ -1,8 +1,8 @@
-"""Held-out steps that a threshold with a guarantee is taken from, for one probe or for the free score.
+"""Held-out steps from which thresholds with a guarantee are taken, for a probe or the free score.
 
-A probe carries such steps of its own; these are others, drawn for another data set or temperature,
-and published by themselves. The threshold depends on the risk that is asked for, so that what is
-kept are the steps: ``accept=semantic_risk calibration=FOLDER_OR_REPO risk=0.02``. The free score of
+A probe holds such steps of its own; these are others, drawn for another data set or temperature,
+and published by themselves. The threshold depends on the risk that is asked for, so the steps
+are kept: ``accept=semantic_risk calibration=FOLDER_OR_REPO risk=0.02``. The free score of
 ``accept=logprob`` belongs to no probe: its steps are kept with their lowest log-probability.
 """
 
@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
 from semspec.artifacts.probe import Probe
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
 from semspec.registry import register
@@ -35,7 +33,7 @@ SCHEMA = base.of_schema(
             "additionalProperties": False,
             "properties": {"name": binding.TEXT, "digest": binding.TEXT},
         },
-        "score": {"enum": ["logprob"]},  # in place of a probe
+        "score": {"enum": ["logprob"]},  # instead of a probe
         "metrics": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
     },
     ("model", "split", "temperature", "data", "metrics"),
@@ -65,13 +63,13 @@ class RiskCalibration(base.Artifact):
         metrics: Mapping[str, Any],
         how: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The calibration of a probe, bound to what the probe is bound to.
+        """Build the calibration of a probe, bound to the same model, split and temperature.
 
         ``how`` the steps were drawn: temperature, top_k, top_p, and the draft that wrote them.
         """
-        told = {"temperature": probe.config["temperature"]["sampled"]} | dict(how or {})
+        drawn = {"temperature": probe.config["temperature"]["sampled"]} | dict(how or {})
         by = {"probe": {"name": probe.name, "digest": probe.digest}}
-        return cls._of(by, probe.config["model"], probe.config["split"], columns, metrics, told)
+        return cls._of(by, probe.config["model"], probe.config["split"], columns, metrics, drawn)
 
     @classmethod
     def of_logprobs(
@@ -82,7 +80,7 @@ class RiskCalibration(base.Artifact):
         metrics: Mapping[str, Any],
         how: Mapping[str, Any],
     ) -> Self:
-        """The calibration of the free score of a target's steps; ``how`` as above."""
+        """Build the calibration of the free score of a target's steps; ``how`` as in ``of``."""
         by = {"score": "logprob"}
         return cls._of(by, binding.of(model), split, columns, metrics, how)
 
@@ -114,7 +112,7 @@ class RiskCalibration(base.Artifact):
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
         if ("probe" in config) == ("score" in config):
-            raise ValueError("it tells either its probe or its score")
+            raise ValueError("it names either its probe or its score")
         made: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = dict.fromkeys(
             ("scores", "semantic"), ((-1,), (torch.float32,))
         )
@@ -134,20 +132,20 @@ class RiskCalibration(base.Artifact):
 
     @property
     def free(self) -> bool:
-        """Whether its scores are lowest log-probabilities, and no probe's."""
+        """Return True if its scores are lowest log-probabilities rather than a probe's."""
         return "score" in self.config
 
     @property
     def columns(self) -> tuple[list[float], list[float], list[int]]:
-        """Scores, semantic probabilities and problem numbers."""
+        """Return scores, semantic probabilities and problem numbers."""
         scores, semantic, groups = (self.tensors[name].tolist() for name in COLUMNS)
         return scores, semantic, groups
 
     def check_score(self, probe: Probe | None, allow_mismatch: bool) -> None:
-        """Refuses steps that another probe scored: a threshold on one score says nothing of another.
+        """Raise UserError if another probe scored the steps: a threshold holds for its own score only.
 
-        Without a probe the lowest log-probabilities are wanted. Between these and a probe's scores
-        nothing could go on.
+        Without a probe the scores must be lowest log-probabilities; ``allow_mismatch`` never accepts
+        one kind of score in place of the other.
         """
         if self.free and probe is not None:
             raise UserError(

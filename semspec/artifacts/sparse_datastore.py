@@ -1,4 +1,4 @@
-"""A corpus as a suffix array: what ``rest`` and ``suffix`` copy from.
+"""A corpus as a suffix array, from which ``rest`` and ``suffix`` copy.
 
 store = SparseDatastore.load("embedded/sparse-tiny")
 store.check(facts(model))
@@ -50,9 +50,9 @@ class SparseDatastore(datastore.Datastore):
     def open(self) -> SparseStore:
         names = self.part_names(self.config)
         store = SparseStore.open([self.parts[name] for name in names], self.config["depth"])
-        for name, shard, told in zip(names, store.shards, self.config["shards"], strict=True):
-            if len(shard) != told:
-                raise UserError(f"{self.parts[name]} has {len(shard):,} tokens, not {told:,}")
+        for name, shard, tokens in zip(names, store.shards, self.config["shards"], strict=True):
+            if len(shard) != tokens:
+                raise UserError(f"{self.parts[name]} has {len(shard):,} tokens, not {tokens:,}")
         return store
 
     def figures(self) -> Mapping[str, float]:
@@ -78,6 +78,6 @@ class SparseDatastore(datastore.Datastore):
 
 
 def bound_to(model: ModelFacts) -> dict[str, Any]:
-    """Tokens can be copied whatever the layers: another model of the same tokenizer is a mismatch, no more."""
-    told = binding.of(model)
-    return {name: told[name] for name in told if name not in ("layers", "width")}
+    """Describe the model without layers and width: tokens can be copied for any with its tokenizer."""
+    known = binding.of(model)
+    return {name: known[name] for name in known if name not in ("layers", "width")}

@@ -1,4 +1,4 @@
-"""Uploads an artifact's folder to the Hugging Face Hub in one commit, and looks at what arrived."""
+"""Upload an artifact's folder to the Hugging Face Hub in one commit, and check what arrived."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semspec.errors import UserError
-from semspec.models.hub import Listing, Wanted, content_hash, list_files, said
+from semspec.models.hub import Listing, Wanted, content_hash, list_files, safe_message
 from semspec.storage import manifests
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-THEIRS = {".gitattributes"}  # the Hub's own: stays as it is
+THEIRS = {".gitattributes"}  # the Hub's own file, left as it is
 WHOLE = Wanted(
     noun="artifact",
     option="repo",
@@ -27,7 +27,7 @@ WHOLE = Wanted(
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a repository holds now."""
+    """The present state of a repository."""
 
     commit: str
     private: bool
@@ -44,16 +44,17 @@ def upload(
     token: str | None = None,
     commit_message: str | None = None,
 ) -> str:
-    """Uploads a sealed folder in one commit, and looks whether it arrived; returns the commit's id.
+    """Upload a sealed folder in one commit, check that it arrived, and return the commit's id.
 
-    ``repo_id`` without an owner is the user's own. What is there already, byte by byte, is not sent again.
+    ``repo_id`` without an owner belongs to the user. If the same bytes are there already, nothing is sent.
+    Raises UserError if the repository holds something else and ``update`` is not given.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     files = [*manifests.names(folder), manifests.NAME]
     api = HfApi(token=token)
     repo_id = _with_owner(api, repo_id, token)
-    with _told(repo_id, token):
+    with _hub_errors(repo_id, token):
         head = _head(api, repo_id)
         if head is None:
             api.create_repo(repo_id, private=bool(private))
@@ -73,10 +74,10 @@ def upload(
                 repo_id,
                 [*additions, *(CommitOperationDelete(n) for n in gone)],
                 commit_message=commit_message or f"{_kind(folder)}: {folder.name}",
-                parent_commit=head.commit,  # somebody else's commit in between is not undone
+                parent_commit=head.commit,  # never undoes somebody else's commit
             ).oid
     if not same:
-        with _afterwards(f"{repo_id}@{commit}", "looking at what arrived", token):
+        with _errors_after_commit(f"{repo_id}@{commit}", "looking at what arrived", token):
             _, listing = list_files(repo_id, commit, WHOLE, token)
         unlike = _unlike(folder, files, listing)
         if unlike:
@@ -85,7 +86,7 @@ def upload(
                 " again with update=true"
             )
     if tag and tag not in tags:
-        with _afterwards(f"{repo_id}@{commit}", f"the tag {tag}", token):
+        with _errors_after_commit(f"{repo_id}@{commit}", f"the tag {tag}", token):
             api.create_tag(repo_id, tag=tag, revision=commit)
     return commit
 
@@ -97,12 +98,12 @@ def _kind(folder: Path) -> str:
 
 
 def _with_owner(api: HfApi, repo: str, token: str | None) -> str:
-    """``name`` is the user's own, as everywhere at the Hub."""
+    """Complete ``name`` to ``user/name``; raises UserError if nobody is logged in."""
     from huggingface_hub.errors import LocalTokenNotFoundError
 
     if "/" in repo:
         return repo
-    with _told(repo, token):
+    with _hub_errors(repo, token):
         try:
             return f"{api.whoami()['name']}/{repo}"
         except LocalTokenNotFoundError as e:
@@ -142,8 +143,8 @@ def _unlike(folder: Path, files: Sequence[str], listing: Listing) -> list[str]:
 
 
 @contextmanager
-def _told(repo: str, token: str | None) -> Iterator[None]:
-    """What can go wrong at the Hub, in one line and without the token."""
+def _hub_errors(repo: str, token: str | None) -> Iterator[None]:
+    """Turn any error of the Hub into a UserError of one line without the token."""
     from huggingface_hub import errors
 
     try:
@@ -172,8 +173,8 @@ def _told(repo: str, token: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _afterwards(at: str, what: str, token: str | None) -> Iterator[None]:
-    """What goes wrong when the commit is there: nobody is to take it for not published."""
+def _errors_after_commit(at: str, what: str, token: str | None) -> Iterator[None]:
+    """Turn any error after the commit into a UserError which says that the folder is published."""
     try:
         yield
     except Exception as e:  # network, disk, rights
@@ -183,5 +184,5 @@ def _afterwards(at: str, what: str, token: str | None) -> Iterator[None]:
 
 
 def _line(error: Exception, token: str | None) -> str:
-    text = said(error)
+    text = safe_message(error)
     return text.replace(token, "***") if token else text

@@ -1,4 +1,4 @@
-"""Finding the final answer in a solution."""
+"""Find the final answer in a solution."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 LETTERS = "ABCDEFGHIJKLMNOP"
 _BOX = re.compile(
     r"\\boxed(?:\s*(?=\{)"
-    # without braces: numbers, commands and the like up to a space; no word, as in "in \boxed form"
+    # without braces: numbers, commands and the like up to a space, but no words ("in \boxed form")
     r"|(?:[ \t]+|(?=[\d\\]))(?=[^\w\s]*+\w)(?![^\w\\]?[^\W\d_]{2})"
     r"(?P<bare>(?:\\(?:[A-Za-z]+|[$%])(?:\{[^{}]*\})*|[^\s\\{}$])+))"
 )
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # what a backslash escapes is passed over with it
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # skips escaped characters
 _STYLE = re.compile(r"\\(?:text|textbf|mathrm|mathbf|boxed)\s*\{([^{}]*)\}")
 _LETTER = re.compile(r"\(?\s*([A-P])\s*(?:[).:\s].*)?", re.DOTALL)
-# possessive: a run of spaces that is tried again from each of its places takes minutes
-_SAID = re.compile(r"(?i:\banswer(?:\s++is)?+\s*+:?+)\s*+\**+\s*+\(?([A-P])\b(?!['’])")
+# possessive: backtracking over a long run of spaces takes minutes
+_NAMED = re.compile(r"(?i:\banswer(?:\s++is)?+\s*+:?+)\s*+\**+\s*+\(?([A-P])\b(?!['’])")
 
 
 def after_thinking(text: str) -> str:
-    """What follows the last ``</think>``; nothing where thinking never ended."""
+    """Return what follows the last ``</think>``, or "" if thinking never ended."""
     _, closed, rest = text.rpartition("</think>")
     if closed:
         return rest
@@ -28,7 +28,7 @@ def after_thinking(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last ``\boxed{...}`` whose braces balance, or ``\boxed 4``."""
+    r"""Return the content of the last ``\boxed{...}`` whose braces balance, or ``\boxed 4``."""
     opened: list[int] = []
     closed: dict[int, int] = {}
     for brace in _BRACE.finditer(text):
@@ -45,12 +45,12 @@ def last_boxed(text: str) -> str | None:
 
 
 def chosen_letter(text: str, options: Sequence[str]) -> str | None:
-    """The letter of a multiple choice: boxed (or an option's text, boxed), else "the answer is C"."""
+    """Return the chosen letter: boxed (or an option's text, boxed), else from "the answer is C"."""
     letters = LETTERS[: len(options)]
     boxed = last_boxed(text)
     if boxed is None:
-        said = [letter for letter in _SAID.findall(text) if letter in letters]
-        return said[-1] if said else None
+        named = [letter for letter in _NAMED.findall(text) if letter in letters]
+        return named[-1] if named else None
     boxed = _STYLE.sub(lambda m: m[1], boxed).strip().strip("$").strip()
     known = {" ".join(option.split()): letters[i] for i, option in enumerate(options)}
     if " ".join(boxed.split()) in known:

@@ -3,13 +3,13 @@
 The *candidate* runs the program. The *judge* holds the tests, calls the candidate's function over a
 socket, compares what comes back, and alone can write the verdict: the program sees the arguments of
 its calls, and neither the results that are expected nor the pipe of the verdict. Values cross as
-JSON of the basic types, so that no object of the program's is ever compared or run by the judge.
+JSON of the basic types, so that the judge never compares or runs an object of the program.
 
 Once the limits, the Landlock rules and the system-call filter below are in place, a process may
 compute, read the standard library, and use the descriptors that it has. The kernel refuses everything
 else: other files (/proc, with the environment of other processes, included), sockets, new processes
-and threads, signals to others, and whatever changes a file system. It is no virtual machine: a fault
-of the kernel would be one here.
+and threads, signals to others, and whatever changes a file system. It is not a virtual machine: a bug
+in the kernel would break it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# What a program that computes needs; a list of what is allowed forgets nothing that is dangerous.
+# Calls that a computing program needs: an allow list cannot forget a dangerous call.
 # Numbers: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux.
 ALLOWED = {
     "x86_64": {
@@ -47,7 +47,7 @@ ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h
 OPEN = {
     "x86_64": ((2, 1), (257, 2)),
     "aarch64": ((56, 2),),
-}  # call, and which argument its flags are
+}  # the call, and the position of its flags
 FCNTL = {"x86_64": 72, "aarch64": 25}
 IOCTL = {"x86_64": 16, "aarch64": 29}
 PRLIMIT = {"x86_64": 302, "aarch64": 261}
@@ -56,18 +56,18 @@ CAPSET = {"x86_64": 126, "aarch64": 91}
 # the kernel send signals, others lock foreign files or make pipes larger
 COMMANDS = (0, 1, 2, 3, 1030)
 TCGETS = 0x5401  # is this a terminal?
-# what opens a file for anything but reading
+# flags that open a file for anything but reading
 CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # O_TMPFILE
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # linux/bpf_common.h
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000 | 1, 0x80000000  # 1: EPERM
 DEATH_SIGNAL, NO_NEW_PRIVILEGES, SECCOMP, FILTER = 1, 38, 22, 2  # linux/prctl.h, linux/seccomp.h
 
-# linux/landlock.h: calls (the same numbers everywhere), and what its versions can refuse
+# linux/landlock.h: calls (the same numbers everywhere), and the rights of each version
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # from this version on, so many bits
+FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # version -> number of bits
 READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
 ALL_TCP, ALL_SCOPES = 3, 3  # bind, connect (version 4); abstract sockets, signals (version 6)
-# what imports read: the standard library, the libraries of its modules, and the time zones
+# files that imports read: the standard library, its shared libraries, and the time zones
 READABLE = (
     str(Path(os.__file__).parent),
     f"{sys.base_prefix}/lib",
@@ -75,12 +75,12 @@ READABLE = (
     *("/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom"),
 )
 
-FILES = 64  # open descriptors: the buffers of pipes and sockets are memory, too
-REPLY = 4 << 20  # bytes of one answer of the candidate's
+FILES = 64  # open descriptors: their buffers take memory, too
+REPLY = 4 << 20  # bytes of one answer of the candidate
 
 
 def build_filter(machine: str) -> bytes:
-    """The filter as instructions of classic BPF: (code, jump if true, jump if false, operand)."""
+    """Return the filter as classic BPF instructions: (code, jump if true, jump if false, operand)."""
     code: list[tuple[int, int, int, int]] = [
         (LOAD, 0, 0, 4),  # seccomp_data.arch
         (EQUAL, 1, 0, ARCH[machine]),
@@ -103,7 +103,7 @@ def build_filter(machine: str) -> bytes:
             code += [(EQUAL, 0, 1, command), (RETURN, 0, 0, ALLOW)]
         code.append((RETURN, 0, 0, REFUSE))
     code += [
-        # a process may read its own limits, that is, it gives no new ones
+        # a process may read its own limits, but not set new ones
         (EQUAL, 0, 8, PRLIMIT[machine]),
         (LOAD, 0, 0, 16),
         (EQUAL, 0, 5, 0),
@@ -121,7 +121,7 @@ def build_filter(machine: str) -> bytes:
 
 
 def close_files(libc: ctypes.CDLL) -> str | None:
-    """Refuse to open any file but what imports read; return why that cannot be, if it cannot."""
+    """Refuse to open any file but those of imports; return the reason if this system cannot."""
     syscall = libc.syscall
     version = syscall(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     if version < 1:
@@ -147,12 +147,12 @@ def close_files(libc: ctypes.CDLL) -> str | None:
 
 
 def confine() -> str | None:
-    """Confine this process for the rest of its life; return why that cannot be, if it cannot."""
+    """Confine this process for the rest of its life; return the reason if this system cannot."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ARCH:
         return f"{sys.platform} on {machine}"
     libc = ctypes.CDLL(None, use_errno=True)
-    # no capabilities: where the user is root, it is root in name only
+    # no capabilities: even root is root in name only
     capabilities = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", *[0] * 6)
     if libc.syscall(CAPSET[machine], *capabilities):
         return f"capset: {os.strerror(ctypes.get_errno())}"
@@ -170,7 +170,7 @@ def confine() -> str | None:
 
 
 def restrict(order: dict[str, Any]) -> str | None:
-    """Set the limits and, where ``strict``, confine; return why that cannot be, if it cannot."""
+    """Set the limits and, if ``strict``, confine; return the reason if this system cannot."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
@@ -183,7 +183,7 @@ def restrict(order: dict[str, Any]) -> str | None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (most, most))
-    if sys.platform == "linux":  # it does not outlive the process that grades it
+    if sys.platform == "linux":  # it dies with the process that grades it
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, 9, 0, 0, 0)
     return confine() if order["strict"] else None
 
@@ -191,17 +191,17 @@ def restrict(order: dict[str, Any]) -> str | None:
 # ---- between the two --------------------------------------------------------------------------------
 
 
-# exceptions that would end a loop of the tests, or want more than a message
+# exceptions that would end a loop of the tests, or need more than a message
 ODD = (StopIteration, StopAsyncIteration, UnicodeError, BaseExceptionGroup)
 NUMBERS = {"Fraction": "fractions", "Decimal": "decimal"}
 
 
 class EndedError(Exception):
-    """The other side closed the socket, or said more than anyone asks for."""
+    """The other side closed the socket or sent too much."""
 
 
 class Other:
-    """A result of no basic type: it has elements, at most, and equals nothing."""
+    """A result that is not of a basic type: it may have elements, and equals nothing."""
 
     def __init__(self, items: list[Any] | None) -> None:
         self.items = items
@@ -212,13 +212,13 @@ class Other:
         return iter(self.items)
 
     def __len__(self) -> int:
-        return len(list(iter(self)))  # list(self) would ask for the length
+        return len(list(iter(self)))  # list(self) would call __len__ again
 
 
 def describe(value: Any, others: bool = False) -> Any:
-    """Describe a value as JSON, a subclass as its base; raise TypeError at a type that is not basic.
+    """Describe a value as JSON, a subclass as its base; raise TypeError for a type that is not basic.
 
-    With ``others`` such a value is described by its elements, if it has any.
+    With ``others`` such a value is described by its elements, if any.
     """
     if value is None or isinstance(value, bool | str):
         return value
@@ -246,11 +246,11 @@ def describe(value: Any, others: bool = False) -> Any:
     return {"other": [describe(item, others) for item in items]}
 
 
-def rebuild(told: Any) -> Any:
-    """Rebuild a value that ``describe`` described; raise ValueError or the like where it did not."""
-    if told is None or isinstance(told, bool | str):
-        return told
-    ((kind, inner),) = told.items()
+def rebuild(described: Any) -> Any:
+    """Rebuild a value from ``describe``; raise ValueError or the like for anything else."""
+    if described is None or isinstance(described, bool | str):
+        return described
+    ((kind, inner),) = described.items()
     if kind == "int":
         return int(inner, 16)
     if kind == "float":
@@ -271,7 +271,7 @@ def rebuild(told: Any) -> Any:
 
 
 class Line:
-    """One end of the socket: a JSON object a line."""
+    """One end of the socket, which carries one JSON object a line."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -279,7 +279,7 @@ class Line:
         self.ended = False  # for a test that swallows every exception
 
     def send(self, message: dict[str, Any]) -> None:
-        """Write a message; raise EndedError where nobody reads."""
+        """Write a message; raise EndedError if the other side has closed the socket."""
         left = json.dumps(message).encode() + b"\n"
         try:
             while left:
@@ -292,7 +292,7 @@ class Line:
         return EndedError()
 
     def receive(self, most: float = float("inf")) -> dict[str, Any]:
-        """Return the next message; raise EndedError where there is none, or it has more than ``most`` bytes."""
+        """Return the next message; raise EndedError if there is none, or it exceeds ``most`` bytes."""
         parts = [self.read]
         size = len(self.read)
         while b"\n" not in parts[-1]:
@@ -314,10 +314,10 @@ class Line:
 
 
 def be_candidate(line: Line) -> None:
-    """Run the program of the first message, then the calls that the others ask for."""
+    """Run the program in the first message, then the calls in those that follow."""
     order = line.receive()
     refused = restrict(order)
-    line.send({"unconfined": refused})  # before the program runs, so that it is no word of its own
+    line.send({"unconfined": refused})  # before the program can forge it
     if refused is not None:
         return
     space: dict[str, Any] = {"__name__": "candidate"}
@@ -335,40 +335,40 @@ def be_candidate(line: Line) -> None:
 
 
 def answer(line: Line, work: Callable[[], Any]) -> None:
-    """Send what ``work`` returns, or raises: whatever a program may raise, SystemExit included."""
+    """Send the value that ``work`` returns or the exception that it raises, even SystemExit."""
     try:
-        told = {"value": describe(work(), others=True)}
+        reply = {"value": describe(work(), others=True)}
     except BaseException as error:
-        told = {"raised": [type(error).__name__, str(error)[:1000]]}
-    line.send(told)
+        reply = {"raised": [type(error).__name__, str(error)[:1000]]}
+    line.send(reply)
 
 
 # ---- the judge --------------------------------------------------------------------------------------
 
 
 class RaisedError(Exception):
-    """The program raised what is no exception of Python's own."""
+    """The program raised an exception that is not one of Python's own."""
 
 
 def be_judge(line: Line, verdict: int, order: dict[str, Any]) -> None:
-    """Write the verdict of the tests on what the candidate answers, a JSON object."""
+    """Run the tests on the candidate's answers, and write the verdict as a JSON object."""
     refused = restrict(order)
 
     def ask() -> Any:
-        told = line.receive(REPLY)
-        if "raised" in told:
-            name, message = map(str, told["raised"])
+        reply = line.receive(REPLY)
+        if "raised" in reply:
+            name, message = map(str, reply["raised"])
             kind = getattr(builtins, name, None)
             if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ODD):
                 raise kind(message)
             raise RaisedError(f"{name if name.isidentifier() else 'Exception'}: {message}")
-        return rebuild(told["value"])
+        return rebuild(reply["value"])
 
     def call(*args: Any, **named: Any) -> Any:
         line.send({"args": describe(args), "named": describe(named)})
         return ask()
 
-    told = "passed"
+    outcome = "passed"
     try:
         if refused is None:
             shown = ("program", "entry", "seconds", "memory", "strict")
@@ -380,24 +380,24 @@ def be_judge(line: Line, verdict: int, order: dict[str, Any]) -> None:
             space[order["entry"]] = call
             exec(compile(order["check"], "check", "exec"), space)
     except RaisedError as error:
-        told = str(error)
+        outcome = str(error)
     except BaseException as error:
-        told = f"{type(error).__name__}: {error}"
+        outcome = f"{type(error).__name__}: {error}"
     if line.ended:
-        told = "died: it closed its side, or said too much"
-    report = {"told": told.splitlines()[0][:200], "unconfined": refused}
+        outcome = "died: it closed its side, or said too much"
+    report = {"outcome": outcome.splitlines()[0][:200], "unconfined": refused}
     os.write(verdict, json.dumps(report).encode() + b"\n")
 
 
 def main() -> None:
-    """Be the judge where a descriptor of the socket is given, else the candidate."""
+    """Be the judge if a descriptor of the socket is given, else the candidate."""
     try:
         if len(sys.argv) > 1:
             be_judge(Line(int(sys.argv[1])), os.dup(1), json.load(sys.stdin))
         else:
             be_candidate(Line(os.dup(0)))
     finally:
-        os._exit(0)  # what a program left behind (exit handlers) is not run
+        os._exit(0)  # without running exit handlers of the program
 
 
 if __name__ == "__main__":

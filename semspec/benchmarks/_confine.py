@@ -1,4 +1,4 @@
-"""Grade a program that a model wrote, in confined processes; see ``_candidate.py`` for what they are."""
+"""Grade a program that a model wrote in confined processes; ``_candidate.py`` is what they run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def run_program(
     given: str = "",
     check: str = "",
 ) -> str:
-    """Return "passed" where the program ran to its end and passed its tests, else what stopped it.
+    """Return "passed" if the program ran to its end and passed its tests, else what stopped it.
 
     The tests are Python: ``check``, after the definitions ``given``, which may call the function
-    ``entry`` of the program. They run in a process of their own, which alone can say "passed".
+    ``entry`` of the program. They run in a separate process, and only that one can report "passed".
     ``strict=False`` sets limits of time, memory and file size only: the program can do what its
-    user can, and the verdict is then as honest as the program. Raises UserError where ``strict``
-    is more than this system can do.
+    user can, and may then forge the verdict. Raises UserError if this system cannot confine
+    programs as ``strict`` demands.
     """
     until = time.monotonic() + seconds
     order = {
@@ -65,7 +65,7 @@ def run_program(
         finally:
             os.close(reading)
             for process in processes:
-                # with children, which it can have where it is not confined; it may have ended
+                # with its children, if it was not confined; it may have ended by now
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -79,7 +79,7 @@ def run_program(
             f"this system cannot confine programs ({verdict['unconfined']}), so none is run: give"
             " benchmark.confine=limits to run them with limits of time and memory only"
         )
-    return str(verdict["told"])
+    return str(verdict["outcome"])
 
 
 def _start(
@@ -99,7 +99,7 @@ def _start(
 
 
 def _first_line(pipe: int, until: float) -> bytes | None:
-    """Return the first line, empty where the pipe ended before it; None where ``until`` has passed."""
+    """Return the first line, b"" if the pipe ended before it, or None once ``until`` has passed."""
     waiting = select.poll()
     waiting.register(pipe, select.POLLIN | select.POLLHUP)
     read = b""
@@ -110,6 +110,6 @@ def _first_line(pipe: int, until: float) -> bytes | None:
         read += some
         if b"\n" in read:
             return read.partition(b"\n")[0]
-        if not some:  # the end, or more than a verdict has
+        if not some:  # the end, or longer than any verdict
             return b""
     return None

@@ -1,4 +1,4 @@
-"""What benchmarks from published data sets share: where rows come from, and how they are graded."""
+"""Base classes of benchmarks from published data sets: loading of rows, and grading."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ CHOICE = "Please reason step by step, and put the letter of your answer within \
 
 @dataclass(frozen=True)
 class Sample:
-    """Made-up rows of a data set, for the contract tests; ``right`` and ``wrong`` answer the first one."""
+    """Made-up rows of a data set for the contract tests; ``right`` and ``wrong`` answer the first one."""
 
     file: str  # where the data set keeps them
     rows: list[dict[str, Any]]
-    right: list[str] = field(default_factory=list)  # none: it is not graded
+    right: list[str] = field(default_factory=list)  # none: the benchmark is not graded
     wrong: list[str] = field(default_factory=list)
     needs: str = ""  # a column without which a row is refused
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the benchmark, to read this file
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the benchmark, to read this
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataBenchmark(Benchmark):
-    """Problems from a data set of the Hub, or from a local copy of its files."""
+    """A benchmark whose problems come from a data set on the Hub, or from a local copy of its files."""
 
     data: str = ""  # a local file or folder instead of the Hub
     revision: str = "main"  # the commit that is downloaded
-    order: int | None = None  # shuffles the problems by this seed; None: as the data set has them
+    order: int | None = None  # seed that shuffles the problems; None: the data set's own order
 
-    name: ClassVar[str]  # of problems: math500-0007
+    name: ClassVar[str]  # prefix of problem ids: math500-0007
     repo: ClassVar[str]
     files: ClassVar[Sequence[str]]  # patterns of the files in the repository
 
     def problems(self) -> Iterator[BenchmarkProblem]:
-        """The problems; an id is the row's number, whatever the order."""
+        """Yield the problems; an id is the row's number, whatever the order."""
         numbered: Iterator[tuple[int, tuple[str, Any]]] = enumerate(self.rows(), 1)
         if self.order is not None:
             everything = list(numbered)
@@ -63,12 +63,12 @@ class DataBenchmark(Benchmark):
             raise UserError(f"{self.data or self.repo} holds no rows: download it again")
 
     def rows(self) -> rows.Rows:
-        """All rows, and where they stand."""
+        """Yield all rows with their places."""
         for file in self.tables(self.files):
             yield from rows.read(file)
 
     def tables(self, files: Sequence[str]) -> list[Path]:
-        """The local files."""
+        """Return the local files, downloading them if ``data`` is not set."""
         if not self.data:
             return rows.tables(self.fetch(files), files)
         path = Path(self.data).expanduser()
@@ -82,25 +82,25 @@ class DataBenchmark(Benchmark):
         return found
 
     def fetch(self, files: Sequence[str]) -> Path:
-        """Downloads what is not there; the folder."""
+        """Download the missing files; return their folder."""
         wanted = replace(DATASET, patterns=tuple(files), option="benchmark.data")
         return snapshot(self.repo, self.revision, wanted, Access())
 
     @classmethod
     def sample(cls) -> Sample | None:
-        """Return rows to try it with; None: tests/support/benchmark_rows.py has some."""
+        """Return rows for the contract tests; None if tests/support/benchmark_rows.py has some."""
         return None
 
     @abstractmethod
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
-        """One row as a problem; ``where`` it stands, for errors."""
+        """Turn a row into a problem; ``where`` is the row's place, for errors."""
 
     @abstractmethod
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade: ...
 
 
 def pick(where: str, row: Row, *names: str) -> Any:
-    """The first of these columns that the row has."""
+    """Return the first of these columns that the row has; raises UserError if it has none."""
     for name in names:
         value = row.get(name)
         if value is not None and value != "":
@@ -111,7 +111,7 @@ def pick(where: str, row: Row, *names: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class MathBenchmark(DataBenchmark):
-    """Questions whose answer is boxed and compared as mathematics."""
+    """A benchmark whose answers are boxed and compared as mathematics."""
 
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
         found = last_boxed(after_thinking(text))
@@ -124,7 +124,7 @@ class MathBenchmark(DataBenchmark):
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceBenchmark(DataBenchmark):
-    """Questions with lettered options."""
+    """A benchmark of questions with lettered options."""
 
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
         found = chosen_letter(after_thinking(text), options_of(problem.question))
@@ -132,17 +132,17 @@ class ChoiceBenchmark(DataBenchmark):
 
 
 def choice_question(question: str, options: Sequence[str]) -> str:
-    """A question with its options, lettered; ``options_of`` reads them back."""
+    """Append lettered options to a question; ``options_of`` reads them back."""
     assert 2 <= len(options) <= len(LETTERS), options
     lines = [f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)]
     return "\n".join([question.strip(), "", *lines, "", CHOICE])
 
 
 def options_of(question: str) -> list[str]:
-    """The options of a question that ``choice_question`` wrote."""
+    """Return the options of a question from ``choice_question``."""
     listed = question.removesuffix(CHOICE).rstrip()
     starts: list[re.Match[str]] = []
-    for letter in LETTERS:  # the last "A)" that the others follow: a question may hold letters, too
+    for letter in LETTERS:  # the last "A)" with the others after it: questions may hold letters
         found = list(re.finditer(rf"^{letter}\) ", listed, re.MULTILINE))
         later = [m for m in found if not starts or m.start() > starts[-1].start()]
         if not later:

@@ -1,4 +1,4 @@
-"""Are two mathematical answers the same? Asked of a process that is killed if it takes too long."""
+"""Compare mathematical answers in a process that is killed if it takes too long."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from semspec.errors import UserError
 
-LIMIT = 10.0  # seconds an answer
+LIMIT = 10.0  # seconds for one answer
 STARTING = 120.0  # seconds to import sympy on a busy machine
 WORKER = Path(__file__).with_name("_math_worker.py")
 
 
 class Worker:
-    """A process that compares answers, and is started again after it had to be killed."""
+    """A process that compares answers; it is restarted after it had to be killed."""
 
     def __init__(self, limit: float = LIMIT) -> None:
         self.limit = limit
@@ -28,27 +28,27 @@ class Worker:
         self.lock = threading.Lock()
 
     def same(self, gold: str, answer: str) -> bool | None:
-        """Whether they mean the same; None where that took longer than the limit."""
+        """Return True if both answers mean the same, None if comparing took too long."""
         with self.lock:
             process = self._started()
             assert process.stdin is not None
             try:
                 process.stdin.write(json.dumps([gold, answer]).encode() + b"\n")
                 process.stdin.flush()
-                said = self._line(time.monotonic() + self.limit)
+                reply = self._line(time.monotonic() + self.limit)
             except BrokenPipeError:
-                said = None
-            if said is None:  # too long, or it died of its memory limit
+                reply = None
+            if reply is None:  # too slow, or killed by its memory limit
                 self._stop()
                 return None
-            return bool(json.loads(said))
+            return bool(json.loads(reply))
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self.process is not None and self.process.poll() is None:
             return self.process
         self.buffer = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(WORKER)],  # -P: nothing beside the script is importable
+            [sys.executable, "-P", str(WORKER)],  # -P: modules beside the script cannot be imported
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -56,16 +56,16 @@ class Worker:
         if self._line(time.monotonic() + STARTING) != b"ready":
             assert self.process.stderr is not None
             self.process.kill()
-            told = self.process.stderr.read().decode(errors="replace").strip().splitlines()
+            errors = self.process.stderr.read().decode(errors="replace").strip().splitlines()
             self._stop()
             raise UserError(
-                f"cannot grade mathematics ({told[-1] if told else 'no answer'}):"
+                f"cannot grade mathematics ({errors[-1] if errors else 'no answer'}):"
                 " run 'pip install math-verify'"
             )
         return self.process
 
     def _line(self, until: float) -> bytes | None:
-        """The next line, or None where none comes in time or the process has ended."""
+        """Return the next line, or None if none comes in time or the process has ended."""
         assert self.process is not None and self.process.stdout is not None
         pipe = self.process.stdout.fileno()
         while b"\n" not in self.buffer:
@@ -95,5 +95,5 @@ atexit.register(_WORKER.close)
 
 
 def same_answer(gold: str, answer: str) -> bool | None:
-    """Whether ``answer`` means what ``gold`` says; None where nobody can tell in time."""
+    """Return True if ``answer`` means the same as ``gold``, None if comparing took too long."""
     return _WORKER.same(gold, answer)

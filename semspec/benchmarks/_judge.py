@@ -1,7 +1,7 @@
-"""Open questions have no gold answer: speed and text only, or a rating by a judge of one's own.
+"""Benchmarks of open questions without a gold answer: speed and text, optionally rated by a judge.
 
-The judge is any server with OpenAI's chat completions (``judge=http://127.0.0.1:8000/v1``); it is
-asked for a rating from 1 to 10, which is reported and is no pass@1.
+The judge is any server with OpenAI's chat completions (``judge=http://127.0.0.1:8000/v1``). It is
+asked for a rating from 1 to 10, which is reported beside pass@1 and does not count as one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from semspec.errors import UserError, first_line
 from semspec.protocols import BenchmarkProblem, Grade
 
 PATIENCE = 300.0  # seconds for one rating
-KEY = "OPENAI_API_KEY"  # the environment variable that many servers' users have set
+KEY = "OPENAI_API_KEY"  # the environment variable of the server's key
 _RATING = re.compile(r"\[\[(\d+(?:\.\d+)?)\]\]")
 _ASK = """\
 Rate how well the answer below serves the person who asked: helpful, relevant, correct and clear.
@@ -34,7 +34,7 @@ Explain in a few sentences, then end with the rating, a number from 1 to 10, in 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenBenchmark(DataBenchmark):
-    """Questions without a gold answer."""
+    """A benchmark of questions without a gold answer."""
 
     judge: str = ""  # URL of a server with OpenAI's API, up to /v1; empty: no rating
     judge_model: str = "default"
@@ -47,11 +47,11 @@ class OpenBenchmark(DataBenchmark):
         return Grade(None, None, {"rating": rating} if rating is not None else {"unrated": 1})
 
     def rate(self, problem: BenchmarkProblem, answer: str) -> float | None:
-        """What the judge gives; None where its answer holds no rating."""
+        """Ask the judge for a rating; return None if its answer holds none."""
         reference = f"\n[Reference]\n{problem.answer}\n" if problem.answer else ""
         asked = _ASK.format(question=problem.question, reference=reference, answer=answer)
-        said = _RATING.findall(self._ask(asked))
-        return min(10.0, max(1.0, float(said[-1]))) if said else None
+        ratings = _RATING.findall(self._ask(asked))
+        return min(10.0, max(1.0, float(ratings[-1]))) if ratings else None
 
     def _ask(self, content: str) -> str:
         url = self.judge.rstrip("/") + "/chat/completions"

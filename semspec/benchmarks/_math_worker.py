@@ -1,8 +1,8 @@
-"""Decides whether two answers mean the same: a process of its own, which may be killed.
+"""Decide if two answers mean the same, in a process of its own that may be killed.
 
 Reads one JSON line ``[gold, answer]`` at a time and writes ``true`` or ``false``. Some expressions
-(``9^{9^{9^9}}``) keep sympy busy for ever, and a thread cannot be stopped; whoever waits for an
-answer kills this process instead. Started by ``_grading.py`` as a script, without semspec.
+(``9^{9^{9^9}}``) keep sympy busy for ever, and a thread cannot be stopped; the caller kills
+this process instead. Started by ``_grading.py`` as a script, without semspec.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _PHRASE = re.compile(r"[^\W\d_]{2}+(?:[\s\-'.,]*+[^\W_]++)*+")
 
 
 def same(gold: str, answer: str) -> bool:
-    """Whether ``answer`` means what ``gold`` says."""
+    """Return True if ``answer`` means the same as ``gold``."""
     gold, answer = _trimmed(gold), _trimmed(answer)
     if not gold or not answer:
         return False
     if _plain(gold) == _plain(answer):
         return True
-    if _says_words(gold):  # "Evelyn" is no product of six variables
+    if _says_words(gold):  # else "Evelyn" would be a product of six variables
         return _letters(gold) == _letters(answer)
     if (base := _BASED.fullmatch(_plain(gold))) is not None:
         return _same_digits(base, _plain(answer))
     gold_number, gold_is_percent = _without_percent(gold)
     number, is_percent = _without_percent(answer)
     if gold_is_percent or is_percent:
-        # Hydra wants antlr 4.9.3, with which math-verify reads 50\% as 50: done by hand. A percentage
+        # Hydra wants antlr 4.9.3, with which math-verify reads 50\% as 50, so percentages are handled here. One
         # may be written as its number ("what percent" asks for 50) or as the fraction that it is.
         if _equal(gold_number, number):
             return True
@@ -52,7 +52,7 @@ def same(gold: str, answer: str) -> bool:
 def _equal(gold: str, answer: str) -> bool:
     from math_verify import parse, verify
 
-    # their own limits need signals and the main thread; ours is the kill
+    # math-verify's own limits need signals and the main thread; the caller kills us instead
     parsed = [parse(f"${side}$", parsing_timeout=None) for side in (gold, answer)]
     return bool(verify(*parsed, timeout_seconds=None))  # gold first: the order matters
 
@@ -64,7 +64,7 @@ def _trimmed(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what changes nothing but the looks."""
+    """Remove markup that changes only the looks."""
     text = text.replace("\\$", "").replace("$", "").replace("\\left", "").replace("\\right", "")
     text = re.sub(r"\\[dtc]frac(?![a-z])", r"\\frac", text)
     text = _WORDS.sub(lambda m: m[1], text)
@@ -77,7 +77,7 @@ def _without_percent(text: str) -> tuple[str, bool]:
 
 
 def _says_words(gold: str) -> bool:
-    """Whether the answer is a name or a phrase rather than a formula."""
+    """Return True if the answer is a name or a phrase rather than a formula."""
     words = _WORDS.fullmatch(gold)
     return _PHRASE.fullmatch((words[1] if words else gold).strip()) is not None
 
@@ -87,7 +87,7 @@ def _letters(text: str) -> str:
 
 
 def _same_digits(gold: re.Match[str], answer: str) -> bool:
-    """Numbers in another base than ten: the base may be left out, but not be another one."""
+    """Compare numbers in a base other than ten: the answer may omit the base, but not change it."""
     given = _BASED.fullmatch(answer)
     if given is None:
         return answer.casefold() == gold[1].casefold()
@@ -97,18 +97,18 @@ def _same_digits(gold: re.Match[str], answer: str) -> bool:
 
 
 def main() -> None:
-    """Answers until the other side closes."""
+    """Answer requests until the other side closes the pipe."""
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    _equal("1", "1")  # imports sympy, so that no limit is spent on it
+    _equal("1", "1")  # imports sympy now, so that it does not count against the first limit
     print("ready", flush=True)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # nobody reads warnings: a full pipe would block
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # unread warnings would fill the pipe
     for line in sys.stdin:
         gold, answer = json.loads(line)
         try:
             verdict = same(gold, answer)
         except (MemoryError, RecursionError, ValueError, OverflowError):
-            verdict = False  # too large to be what anyone meant
+            verdict = False  # too large to be meant as an answer
         print(json.dumps(verdict), flush=True)
 
 

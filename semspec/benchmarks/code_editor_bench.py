@@ -1,7 +1,7 @@
 """CodeEditorBench: programs to debug, translate, optimise and adapt (Guo 2024).
 
-Its own judge compiles C++, Java and Python in a container; here it is for speed and text: answers
-repeat most of the program that they edit.
+Its own judge compiles C++, Java and Python in a container; here it serves for speed and text only:
+answers repeat most of the program that they edit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CodeEditorBench(OpenBenchmark):
             raise UserError(f"benchmark.part={self.part}: give primary or plus")
 
     def rows(self) -> rows.Rows:
-        """The tasks in turn; no more of the large files is read than is asked for."""
+        """Yield rows of the tasks in turn, reading no more of the large files than needed."""
         wanted = [FILES[task].format(part=self.part) for task in self.tasks]
         files = self.tables(wanted)
         missing = [file for file in wanted if file not in {f.name for f in files}]
@@ -66,7 +66,7 @@ class CodeEditorBench(OpenBenchmark):
 
 
 def _question(where: str, row: Row) -> str:
-    """What is asked; the columns tell the task."""
+    """Return the question; the row's columns show which task it belongs to."""
 
     def test(which: str = "") -> str:
         given = pick(where, row, f"public_{which}tests_input")

@@ -21,7 +21,7 @@ class Gpqa(ChoiceBenchmark):
     """GPQA Diamond, options shuffled by seed; gated: accept its terms on the Hub (198 problems)."""
 
     revision: str = "633f5ee89ab8ad4522a9f850766b73f62147ffdd"
-    seed: int = 0  # of the options' order: in the data set the right one always comes first
+    seed: int = 0  # for the options' order: in the data set the right one always comes first
 
     name: ClassVar[str] = "gpqa"
     repo: ClassVar[str] = "Idavidrein/gpqa"

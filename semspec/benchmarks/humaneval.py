@@ -60,20 +60,20 @@ class HumanEval(DataBenchmark):
         if written is None:
             return Grade(False, None, {"without_code": 1})
         before, code = written
-        if _defines(code, asked["entry"]):  # what stands above the function is the question's, too
-            code = textwrap.dedent(code)  # a block within a list
+        if _defines(code, asked["entry"]):  # with the imports and helpers of the question
+            code = textwrap.dedent(code)  # a block may be indented within a list
             code = _before(asked) + code
-        else:  # the body alone: a completion of the head
+        else:  # only the body: a completion of the question's head
             code = asked["head"] + code
-        told = self._run(code, asked)
-        if told.startswith("NameError") and before:  # its imports and helpers stand in other blocks
+        outcome = self._run(code, asked)
+        if outcome.startswith("NameError") and before:  # imports are in other blocks
             code = f"{before}\n{code}"
-            told = self._run(code, asked)
-        details = {"without_code": 0, "timed_out": int(told.startswith("timed out"))}
-        return Grade(told == "passed", code, details)
+            outcome = self._run(code, asked)
+        details = {"without_code": 0, "timed_out": int(outcome.startswith("timed out"))}
+        return Grade(outcome == "passed", code, details)
 
     def _run(self, code: str, asked: Mapping[str, str]) -> str:
-        futures = "\n".join(_FUTURE.findall(code))  # these have to come first
+        futures = "\n".join(_FUTURE.findall(code))  # these must come first
         code = _FUTURE.sub("", code)
         return run_program(
             f"{futures}\n{code}\n",
@@ -86,15 +86,16 @@ class HumanEval(DataBenchmark):
 
 
 def _before(asked: Mapping[str, str]) -> str:
-    """Return what stands above the function in the question: imports and helpers."""
+    """Return the imports and helpers above the function in the question."""
     return asked["head"].partition(f"def {asked['entry']}(")[0]
 
 
 def written_code(text: str, entry: str) -> tuple[str, str] | None:
-    """The block of Python that is the answer, behind what the blocks before it say.
+    """Return the code of the blocks before the answer, and the block of Python that is the answer.
 
-    The last one with the function: examples and outputs may follow. One that the end of the text cuts
-    off counts where no whole one has the function, the last whole one where none at all has it.
+    The answer is the last block that defines the function: examples and outputs may follow. A block
+    that is cut off by the end of the text counts if no whole one defines the function, and the last
+    whole block counts if none does. Returns None if there is none.
     """
     found = _BLOCK.findall(text.replace("\r\n", "\n"))
     blocks = [(code, bool(end)) for heading, code, end in found if _PYTHON.fullmatch(heading)]

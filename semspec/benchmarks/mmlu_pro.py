@@ -12,7 +12,7 @@ from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.registry import register
 
-FILLER = "N/A"  # one release fills short lists up
+FILLER = "N/A"  # one release pads short lists with it
 
 
 @register("benchmark", "mmlu_pro")

@@ -1,4 +1,4 @@
-"""One question of the user's own."""
+"""A single question given by the user."""
 
 from __future__ import annotations
 

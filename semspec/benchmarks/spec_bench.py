@@ -47,7 +47,7 @@ class SpecBench(OpenBenchmark):
         )
 
     def rows(self) -> rows.Rows:
-        """The tasks in turn, so that a few problems are some of each."""
+        """Yield rows of the tasks in turn, so that the first few problems cover all tasks."""
         by_task: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         for where, row in super().rows():
             category = pick(where, row, "category")

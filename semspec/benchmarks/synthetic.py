@@ -1,4 +1,4 @@
-"""Problems of the embedded world, with an exact grader and step-level truth."""
+"""Problems of the embedded world, graded exactly and step by step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Synthetic(Benchmark):
     """The embedded world: residue and weekday chains, drawn from a seed, truth known at each step."""
 
     domains: tuple[str, ...] = ("residues", "weekdays")
-    seed: int = 2026  # of the problems; training used other seeds
+    seed: int = 2026  # for drawing problems; training used other seeds
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "domains", tuple(self.domains))
@@ -33,7 +33,7 @@ class Synthetic(Benchmark):
             raise UserError("benchmark.domains is empty: give at least one, such as [residues]")
 
     def problems(self) -> Iterator[BenchmarkProblem]:
-        """Without end: the domains in turn, every problem drawn from its own seed."""
+        """Yield problems without end, from the domains in turn, each drawn from a seed of its own."""
         number = 0
         while True:
             domain = KINDS[self.domains[number % len(self.domains)]]
@@ -48,20 +48,20 @@ class Synthetic(Benchmark):
         found = last_boxed(after_thinking(text))
         before: list[world.Meaning] = []
         steps = world.split_steps(text)
-        at = len(text) - sum(map(len, steps))  # behind the tag that opens the thinking
+        at = len(text) - sum(map(len, steps))  # after the tag that opens the thinking
         judged: list[tuple[int, int, bool]] = []
         for step in steps:
-            said = world.meaning(posed, step)
-            judged.append((at, at + len(step), world.is_next(posed, before, said)))
-            before.append(said or ("unreadable",))
+            meaning = world.meaning(posed, step)
+            judged.append((at, at + len(step), world.is_next(posed, before, meaning)))
+            before.append(meaning or ("unreadable",))
             at += len(step)
         details = {
             "steps": len(steps),
             "steps_true": sum(true for _, _, true in judged),
-            "steps_unreadable": sum(said == ("unreadable",) for said in before),
+            "steps_unreadable": sum(meaning == ("unreadable",) for meaning in before),
         }
         right = found == problem.answer
-        if isinstance(posed, world.ReuseProblem):  # the lines are what was asked for
-            lines = tuple(said[1] for said in before if said[0] == "line")
+        if isinstance(posed, world.ReuseProblem):  # the question asks for the lines
+            lines = tuple(meaning[1] for meaning in before if meaning[0] == "line")
             right = right and lines == posed.lines
         return Grade(right, found, details, judged)

@@ -1,1 +1,1 @@
-"""Commands: what each ``python -m semspec.X`` does, one file a command."""
+"""The commands ``python -m semspec.X``, one file each."""

@@ -1,4 +1,4 @@
-"""Arguments of commands that Hydra composes: mistakes found before any work, in one line."""
+"""Check the arguments of commands that Hydra composes, and explain a mistake in one line."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import config
 from semspec.config import build, compose, one_line
+from semspec.deferred import hydra
 from semspec.errors import UserError
 
 FLAGS_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"}
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Hydra's own flags with their values, and the overrides; Hydra wants the flags first."""
+    """Split into Hydra's own flags with their values, which must come first, and overrides."""
     flags: list[str] = []
     overrides: list[str] = []
     for argument in arguments:
@@ -36,9 +35,9 @@ def check_arguments(
     command: str = "semspec.run",
     own: Collection[str] = (),
 ) -> None:
-    """Composes once for every value of every swept option, so that a mistake ends before work.
+    """Compose once for every value of every swept option; raises UserError for a mistake in any.
 
-    ``command`` is whose help is named where an option is unknown, ``own`` what it knows besides.
+    ``command`` is the command whose help an error names, ``own`` are further options that it has.
     """
     choices = []
     for text in given:
@@ -50,10 +49,10 @@ def check_arguments(
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip():
             raise UserError(f"{key} is empty: name a folder")
         try:
-            (override,) = OverridesParser.create().parse_overrides([text])
+            (override,) = config.parse([text])
             swept = override.is_sweep_override()
             values = list(override.sweep_string_iterator()) if swept else []
-        except HydraException as error:
+        except hydra.errors.HydraException as error:
             raise UserError(f"cannot read '{text}' ({one_line(error)}): quote it") from error
         if swept and not sweep:
             raise UserError(_several(text, [a for a in given if a != text]))
@@ -65,26 +64,26 @@ def check_arguments(
             plain = [a for a in job if not a.startswith(("hydra.", "hydra/"))]
             try:
                 build(compose(plain))
-            except (HydraException, OmegaConfBaseException) as error:
+            except (hydra.errors.HydraException, OmegaConfBaseException) as error:
                 raise UserError(_explain(error, plain, command, own)) from error
     if not choices:
         build(compose([]))
 
 
 def _several(text: str, others: Sequence[str]) -> str:
-    """What to write in place of several values, so that a shell and Hydra take it as one."""
-    told = f"'{text}' is several values: add -m for a sweep"
+    """Explain several values without -m, and how to quote them as one for a shell and Hydra."""
+    message = f"'{text}' is several values: add -m for a sweep"
     key, _, value = text.partition("=")
     plain = [a for a in others if not a.startswith(("hydra.", "hydra/"))]
     for one in (f"{key}=[{value}]", f"{key}='{value}'"):
-        with contextlib.suppress(UserError, HydraException, OmegaConfBaseException):
+        with contextlib.suppress(UserError, hydra.errors.HydraException, OmegaConfBaseException):
             build(compose([*plain, one]))
-            return f"{told}, or write {shlex.quote(one)} for one value"
-    return told
+            return f"{message}, or write {shlex.quote(one)} for one value"
+    return message
 
 
 def _explain(error: Exception, job: Sequence[str], command: str, own: Collection[str]) -> str:
-    """What is wrong with which argument, and what would be right."""
+    """Name the argument that is wrong, and what would be right."""
     keys = [f.name for f in fields(config.RunConfig)]
     for argument in job:
         key, equals, value = argument.partition("=")
@@ -99,6 +98,6 @@ def _explain(error: Exception, job: Sequence[str], command: str, own: Collection
         elif "." not in key and key not in keys:
             hint = config.did_you_mean(key, [*keys, *own])
             return f"unknown option '{key}'{hint} see python -m {command} --help"
-    told = one_line(error)
-    culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in told), None)
-    return f"{culprit}: {told}" if culprit else told
+    message = one_line(error)
+    culprit = next((a for a in job if f"'{a.partition('=')[2]}'" in message), None)
+    return f"{culprit}: {message}" if culprit else message

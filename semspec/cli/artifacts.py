@@ -1,4 +1,4 @@
-"""``python -m semspec.artifacts``: what is there, what it says, and whether it is as published."""
+"""``python -m semspec.artifacts``: list, show, verify and seal artifacts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from rich.table import Table
 
 from semspec import registry
 from semspec.artifacts import base, inspection
+from semspec.artifacts.evaluation import Evaluation
 from semspec.artifacts.upload import WHOLE
-from semspec.cli.command import ends_in_one_line, options
+from semspec.cli.command import ends_in_one_line
 from semspec.config import did_you_mean
 from semspec.errors import UserError
+from semspec.jobs.options import strings
 from semspec.models.hub import content_hash, hub_errors, list_files, split_revision
 from semspec.report.terminal import open_console
 from semspec.storage import manifests
@@ -29,14 +31,14 @@ usage: python -m semspec.artifacts COMMAND [name=value ...]
 
   list [path=FOLDER]          the artifacts below a folder (default: those shipped with the package)
   inspect path=...            one artifact: what it is bound to, its files, tensors and figures
-  verify path=FOLDER          exit code 1 when anything below the folder is not exactly as published
-         [repo=owner/name@revision]   ... or is not what that repository holds
-  seal path=FOLDER            write the manifests of all artifacts below a folder anew
+  verify path=FOLDER          exit with 1 if anything below the folder is not exactly as published
+         [repo=owner/name@revision]   ... or differs from that repository
+  seal path=FOLDER            write new manifests for all artifacts below a folder
   evaluation run=FOLDER out=FOLDER    make an artifact of a finished run's result
   kinds                       the kinds of artifacts; schema kind=NAME prints a config's JSON schema
 
 A path is a folder or embedded/NAME, for inspect also a Hub repository (owner/name@revision).
-Checked are: the manifest (size and sha256 of every file, no file more or less), the config by its
+verify checks the manifest (size and sha256 of every file, no file more or less), the config by its
 schema, names, shapes, types and finiteness of all tensors, and the card's front matter.
 To publish or fetch one: python -m semspec.publish --help, python -m semspec.pull --help.
 """
@@ -112,7 +114,7 @@ def verify(given: Mapping[str, str]) -> int:
 
 
 def _unlike_repository(folder: Path, name: str) -> list[str]:
-    """How a folder differs from what the Hub lists."""
+    """List how a folder differs from the Hub's listing."""
     repo, revision = split_revision(name)
     with hub_errors(repo, name, WHOLE):
         _, listing = list_files(repo, revision, WHOLE)
@@ -138,7 +140,6 @@ def seal(given: Mapping[str, str]) -> int:
 
 
 def evaluation(given: Mapping[str, str]) -> int:
-    from semspec.artifacts.evaluation import Evaluation
 
     out = Path(required(given, "out"))
     Evaluation.of_run(Path(required(given, "run"))).save(out)
@@ -184,7 +185,7 @@ def run(arguments: Sequence[str]) -> int:
         near = did_you_mean(name, list(COMMANDS))
         raise UserError(f"unknown command '{name}'{near} known: {', '.join(COMMANDS)}")
     command, known = COMMANDS[name]
-    return command(options(arguments[1:], known, f"python -m semspec.artifacts {name}"))
+    return command(strings(arguments[1:], known, f"semspec.artifacts {name}"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

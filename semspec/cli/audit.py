@@ -1,4 +1,4 @@
-"""``python -m semspec.audit``: how far accepted tokens really moved the target's next step.
+"""``python -m semspec.audit``: measure how far accepted tokens really moved the target's next step.
 
 Solves problems as ``semspec.run`` does, then measures every drafted token that was kept: the divergence
 of the next step, and how often the rule's bound covered it (ARC-Decode, table A.3.2).
@@ -6,7 +6,9 @@ of the next step, and how often the rule's bound covered it (ARC-Decode, table A
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
 from semspec.config import build, compose
 from semspec.errors import UserError
+from semspec.jobs.options import described, names, option, read_known
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
 from semspec.solver import Solver
@@ -27,71 +30,75 @@ from semspec.storage.files import write_json
 from semspec.training.calibration.audit import Accepted, audited, summary
 from semspec.training.calibration.next_step import Measure
 
-HELP = """\
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command's own options; every other one is an option of semspec.run."""
+
+    # fmt: off
+    top: int = option(20, "a divergence is measured on the union of two top-K sets", least=2)
+    smoothing: float = option(
+        1e-4, "of both distributions on it: mu", least=sys.float_info.min, give="a number above 0, such as 1e-4")
+    out: str = option("", "a JSON file for the figures")
+    # fmt: on
+
+
+HELP = f"""\
 usage: python -m semspec.audit accept=arc theta=0.3 split=token draft_length=5 [problems=32] [...]
 
 Takes the options of semspec.run, and of its own:
-  top=20, smoothing=1e-4   how a divergence is measured: on the union of two top-K sets, smoothed by mu
-  out=FILE.json            also writes the figures there
 
-Every rule that keeps tokens can be audited; coverage is told of accept=arc and accept=arc_certified.
+{described(Options)}
+
+Every rule that keeps tokens can be audited; coverage is of accept=arc and accept=arc_certified alone.
 """
 
 
 def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
-    """Solves, measures, and tells the figures."""
-    own: dict[str, Any] = {"top": 20, "smoothing": 1e-4, "out": ""}
-    passed = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key in own:
-            try:
-                own[key] = type(own[key])(value)
-            except ValueError:
-                raise UserError(f"{argument}: give a number") from None
-        else:
-            passed.append(argument)
-    if own["top"] < 2 or not own["smoothing"] > 0:
-        raise UserError("top is at least 2, smoothing above 0")
+    """Solve, measure, and return the figures.
+
+    Raises UserError for wrong options, and for a rule that does not keep drafted tokens.
+    """
+    own, passed = read_known(Options, arguments, "semspec.audit")
     passed = shared.expand_shorthands(passed)
-    check_arguments(passed, sweep=False, command="semspec.audit", own=own)
+    check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:
         raise UserError(
             "an audit is of drafted tokens: use a draft, and a rule that keeps tokens, such as"
             " accept=arc or accept=lossless with split=token"
         )
-    measure = Measure(own["top"], own["smoothing"], config.temperature)
+    measure = Measure(own.top, own.smoothing, config.temperature)
     with Solver(config) as solver:
         problems = list(islice(config.benchmark.problems(), config.problems))
-        with steps.stage("solving", len(problems)) as tell:
+        with steps.stage("solving", len(problems)) as stage:
             solved = []
             for done in solver.solve(problems, "speculative"):
                 solved.append(done)
-                tell.by(1)
+                stage.by(1)
         kept: list[Accepted] = []
-        with steps.stage("measuring", len(solved)) as tell:
+        with steps.stage("measuring", len(solved)) as stage:
             for found in audited(solver, solved, measure):
                 kept += found
-                tell.by(1)
+                stage.by(1)
         known = getattr(solver.rule, "known", None)
-        # arc_certified keeps what its own threshold allows: a score of at least 0
+        # arc_certified keeps tokens with a score of at least 0, by its own threshold
         theta = getattr(config.accept, "theta", 0.0) if known is not None else None
-        told: dict[str, Any] = {"problems": len(solved), "kept": summary(kept, theta)}
+        figures: dict[str, Any] = {"problems": len(solved), "kept": summary(kept, theta)}
         if known is not None:
-            told["tau"] = float(known.setting.constants.tau)
-            told["warning"] = vacuous(told["tau"])
-    if own["out"]:
-        write_json(Path(own["out"]), told | {"arguments": list(arguments)})
-    return told
+            figures["tau"] = float(known.setting.constants.tau)
+            figures["warning"] = vacuous(figures["tau"])
+    if own.out:
+        write_json(Path(own.out), figures | {"arguments": list(arguments)})
+    return figures
 
 
-def show(told: dict[str, Any], console: Screen) -> None:
+def show(figures: dict[str, Any], console: Screen) -> None:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("drafted tokens")
     for heading in ("tokens", "mean JS", "99th", "JS <= U [95 %, Wilson]"):
         table.add_column(heading, justify="right")
-    for name, f in told["kept"].items():
+    for name, f in figures["kept"].items():
         share = "-"
         if f["coverage"] is not None:
             low, high = f["coverage_interval"]
@@ -99,8 +106,8 @@ def show(told: dict[str, Any], console: Screen) -> None:
         js = ("-" if f[k] is None else f"{f[k]:.4f}" for k in ("js_mean", "js_p99"))
         table.add_row(name, f"{f['tokens']:,}", *js, share)
     console.print(table)
-    if told.get("warning"):
-        console.say(told["warning"])
+    if figures.get("warning"):
+        console.say(figures["warning"])
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""``python -m semspec.run --help``: every option, and every drafter, rule, split and engine."""
+"""Print ``python -m semspec.run --help``: every option, drafter, rule, split and engine."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _title(console: Screen, title: str, rest: str = "") -> None:
 
 
 def _own_options(group: str, name: str) -> str:
-    """A plugin's own options with their defaults."""
+    """List a plugin's own options with their defaults."""
     kind = config.GROUPS.get(group)
     if kind is None or name not in registry.plugins(kind):  # type: ignore[arg-type]
         return ""
@@ -76,7 +76,7 @@ def _own_options(group: str, name: str) -> str:
 
 
 def _default(field: Field[Any]) -> str:
-    """As it is typed; nothing where it has to be given or follows from other options."""
+    """Return the default as it is typed, or "" if there is none or it follows from other options."""
     value = field.default
     if callable(field.default_factory):
         value = field.default_factory()

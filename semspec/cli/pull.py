@@ -1,33 +1,48 @@
-"""``python -m semspec.pull``: an artifact from the Hugging Face Hub, checked, every byte of it."""
+"""``python -m semspec.pull``: download an artifact from the Hugging Face Hub, checking every byte."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from semspec.artifacts import base, inspection
 from semspec.artifacts.upload import WHOLE
-from semspec.cli.command import ends_in_one_line, options
+from semspec.cli.command import ends_in_one_line
 from semspec.errors import UserError
+from semspec.jobs.options import described, option, read
 from semspec.storage import manifests, swap
-from semspec.storage.files import told_in_one_line
+from semspec.storage.files import os_errors_as_user_errors
 from semspec.storage.screen import echo
 
-HELP = """\
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is fetched, and where to."""
+
+    # fmt: off
+    repo: str = option(text="a repository of the Hub; a revision is a branch, a tag or a commit")
+    out: str = option("", "a folder to copy it to (it must not be there); without it, it stays in the Hub's cache")
+    # fmt: on
+
+
+HELP = f"""\
 usage: python -m semspec.pull repo=OWNER/NAME[@REVISION] [out=FOLDER]
 
-  repo=   a repository of the Hub; a revision is a branch, a tag or a commit
-  out=    a folder to copy it to (it must not be there); without it, it stays in the Hub's cache
+{described(Options)}
 
-Every file is hashed against what the Hub lists and against the artifact's manifest, then the artifact is
-read as it is for use. HF_HUB_OFFLINE=1 takes what was downloaded before.
+Every file is hashed and compared with the Hub's listing and the artifact's manifest, then the artifact is
+loaded as for use. HF_HUB_OFFLINE=1 uses earlier downloads only.
 """
 
 
 def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
-    """The folder and what it holds; with ``out`` a copy that needs no cache."""
+    """Download an artifact; return its folder, or with ``out`` a copy outside the cache, and itself.
+
+    Raises UserError if it is not intact or ``out`` exists.
+    """
     if repo.count("/") != 1 or repo.startswith((".", "/", "~", "embedded/")):
         raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
     if out is not None and out.exists():
@@ -36,7 +51,7 @@ def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
     artifact = inspection.check(folder)
     if out is None:
         return folder, artifact
-    with told_in_one_line(out):
+    with os_errors_as_user_errors(out):
         beside = swap.stage(swap.place(out))
         for name in [*manifests.names(folder), base.MANIFEST]:
             shutil.copyfile(folder / name, beside / name)
@@ -48,11 +63,8 @@ def run(arguments: Sequence[str]) -> None:
     if not arguments or {"-h", "--help"} & set(arguments):
         echo(HELP.rstrip())
         return
-    given = options(arguments, ("repo", "out"), "python -m semspec.pull")
-    if not given.get("repo"):
-        raise UserError("repo= is missing: see python -m semspec.pull --help")
-    out = Path(given["out"]).expanduser() if given.get("out") else None
-    folder, artifact = pull(given["repo"], out)
+    given = read(Options, arguments, "semspec.pull")
+    folder, artifact = pull(given.repo, Path(given.out).expanduser() if given.out else None)
     echo(f"{artifact.kind}: {folder}", newline=" ")
 
 

@@ -1,4 +1,4 @@
-"""``python -m semspec.run experiment=PAPER/TABLE``: runs an experiment, shows it beside the paper's.
+"""``python -m semspec.run experiment=PAPER/TABLE``: run an experiment, and show it beside the paper's.
 
 experiment=semanticspec/table4 plan=true     what would be run, and what it costs
 experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded pair
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semspec import config
+from semspec.cli.audit import audit
 from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.experiments import (
@@ -45,16 +46,16 @@ from semspec.storage.files import write_json
 OWN = ("experiment", "scale", "plan", "hydra.run.dir")
 AUDIT = "audit.json"
 Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
-"""Finished runs' results by block, row and column."""
+"""The results of finished runs by block, row and column."""
 
 
 def asked(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for an experiment."""
+    """Return True if a command line asks for an experiment."""
     return any(argument.partition("=")[0] == "experiment" for argument in arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs an experiment; the exit code."""
+    """Run an experiment; return the exit code."""
     given = dict(a.partition("=")[::2] for a in arguments if a.partition("=")[0] in OWN)
     rest = [a for a in arguments if a.partition("=")[0] not in OWN]
     launching = [a for a in rest if a.startswith(("hydra.", "hydra/"))]
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
             f" {' '.join(launching)} out"
         )
     todo = list(jobs(experiment, scale, extra))
-    made = [build(job)[0] for job in todo]  # every mistake before any work
+    made = [build(job)[0] for job in todo]  # find every mistake before any work
     console = open_console(quiet=bool(made) and made[0].quiet)
     for line in plan_of(experiment, scale, todo):
         console.print(line, soft_wrap=True)  # commands can be copied
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     name = experiment.runs_of or experiment.name
     folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
-    if scale == "tiny":  # minutes; what the real models need takes a plan, and has its command told
+    if scale == "tiny":  # takes minutes; for real models the plan names the command
         _make_first(experiment.tiny.first, console)
     if experiment.audits:
         code = _audit(todo, folder, console)
@@ -104,9 +105,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
-    """``semspec.audit`` of each job whose file is not there yet; 1 where one failed."""
-    from semspec.cli.audit import audit  # which is made of ``semspec.run``, as this is a part of it
-
+    """Run ``semspec.audit`` for each job that lacks its file; return 1 if one failed, else 0."""
     failed = 0
     for job in todo:
         file = folder / job.folder / AUDIT
@@ -124,7 +123,7 @@ def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
 
 
 def _audited(file: Path) -> dict[str, Any] | None:
-    """The figures of an audit; None where there are none."""
+    """Return the figures of an audit, None if there are none."""
     try:
         found = foreign.read_object(file, way_out="it is no audit: remove it")
     except foreign.MissingFileError:
@@ -135,7 +134,7 @@ def _audited(file: Path) -> dict[str, Any] | None:
 
 
 def _make_first(commands: Sequence[str], console: Screen) -> None:
-    """Runs the commands that make what is not there yet."""
+    """Run the commands that make missing artifacts."""
     for command in commands:
         words = shlex.split(command)
         made = dict(word.partition("=")[::2] for word in words[1:]).get("out", "")
@@ -148,7 +147,7 @@ def _make_first(commands: Sequence[str], console: Screen) -> None:
 
 
 def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
-    """A job's configuration, typed and as it is recorded."""
+    """Return a job's configuration, typed and as it is recorded."""
     try:
         return sweep.resolve(sweep.Job(job.folder.as_posix(), job.options))
     except UserError as error:
@@ -156,7 +155,7 @@ def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
 
 
 def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Results:
-    """What is finished; the target's row holds the first run that it was part of."""
+    """Collect the finished runs; the target's row holds the first run that it was part of."""
     found: Results = {}
     for job in todo:
         place = folder / job.folder
@@ -179,7 +178,7 @@ def _cell(experiment: Experiment, row: str, result: Mapping[str, Any] | None) ->
 
 
 def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]:
-    """The paper's figures and ours, for a file."""
+    """Return the paper's figures and ours for a file."""
 
     def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.audits:
@@ -216,7 +215,7 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
 
 
 def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Text]:
-    """What will be run and what it costs."""
+    """Show what will be run and what it costs."""
     setting = experiment.scale(scale)
     lines = [Text(experiment.title, "bold")]
     lines += [Text(f"first: {command}", "dim") for command in setting.first]
@@ -246,7 +245,7 @@ def _hours(known: Sequence[float | None]) -> str:
 
 
 def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
-    """The paper's table beside ours, for each block; another pair stands beside the first."""
+    """Show the paper's table beside ours for each block, and other pairs beside the first."""
     setting = experiment.scale(scale)
     names = [*setting.rows, *(row for rows in experiment.figures.values() for row in rows)]
     rows = list(dict.fromkeys(names))

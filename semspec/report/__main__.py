@@ -1,4 +1,4 @@
-"""``python -m semspec.report``: a run or a sweep as one HTML file, also while it still runs."""
+"""``python -m semspec.report``: write a run or a sweep as one HTML file, also while it still runs."""
 
 from semspec.cli.report import main
 

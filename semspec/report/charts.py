@@ -1,4 +1,4 @@
-"""The drawings of a report: SVG that the page's style sheet colours, each told in words as well."""
+"""Draw the charts of a report: SVG that the page's style sheet colours, each with a description."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from semspec.report.terminal import number, seconds
 from semspec.results.metrics import quantile
 
 WIDTH, HEIGHT = 360, 250
-PARTS = (  # of the time, with the class that colours it
+PARTS = (  # parts of the time, with the classes that colour them
     ("draft", "drafting", "fill0"),
     ("verify", "verifying", "fill2"),
     ("write", "target writing", "fill1"),
@@ -25,7 +25,7 @@ def percent(value: float) -> str:
 
 
 def _shares(
-    title: str, x_label: str, y_label: str, shares: Sequence[Share], told: str, digits: int = 0
+    title: str, x_label: str, y_label: str, shares: Sequence[Share], alt: str, digits: int = 0
 ) -> Plot:
     plot = Plot(
         title,
@@ -35,7 +35,7 @@ def _shares(
         width=WIDTH,
         height=HEIGHT,
         titled=False,
-        told=told,
+        alt=alt,
         y_format=percent,
     )
     plot.line([s.at for s in shares], [s.share for s in shares], ink=0)
@@ -51,63 +51,63 @@ def _shares(
 
 
 def acceptance(found: Rounds, unit: str) -> list[str]:
-    """Acceptance over the place in the answer, and within a draft where drafts are longer than one."""
+    """Draw acceptance over the place in the answer and, if drafts are longer than one, within a draft."""
     out = []
     shares = found.by_output()
     if shares:
         nodes = "nodes of the trees" if found.trees else unit
-        told = (
+        alt = (
             f"Of the {nodes} drafted at each place of the answer, {percent(shares[0].share)} were"
             f" kept around token {shares[0].at:.0f}"
         )
         if len(shares) > 1:
-            told += f" and {percent(shares[-1].share)} around token {shares[-1].at:.0f}"
-        told += "; bars are 95 % intervals."
-        plot = _shares("Acceptance over the answer", "tokens written before", "kept", shares, told)
-        out.append(figure("Over the answer.", plot.svg(), told))
+            alt += f" and {percent(shares[-1].share)} around token {shares[-1].at:.0f}"
+        alt += "; bars are 95 % intervals."
+        plot = _shares("Acceptance over the answer", "tokens written before", "kept", shares, alt)
+        out.append(figure("Over the answer.", plot.svg(), alt))
     within = found.by_draft()
     if len(within) > 1:
         what = "level of the tree" if found.trees else f"{unit.removesuffix('s')} within the draft"
-        told = (
+        alt = (
             f"Drafts were kept to the first {what} in {percent(within[0].share)} of all cases, as"
             f" far as number {len(within)} in {percent(within[-1].share)}."
         )
-        plot = _shares("Acceptance within a draft", what, "kept so far", within, told)
-        out.append(figure("Within a draft.", plot.svg(), told))
+        plot = _shares("Acceptance within a draft", what, "kept so far", within, alt)
+        out.append(figure("Within a draft.", plot.svg(), alt))
     return out
 
 
 def calibration(found: Rounds) -> str:
-    """What scores mean: the share of true steps over the score."""
+    """Draw the share of true steps over the score."""
     shares = found.calibration()
     if not found.scored:
         return ""
-    told = (
+    alt = (
         f"{len(found.scored):,} scored steps, equally many in each point; bars are 95 % intervals."
     )
     above = found.auroc()
     if above is None:
-        told += " All of them were true." if found.scored[0][1] else " None of them was true."
+        alt += " All of them were true." if found.scored[0][1] else " None of them was true."
     else:
-        told += f" AUROC {above:.3f}: how often a true step has a higher score than a false one."
+        alt += f" AUROC {above:.3f}: how often a true step has a higher score than a false one."
     if found.left_out:
-        told += " Later ones are left out."
-    plot = _shares("Truth over the score", "score", "true", shares, told, digits=2)
-    if all(0 <= score <= 1 for score, _ in found.scored):  # it may mean a probability
+        alt += " Later ones are left out."
+    plot = _shares("Truth over the score", "score", "true", shares, alt, digits=2)
+    if all(0 <= score <= 1 for score, _ in found.scored):  # it may be a probability
         plot.x = (0, 1)
         plot.line([0, 1], [0, 1], dashed=True, ink=2)
-        told += " On the dashed line a score is the probability that the step is true."
-    return figure("Truth over the score.", plot.svg(), told)
+        alt += " On the dashed line a score is the probability that the step is true."
+    return figure("Truth over the score.", plot.svg(), alt)
 
 
 def speeds(pairs: Sequence[tuple[float, float]]) -> str:
-    """Each problem's own speed-up, sorted."""
+    """Draw the speed-up of each problem, sorted."""
     ratios = sorted(plain / own for plain, own in pairs if own > 0)
     if len(ratios) < 3:
         return ""
     slower = sum(r < 1 for r in ratios)
     shown = [ratios[i * len(ratios) // 400] for i in range(400)] if len(ratios) > 400 else ratios
-    told = (
+    alt = (
         f"Half of the problems lie between {number(quantile(ratios, 0.25))} and"
         f" {number(quantile(ratios, 0.75))} times the speed of the target alone;"
         f" {slower:,} of {len(ratios):,} were slower with the draft. The dashed line is the target alone."
@@ -121,17 +121,17 @@ def speeds(pairs: Sequence[tuple[float, float]]) -> str:
         width=WIDTH,
         height=HEIGHT,
         titled=False,
-        told=told,
+        alt=alt,
         x_format=percent,
     )
     places = [(i + 0.5) / len(shown) for i in range(len(shown))]
     plot.points(places, shown, radius=2.5, ink=0)
     plot.line([0, 1], [1, 1], dashed=True, ink=1)
-    return figure("Problem by problem.", plot.svg(), told)
+    return figure("Problem by problem.", plot.svg(), alt)
 
 
 def time_split(result: Mapping[str, Any]) -> str:
-    """Where a problem's seconds go, in both modes on one scale."""
+    """Draw how a problem's seconds are spent, both modes on one scale."""
     modes = [("target alone", result["plain"]), ("speculative", result)]
     known = [(name, f) for name, f in modes if f and f["time"] and f["latency"]]
     if not known:
@@ -151,7 +151,7 @@ def time_split(result: Mapping[str, Any]) -> str:
             x += wide
         y += 50
         rows.append((name, f))
-    told = "; ".join(
+    alt = "; ".join(
         f"{name}: " + ", ".join(f"{percent(f['time'][p])} {spoken}" for p, spoken, _ in PARTS)
         for name, f in rows
     )
@@ -164,7 +164,7 @@ def time_split(result: Mapping[str, Any]) -> str:
     )
     drawing = (
         f'<svg viewBox="0 0 {WIDTH} {y - 6}" width="{WIDTH}" height="{y - 6}" font-size="12" role="img"'
-        f' aria-label="Time split. {esc(told)}"><title>Time split</title><desc>{esc(told)}</desc>'
+        f' aria-label="Time split. {esc(alt)}"><title>Time split</title><desc>{esc(alt)}</desc>'
         + "".join(out)
         + f'</svg><ul class="keys">{keys}</ul>'
     )

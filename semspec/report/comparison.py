@@ -1,7 +1,7 @@
-"""Whether one run is faster or better than another, or that the data do not tell.
+"""Compare two runs: is one faster or better than the other, or are the data inconclusive?
 
-Speed is compared by the target alone, which both runs have solved beside their own configuration: each run's speed-up is against
-its own, and what is compared are the two speed-ups. Seconds of different runs are never compared with each other.
+Both runs solved their problems with the target alone, too, and each run's speed-up is against that. The two
+speed-ups are compared; seconds of different runs never are.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from semspec.report.runs import Run, read_run, unlike_machines
 from semspec.results.metrics import Interval, mcnemar, quantile, ratio
 from semspec.results.significance import ALPHA, FEWEST, difference, paired_difference, permutation
 
-Pair = tuple[float, float]  # seconds of the target alone, and of our own
+Pair = tuple[float, float]  # seconds of the target alone, and of the configuration
 Verdict = Literal["higher", "lower", "same", "unknown", "not compared"]
-DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # which problems, not what kind
+DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # choose problems, not their kind
 KIND = ("plugins.benchmark", "benchmark")
 TARGET = ("model.path", "model.revision")
 ENGINE = ("plugins.engine", "engine.dtype", "engine.device")
@@ -28,7 +28,7 @@ DECODING = ("temperature", "top_k", "top_p", "max_new_tokens")
 
 @dataclass(frozen=True)
 class Finding:
-    """One question and its answer; ``why`` says what the verdict rests on, or what is in its way."""
+    """The answer to one question; ``why`` is the test behind the verdict, or the reason for none."""
 
     verdict: Verdict
     value: float | None = None  # speed: B's speed-up over A's; quality: B's pass@1 minus A's
@@ -39,11 +39,11 @@ class Finding:
 
 @dataclass
 class Comparison:
-    """B against A."""
+    """The comparison of run B with run A."""
 
     a: str
     b: str
-    problems: int  # that are compared
+    problems: int  # compared problems
     paired: bool  # the same problems in both
     speed: Finding
     quality: Finding
@@ -58,7 +58,10 @@ class Comparison:
 
 
 def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Comparison:
-    """Compares the runs of two folders; ``margin``: differences of pass@1 below it count as none."""
+    """Compare the runs of two folders; differences of pass@1 below ``margin`` count as none.
+
+    Raises UserError if a folder holds no solved problems, or the runs cannot be compared.
+    """
     if a.resolve() == b.resolve():
         raise UserError(f"{a} and {b} are the same folder: give two runs")
     first, second = read_run(a), read_run(b)
@@ -70,7 +73,7 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
     shared = [
         name for name, line in lines_a.items() if name in lines_b and _same(line, lines_b[name])
     ]
-    # half of the smaller run: what overlaps by chance is no pairing
+    # at least half of the smaller run: a small overlap by chance is not a pairing
     paired = len(shared) >= max(1, min(len(lines_a), len(lines_b)) / 2)
     own_a = [lines_a[name] for name in shared] if paired else list(lines_a.values())
     own_b = [lines_b[name] for name in shared] if paired else list(lines_b.values())
@@ -91,7 +94,7 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
 
 
 def _solved(run: Run) -> dict[str, dict[str, Any]]:
-    """What is needed of each line: the texts may be long."""
+    """Return only the needed parts of each line: texts may be long."""
     return {
         line["id"]: {name: line.get(name) for name in ("question", "gold", "correct", "wall")}
         | {"alone": line["plain"]["wall"] if line["plain"] else None}
@@ -118,16 +121,16 @@ def _refuse_unlike(a: Run, b: Run) -> None:
 def _differing(a: Run, b: Run, names: Sequence[str], free: frozenset[str] = frozenset()) -> str:
     own, other = a.of(names), b.of(names)
     keys = sorted({*own, *other} - free)
-    told = [
+    found = [
         f"{k} {own.get(k, 'not recorded')} and {other.get(k, 'not recorded')}"
         for k in keys
         if own.get(k) != other.get(k)
     ]
-    return "; ".join(told[:3])
+    return "; ".join(found[:3])
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two lines are of one problem: ids are numbers only, the question decides."""
+    """Return True if two lines are of the same problem: ids are only numbers, so the question decides."""
     return a.get("question") == b.get("question") and a.get("gold") == b.get("gold")
 
 
@@ -169,8 +172,8 @@ def _speed(
     fewest = min(len(walls_a), len(walls_b))
     value, interval = speed_ratio(walls_a, walls_b, paired, seed=seed)
     if value is None or interval is None or fewest < FEWEST:
-        told = f"{fewest} problem{'' if fewest == 1 else 's'}: at least {FEWEST} are needed"
-        return Finding("unknown", value, None, why=told)
+        why = f"{fewest} problem{'' if fewest == 1 else 's'}: at least {FEWEST} are needed"
+        return Finding("unknown", value, None, why=why)
     verdict: Verdict = "higher" if interval[0] > 1 else "lower" if interval[1] < 1 else "unknown"
     return Finding(verdict, value, interval, why="bootstrap over problems")
 
@@ -183,7 +186,7 @@ def speed_ratio(
     seed: int = 0,
     resamples: int = 2000,
 ) -> tuple[float | None, Interval | None]:
-    """B's speed-up over A's, with a percentile bootstrap: the same problems are drawn together."""
+    """Return B's speed-up over A's with a percentile bootstrap that draws the same problems together."""
     ups = _speedup(a), _speedup(b)
     if not ups[0] or not ups[1] or min(len(a), len(b)) < 2:
         return None, None
@@ -251,7 +254,7 @@ def _quality(
     return Finding(verdict, value, interval, p, why), lost, won
 
 
-# ---- what a reader must know ------------------------------------------------------------------------
+# ---- notes for the reader ---------------------------------------------------------------------------
 
 
 def _notes(
@@ -264,23 +267,23 @@ def _notes(
     own_a: Sequence[Mapping[str, Any]],
     own_b: Sequence[Mapping[str, Any]],
 ) -> list[str]:
-    told = []
+    out = []
     for name, run in (("A", a), ("B", b)):
         if not run.finished:
-            told.append(
+            out.append(
                 f"{name} is not finished ({run.state}): the figures are of {run.done} problems"
             )
     if not paired:
-        told.append("the runs solved different problems: compared as two samples, which tells less")
+        out.append("the runs solved different problems: compared as two samples, which tells less")
     elif len(shared) < max(len(lines_a), len(lines_b)):
-        told.append(f"compared over the {len(shared)} problems that both runs solved")
+        out.append(f"compared over the {len(shared)} problems that both runs solved")
     if differs := _differing(a, b, DECODING):
-        told.append(f"decoding differs ({differs}): any difference may come from that")
+        out.append(f"decoding differs ({differs}): any difference may come from that")
     alone = [sum(plain for plain, _ in _walls(own)) / len(own) for own in (own_a, own_b) if own]
     if len(alone) == 2 and min(alone) > 0 and max(alone) / min(alone) > 1.25:
         slower = "A" if alone[0] > alone[1] else "B"
-        told.append(
+        out.append(
             f"the target alone took {max(alone) / min(alone):.2f} times as long in {slower}: its machine was"
             " busier (or its answers longer); speed-ups are each against the target of the same run"
         )
-    return told
+    return out

@@ -1,7 +1,7 @@
-"""The page itself: everything in one file, every text escaped, nothing that could be fetched.
+"""Build the page: everything in one file, every text escaped, nothing fetched.
 
-Texts of models and of files are hostile until they went through ``esc``. Should markup come through all the same, the
-page's policy runs no script and takes no style but our own, which it knows by their hashes.
+Texts of models and files are hostile until ``esc`` has escaped them. Should markup get through all the same, the
+page's policy allows only our own script and style, by their hashes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MARK = (  # two hands, one line
 
 
 def esc(text: object) -> str:
-    """Any text as text: markup, control characters and direction marks are shown, not obeyed."""
+    """Escape any value so that markup, control characters and direction marks are shown, not obeyed."""
     return escape(str(text))
 
 
 def clipped(text: str, most: int) -> str:
-    """At most so many characters, escaped; what is left out is told."""
+    """Escape a text, and shorten it to ``most`` characters with a note about the rest."""
     if len(text) <= most:
         return esc(text)
     head = most * 2 // 3
@@ -38,12 +38,12 @@ def clipped(text: str, most: int) -> str:
 
 
 def breakable(name: str) -> str:
-    """A name made of options, escaped, which may go on in the next line after each of them."""
+    """Escape a name made of options, and allow a line break after each of them."""
     return esc(name).replace(",", ",<wbr>")
 
 
 def section(name: str, title: str, body: Iterable[str], lead: str = "") -> str:
-    """A part of the page with a heading that can be linked to; nothing, where there is no body."""
+    """Return a section whose heading can be linked to, or "" if there is no body."""
     inside = "\n".join(part for part in body if part)
     if not inside:
         return ""
@@ -51,16 +51,16 @@ def section(name: str, title: str, body: Iterable[str], lead: str = "") -> str:
     return f'<section id="{name}" aria-labelledby="{name}-h"><h2 id="{name}-h">{title}</h2>\n{intro}{inside}\n</section>'
 
 
-def figure(title: str, drawing: str, told: str) -> str:
-    """A chart with what it shows in words."""
+def figure(title: str, drawing: str, description: str) -> str:
+    """Return a chart with a caption that describes it."""
     return (
-        f'<figure class="chart"><figcaption><strong>{title}</strong> {told}</figcaption>\n'
+        f'<figure class="chart"><figcaption><strong>{title}</strong> {description}</figcaption>\n'
         f"{drawing}</figure>"
     )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str, *, name: str = "") -> str:
-    """A table whose cells are markup; it scrolls by itself where the screen is narrow."""
+    """Return a table whose cells are markup; on a narrow screen it scrolls by itself."""
     heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     body = "\n".join(
         f'<tr><th scope="row">{row[0]}</th>'
@@ -75,14 +75,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str, *, nam
     )
 
 
-def notes(told: Sequence[str]) -> str:
-    if not told:
+def notes(lines: Sequence[str]) -> str:
+    if not lines:
         return ""
-    return '<ul class="notes">' + "".join(f"<li>{esc(note)}</li>" for note in told) + "</ul>"
+    return '<ul class="notes">' + "".join(f"<li>{esc(note)}</li>" for note in lines) + "</ul>"
 
 
 def page(title: str, kind: str, body: Iterable[str], links: Sequence[tuple[str, str]]) -> str:
-    """The whole file."""
+    """Return the whole file."""
     style = (_HERE / "style.css").read_text(encoding="utf-8")
     script = (_HERE / "script.js").read_text(encoding="utf-8")
     policy = (

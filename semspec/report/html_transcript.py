@@ -1,4 +1,4 @@
-"""The browser for transcripts: who wrote each step, what was rejected, what stands there instead."""
+"""Show transcripts as HTML: who wrote each step, what was rejected, and what replaced it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def legend(salvage: bool) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is shown."""
+    """Limits on the size of what is shown."""
 
     problems: int = 24
     size: int = 1_200_000  # characters of all transcripts together
@@ -41,7 +41,7 @@ class Limits:
 
 
 def choose(solved: Sequence[Mapping[str, Any]], most: int) -> list[tuple[str, str]]:
-    """Ids with why they are shown: what changed sides first, then what is wrong, then evenly spread.
+    """Return ids with the reason to show them: first problems that changed sides, then wrong ones, then others.
 
     ``solved``: dicts with id, correct and plain (of the target alone), in order.
     """
@@ -64,7 +64,7 @@ def choose(solved: Sequence[Mapping[str, Any]], most: int) -> list[tuple[str, st
 
 
 def mark(correct: bool | None) -> str:
-    """Right or wrong, in words."""
+    """Name the grade in words."""
     if correct is None:
         return '<span class="verdict">not graded</span>'
     word = "right" if correct else "wrong"
@@ -81,7 +81,7 @@ def problem(
     opened: bool = False,
     limits: Limits | None = None,
 ) -> str:
-    """One problem: question, both answers, and the solution step by step."""
+    """Show one problem: question, both answers, and the solution step by step."""
     limits = limits or Limits()
     plain = line.get("plain") or {}
     facts = [mark(line["correct"]), f"{seconds(line['seconds'])} s"]
@@ -126,7 +126,7 @@ def _answer(text: str | None) -> str:
 
 
 def steps_of(parts: Sequence[Piece], steps: bool, limits: Limits) -> str:
-    """The solution as a list: a step an item."""
+    """Show the solution as a list with one step an item."""
     whole = list(lines(parts))
     scored = any(p.score is not None for p in parts)
     shown: list[Line | int] = [*whole]
@@ -183,7 +183,7 @@ def _rejected(line: Line, scored: bool, steps: bool, limits: Limits) -> Iterator
 
 
 def _struck(piece: Piece, limits: Limits) -> str:
-    """What was rejected, struck out; between branches and places the separators are not."""
+    """Strike out a rejected text, but not the separators between branches and places."""
     text = piece.text.strip()
     if not piece.nodes[1]:
         return f"<del>{clipped(text, limits.text)}</del>"
@@ -193,7 +193,7 @@ def _struck(piece: Piece, limits: Limits) -> str:
 
 
 def _joined(rejected: Iterable[Piece]) -> list[Piece]:
-    """Rejected single tokens share a row, whatever their scores; so do the branches of trees."""
+    """Join rejected single tokens, whatever their scores, and the branches of trees in one row."""
     rows = []
     for of_trees in (False, True):
         own = [piece.text.strip() for piece in rejected if bool(piece.nodes[1]) == of_trees]
@@ -211,13 +211,13 @@ def _why_gone(number: int, piece: Piece, steps: bool) -> str:
 
 
 def _row(who: str, letter: str, score: float | None, body: str, scored: bool) -> str:
-    told = (
+    shown = (
         f'<span class="score">{"" if score is None else format(score, ".2f")}</span>'
         if scored
         else ""
     )
     spoken = {"draft": "Draft", "target": "Target", "both": "Draft and target", "gone": "Rejected"}
     return (
-        f'<div class="step {who}"><span class="who {who}" title="{spoken[who]}">{letter}</span>{told}'
+        f'<div class="step {who}"><span class="who {who}" title="{spoken[who]}">{letter}</span>{shown}'
         f'<div class="said" dir="auto">{body}</div></div>'
     )

@@ -1,4 +1,4 @@
-"""The jobs of a sweep beside each other: which of them compare, and which none beats."""
+"""Group the jobs of a sweep by what can be compared, and find those that none beats."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Group = list[tuple[int, Run]]  # numbered as in the table
 
 
 def comparable(numbered: Group) -> dict[str, Group]:
-    """Jobs by what must be the same where quality and speed are compared: target, engine, problems."""
+    """Group jobs by the options that must be equal in a comparison: target, engine, problems."""
     groups: dict[str, Group] = {}
     for number, run in numbered:
-        told = run.of((*SAME_TARGET, *SAME_PROBLEMS))
+        known = run.of((*SAME_TARGET, *SAME_PROBLEMS))
         name = ", ".join(
             f"{key.removeprefix('plugins.')}={without_folders(str(value))}"
-            for key, value in told.items()
+            for key, value in known.items()
             if value is not None
         )
         groups.setdefault(name or "configuration unknown", []).append((number, run))
@@ -26,14 +26,14 @@ def comparable(numbered: Group) -> dict[str, Group]:
         set.intersection(*(set(name.split(", ")) for name in groups)) if len(groups) > 1 else set()
     )
     short: dict[str, Group] = {}
-    for name, group in groups.items():  # what all have in common says nothing
+    for name, group in groups.items():  # without what all have in common
         own = ", ".join(part for part in name.split(", ") if part not in shared)
         short.setdefault(own or name, []).extend(group)
     return short
 
 
 def pareto(group: Group) -> list[tuple[int, Run]]:
-    """Finished jobs that none beats in both quality and speed, the target alone included."""
+    """Return the finished jobs that no other, nor the target alone, beats in both quality and speed."""
     done = [p for p in placed(group) if p[1].finished]
     alone = quality_alone(group)
     best = alone if alone is not None else -1.0
@@ -50,7 +50,7 @@ def pareto(group: Group) -> list[tuple[int, Run]]:
 
 
 def placed(group: Group) -> list[tuple[int, Run, float, float]]:
-    """Jobs with a place in the plane: number, run, speed-up, pass@1."""
+    """Return the jobs that have both figures: number, run, speed-up, pass@1."""
     return [
         (number, run, run.result["speedup"], run.result["pass_at_1"])
         for number, run in group
@@ -59,7 +59,7 @@ def placed(group: Group) -> list[tuple[int, Run, float, float]]:
 
 
 def quality_alone(group: Group) -> float | None:
-    """pass@1 of the target alone, of the job that has most of it."""
+    """Return pass@1 of the target alone from the job that graded most problems with it."""
     known = [run.result["plain"] for _, run in group if run.result["plain"]]
     graded = [f for f in known if f["graded"]]
     best = max(graded, key=lambda f: f["graded"], default=None)
@@ -67,9 +67,9 @@ def quality_alone(group: Group) -> float | None:
 
 
 def shared_options(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
-    """What all jobs were given, and each job's name without it."""
+    """Return the options that all jobs share, and each job's name without them."""
     parts = [list(run.overrides) or run.name.split(",") for run in runs]
-    if not all("=" in part for own in parts for part in own):  # names of another kind
+    if not all("=" in part for own in parts for part in own):  # not names made of options
         return [], [run.name for run in runs]
     shared = [part for part in parts[0] if all(part in own for own in parts)]
     rest = [[part for part in own if part not in shared] for own in parts]

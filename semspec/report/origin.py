@@ -1,4 +1,4 @@
-"""Where a run's figures come from: machine, versions, code, command, options. No paths, no credentials."""
+"""Show the origin of a run's figures: machine, versions, code, command, options; no paths or credentials."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from semspec.storage.provenance import masked, without_folders
 
 
 def origin(run: Run) -> str:
-    """Where the figures come from: machine, versions, code, command."""
-    told, machine = run.provenance, run.machine
-    git = mapping(told.get("git"))
+    """Return the section on machine, versions, code, command and options."""
+    recorded, machine = run.provenance, run.machine
+    git = mapping(recorded.get("git"))
     revision = str(git.get("revision", ""))[:12]
-    packages = mapping(told.get("packages"))
+    packages = mapping(recorded.get("packages"))
     gpus, load, words = map(
-        _listed, (machine.get("gpus"), machine.get("load"), told.get("command"))
+        _listed, (machine.get("gpus"), machine.get("load"), recorded.get("command"))
     )
-    if run.overrides and "semspec.run" not in words:  # a launcher's: it says nothing of the job
+    if run.overrides and "semspec.run" not in words:  # a launcher's command, not the job's
         words = ["python", "-m", "semspec.run", *masked(list(run.overrides))]
     facts = {
-        "started": told.get("started"),
+        "started": recorded.get("started"),
         "code": revision and revision + (", with changes that were not committed" if git.get("dirty") else ""),
-        "versions": ", ".join([*(f"{k} {v}" for k, v in packages.items()), f"Python {told.get('python')}"]) if told else "",
+        "versions": ", ".join([*(f"{k} {v}" for k, v in packages.items()), f"Python {recorded.get('python')}"]) if recorded else "",
         "processor": machine.get("cpu") and f"{machine['cpu']}, {machine.get('cores_allowed')} of {machine.get('cores')} cores" + (f", threads: {machine['threads']}" if machine.get("threads") else ""),
         "memory": machine.get("memory_gib") and f"{machine['memory_gib']} GiB",
         "accelerators": ", ".join(map(str, gpus)) or ("none" if machine else ""),
         "load": load and f"{', '.join(map(str, load))} (mean of 1, 5 and 15 minutes, at the end)",
-        "system": told.get("platform"),
-        "seed": told.get("seed"),
+        "system": recorded.get("platform"),
+        "seed": recorded.get("seed"),
     }  # fmt: skip
     rows = "".join(
         f"<div><dt>{k}</dt><dd>{esc(v)}</dd></div>" for k, v in facts.items() if v not in (None, "")
@@ -58,7 +58,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _public(name: str, value: Any) -> str:
-    """An option's value without paths of this machine, and without what looks like a credential."""
+    """Return an option's value without paths of this machine or anything like a credential."""
     return without_folders(masked([f"{name}={value}"])[0].partition("=")[2])
 
 

@@ -1,4 +1,4 @@
-"""The report of one run."""
+"""Build the report of one run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
+from semspec.models.text import Text
 from semspec.report import charts, words
 from semspec.report.html import breakable, esc, notes, page, section, table
 from semspec.report.html_transcript import Limits, choose, legend, problem
@@ -15,7 +16,7 @@ from semspec.report.origin import origin
 from semspec.report.rounds import Decode, read_rounds
 from semspec.report.runs import Run
 from semspec.report.terminal import interval, number, percent, result_rows, significant
-from semspec.report.terminal import notes as told_notes
+from semspec.report.terminal import notes as notes_of
 from semspec.results.metrics import Interval
 from semspec.results.records import Line
 from semspec.storage.provenance import without_folders
@@ -31,7 +32,7 @@ LARGEST = 2_000_000  # bytes of a page
 
 
 def run_page(run: Run, limits: Limits | None = None) -> str:
-    """The page of a run; of a very long one with fewer transcripts."""
+    """Return the page of a run, with fewer transcripts if it would be too long."""
     limits = limits or Limits()
     while True:
         made = _page(run, limits)
@@ -78,15 +79,13 @@ def _page(run: Run, limits: Limits) -> str:
 
 
 def decoder(run: Run) -> tuple[Decode | None, str]:
-    """What turns the target's tokens into text, where its tokenizer is here; else why not."""
+    """Return the decoder of the target's tokens, or None and the reason why there is none."""
     path, revision = run.options.get("model.path"), run.options.get("model.revision")
     if not isinstance(path, str):
-        return None, "Steps are not shown: the run does not say whose tokens these are."
-    from semspec.models.text import Text  # transformers takes a second to import
-
+        return None, "Steps are not shown: the run does not name the model of its tokens."
     folder = Path(ModelConfig(path=path).location).expanduser()
     if not folder.is_dir():
-        from huggingface_hub import try_to_load_from_cache  # asks nothing of the network
+        from huggingface_hub import try_to_load_from_cache  # without the network
         from huggingface_hub.errors import HFValidationError
 
         try:
@@ -104,16 +103,16 @@ def decoder(run: Run) -> tuple[Decode | None, str]:
 
 
 def run_notes(run: Run) -> list[str]:
-    """What a reader must know before believing the figures."""
-    told = told_notes(run.result)
+    """List the caveats of a run's figures."""
+    out = notes_of(run.result)
     if not run.finished:
         of = f" of {run.total}" if run.total else ""
-        told.insert(0, f"{run.state}: {run.done}{of} problems are solved, the figures are of these")
+        out.insert(0, f"{run.state}: {run.done}{of} problems are solved, the figures are of these")
     if run.error:
-        told.insert(0, f"it ended with: {run.error}")
+        out.insert(0, f"it ended with: {run.error}")
     if run.skipped:
-        told.append(f"{run.skipped} lines of problems.jsonl could not be read and are left out")
-    return told
+        out.append(f"{run.skipped} lines of problems.jsonl could not be read and are left out")
+    return out
 
 
 def _head(run: Run) -> str:
@@ -164,17 +163,17 @@ def _card(
     title: str,
     value: str,
     spread: str,
-    told: str,
+    text: str,
     interval: Interval | None = None,
     reference: float | None = None,
 ) -> str:
     small = f' <span class="spread">{spread}</span>' if spread else ""
     strip = _strip(interval, reference) if interval and reference is not None else ""
-    return f'<div class="card"><h2>{title}</h2><p class="value">{value}{small}</p>{strip}<p>{told}</p></div>'
+    return f'<div class="card"><h2>{title}</h2><p class="value">{value}{small}</p>{strip}<p>{text}</p></div>'
 
 
 def _strip(interval: Interval, reference: float) -> str:
-    """The interval as a bar, and where the target alone stands."""
+    """Draw the interval as a bar with a mark for the target alone."""
     low, high = min(interval[0], reference), max(interval[1], reference)
     room = (high - low) * 0.08 or 0.1
 

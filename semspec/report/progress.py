@@ -1,4 +1,4 @@
-"""Progress of a job in stages: a bar on a terminal, a line every few seconds elsewhere."""
+"""Show the progress of a job in stages: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY = 5.0  # seconds between two lines
 
 
 class Steps:
-    """Stages of a job, one after the other."""
+    """The stages of a job, shown one after the other, with the seconds that each took."""
 
     def __init__(self, console: Screen, quiet: bool = False) -> None:
         self.console, self.quiet = console, quiet
@@ -53,11 +53,11 @@ class Steps:
 
 
 class Stage:
-    """One stage's counter."""
+    """The counter of one stage."""
 
     def __init__(self, steps: Steps, name: str, total: int | None, bar: Progress | None) -> None:
         self.steps, self.name, self.total, self.bar = steps, name, total, bar
-        self.done, self._told = 0, time.monotonic()
+        self.done, self._printed = 0, time.monotonic()
         self._task = bar.add_task(visible(name, newline=" "), total=total) if bar else None
 
     def by(self, count: int) -> None:
@@ -67,6 +67,6 @@ class Stage:
         self.done = done
         if self.bar is not None and self._task is not None:
             self.bar.update(self._task, completed=done)
-        elif time.monotonic() - self._told >= EVERY:
-            self._told = time.monotonic()
+        elif time.monotonic() - self._printed >= EVERY:
+            self._printed = time.monotonic()
             self.steps.say(f"{self.name}: {done}" + (f"/{self.total}" if self.total else ""))

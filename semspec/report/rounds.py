@@ -1,7 +1,7 @@
-"""What the rounds of a run add up to: acceptance by place, scores against the truth, transcripts.
+"""Sum up the rounds of a run: acceptance by place, scores against the truth, transcripts.
 
-One reading of rounds.jsonl, which may be large: what is kept of it does not grow with the run, except for the
-few problems whose transcripts are shown.
+Reads rounds.jsonl, which may be large, once. Memory does not grow with the run, except for the few problems
+whose transcripts are shown.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from semspec.results.metrics import Interval, mean, wilson
 from semspec.storage.files import parse, whole_lines
 
 Decode = Callable[[Sequence[int]], str]
-GRAIN = 16  # tokens of the output in one place of the finest count
-PLACES = 10  # that are shown
+GRAIN = 16  # tokens of the output in one bin of the finest count
+PLACES = 10  # bins that are shown
 LONGEST = 24  # places within a draft
 MOST_SCORES = 20_000
 BINS = 10
@@ -28,7 +28,7 @@ FEWEST = 5  # scores in a bin
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of trials at a place."""
+    """A share of successes among the trials at a place."""
 
     at: float
     of: int
@@ -44,15 +44,15 @@ class Share:
 
 @dataclass
 class Rounds:
-    """Counts over the speculative rounds."""
+    """Counts over the speculative rounds of a run."""
 
     drafted: Counter[int] = field(default_factory=Counter)  # units, by GRAIN tokens of output
     kept: Counter[int] = field(default_factory=Counter)
     offered: Counter[int] = field(default_factory=Counter)  # by place within the draft, from 1
     taken: Counter[int] = field(default_factory=Counter)
     trees: bool = False
-    scored: list[tuple[float, bool]] = field(default_factory=list)  # score, whether true
-    left_out: bool = False  # whether there were more scores than are kept
+    scored: list[tuple[float, bool]] = field(default_factory=list)  # score, truth of the step
+    left_out: bool = False  # True if there were more scores than are kept
     shown: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # rounds by problem
 
     def add(self, r: Mapping[str, Any], written: int) -> None:
@@ -69,7 +69,7 @@ class Rounds:
             self.taken[place] += kept >= place
 
     def by_output(self) -> list[Share]:
-        """Acceptance over the place in the answer: about equally many units at each place shown."""
+        """Return acceptance over the place in the answer, in bins of about equally many units."""
         whole = self.drafted.total()
         shares, of, hits, weight = [], 0, 0, 0.0
         for place in sorted(self.drafted):
@@ -81,24 +81,24 @@ class Rounds:
         return shares
 
     def by_draft(self) -> list[Share]:
-        """How often the first n units of a draft were all kept, of the drafts that had so many."""
+        """Return how often the first n units were all kept, among drafts of at least n units."""
         return [Share.counted(n, self.taken[n], self.offered[n]) for n in sorted(self.offered)]
 
     def calibration(self) -> list[Share]:
-        """The share of true steps over the score; equally many steps in each bin."""
+        """Return the share of true steps over the score, in bins of equally many steps."""
         ordered = sorted(self.scored)
         bins = max(1, min(BINS, len(ordered) // FEWEST))
         shares = []
         for number in range(bins):
             own = ordered[number * len(ordered) // bins : (number + 1) * len(ordered) // bins]
             if own:
-                said = mean([score for score, _ in own])
-                assert said is not None
-                shares.append(Share.counted(said, sum(true for _, true in own), len(own)))
+                centre = mean([score for score, _ in own])
+                assert centre is not None
+                shares.append(Share.counted(centre, sum(true for _, true in own), len(own)))
         return shares
 
     def auroc(self) -> float | None:
-        """How often a true step has the higher score of a true and a false one; ties count half."""
+        """Return how often a true step has a higher score than a false one; ties count half."""
         true = sorted(score for score, is_true in self.scored if is_true)
         false = [score for score, is_true in self.scored if not is_true]
         if not true or not false:
@@ -118,7 +118,7 @@ def _depth(parents: Sequence[int]) -> int:
 
 
 class _Truth:
-    """The truth of drafted steps, which only the embedded world knows."""
+    """Decides if drafted steps are true, which is known only in the embedded world."""
 
     def __init__(self, problem: world.Problem, decode: Decode) -> None:
         self.problem, self.decode = problem, decode
@@ -126,15 +126,15 @@ class _Truth:
         self.before: list[world.Meaning] = []
 
     def scores(self, r: Mapping[str, Any]) -> list[tuple[float, bool]]:
-        """The scored steps of a round; what was committed before has to be whole steps."""
+        """Return scores and truth of a round's steps; needs whole steps in what was committed before."""
         scores, ends = r["scores"], r["ends"]
         if not scores or len(scores) > len(ends) or self.text:
             return []
         before, found, start = list(self.before), [], 0
         for score, end in zip(scores, ends, strict=False):
-            said = world.meaning(self.problem, self.decode(r["drafted"][start:end]))
-            found.append((float(score), world.is_next(self.problem, before, said)))
-            before.append(said or ("unreadable",))
+            meaning = world.meaning(self.problem, self.decode(r["drafted"][start:end]))
+            found.append((float(score), world.is_next(self.problem, before, meaning)))
+            before.append(meaning or ("unreadable",))
             start = end
         return found
 
@@ -142,14 +142,14 @@ class _Truth:
         self.text += self.decode([*r["kept"], *r["written"], *r["handed"]])
         *whole, self.text = self.text.split(world.STEP_END)
         for step in whole:
-            said = world.meaning(self.problem, step + world.STEP_END)
-            self.before.append(said or ("unreadable",))
+            meaning = world.meaning(self.problem, step + world.STEP_END)
+            self.before.append(meaning or ("unreadable",))
 
 
 def read_rounds(
     run: Run, questions: Mapping[str, str], chosen: Collection[str], decode: Decode | None
 ) -> Rounds:
-    """Reads the rounds of all problems in ``questions`` (id to text); keeps those of ``chosen``."""
+    """Read the rounds of all problems in ``questions`` (id to text); keep those of ``chosen``."""
     found = Rounds()
     written: Counter[str] = Counter()
     truths: dict[str, _Truth | None] = {}
@@ -185,7 +185,7 @@ def read_rounds(
 
 
 def _sound(r: Mapping[str, Any]) -> bool:
-    """Whether a line is a round as it is written today."""
+    """Return True if a line is a round in today's format."""
     lists = ("drafted", "ends", "kept", "written", "handed", "scores")
     return (
         all(isinstance(r.get(name), list) for name in lists)

@@ -1,4 +1,4 @@
-"""What a report says of a run, read from its folder, however far the run has come."""
+"""Read runs and sweeps from their folders for reports, also unfinished ones."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ DECODING = ("temperature", "top_k", "top_p", "max_new_tokens", "seed")
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """The value where it is an object; files may hold anything."""
+    """Return the value if it is a mapping, else an empty one: files may hold anything."""
     return value if isinstance(value, Mapping) else {}
 
 
 @dataclass
 class Run:
-    """A run's folder, read once."""
+    """The content of a run's folder, read once."""
 
     folder: Path
     config: Mapping[str, Any]
-    result: Mapping[str, Any]  # as in result.json; of an unfinished run, of what is there
+    result: Mapping[str, Any]  # as in result.json; of an unfinished run, of the problems so far
     state: str  # finished, running, failed, killed, waiting
     done: int
     total: int | None
     error: str = ""
-    job: str = ""  # what a sweep calls it
+    job: str = ""  # its name in a sweep
     overrides: tuple[str, ...] = ()
     skipped: int = 0  # lines that could not be read
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -55,11 +55,11 @@ class Run:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """Every option, dotted."""
+        """All options by dotted name."""
         return flat(self.config) if self.config else {}
 
     def of(self, names: Sequence[str]) -> dict[str, Any]:
-        """These options, and what is below them."""
+        """Return these options and all below them."""
         return {
             key: value
             for key, value in self.options.items()
@@ -80,18 +80,18 @@ class Run:
 
     @property
     def method(self) -> str:
-        """What was done, in the words of the command line."""
-        told = [
+        """The method, as options of the command line."""
+        words = [
             f"{group}={self.plugins[group]}"
             for group in ("draft", "accept")
             if group in self.plugins
         ]
-        told += [f"split={self.split}"] if self.split else []
-        told += ["salvage=true"] if self.config.get("salvage") is True else []
+        words += [f"split={self.split}"] if self.split else []
+        words += ["salvage=true"] if self.config.get("salvage") is True else []
         nested = self.plugins.get("nested", "none")
-        told += [f"nested={nested}"] if nested != "none" else []
-        told += [f"{n}=true" for n in ("ahead", "adaptive") if self.config.get(n) is True]
-        return " ".join(told)
+        words += [f"nested={nested}"] if nested != "none" else []
+        words += [f"{n}=true" for n in ("ahead", "adaptive") if self.config.get(n) is True]
+        return " ".join(words)
 
     @property
     def target(self) -> str:
@@ -104,7 +104,10 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads a run's folder, also while the run goes on, and whatever of it is missing."""
+    """Read a run's folder, even if the run goes on or files are missing.
+
+    Raises UserError if the folder holds no run.
+    """
     if not _is_run(folder):
         raise UserError(
             f"{folder} holds no run: give the folder of one, such as run=runs/2026-01-31_12-00-00"
@@ -120,14 +123,14 @@ def read_run(folder: Path) -> Run:
     state = str(status.get("state") or ("killed" if done else "waiting"))
     if result is not None:
         state = "finished"
-    elif state == "finished":  # its result was deleted, or cannot be read
+    elif state == "finished":  # its result was deleted or cannot be read
         state = "killed"
     origin = mapping(result).get("provenance")
-    if result is None or not sound(result):  # an older one lacks figures of today
+    if result is None or not sound(result):  # older versions lack some figures
         result = whole
     total = status.get("total")
     overrides = status.get("overrides")
-    told = status.get("error") or status.get("note") or ""
+    reason = status.get("error") or status.get("note") or ""
     return Run(
         folder,
         config,
@@ -135,7 +138,7 @@ def read_run(folder: Path) -> Run:
         state,
         done=done,
         total=total if isinstance(total, int) else None,
-        error=without_folders(str(told)),
+        error=without_folders(str(reason)),
         job=str(status.get("job") or ""),
         overrides=tuple(map(str, overrides)) if isinstance(overrides, list) else (),
         skipped=len(damaged),
@@ -144,13 +147,13 @@ def read_run(folder: Path) -> Run:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a folder is a run's: other things have a config.json, too."""
+    """Return True if the folder is a run's: other folders have a config.json, too."""
     config = mapping(read_json(folder / "config.json"))
     return {"digest", "config"} <= set(config) or any((folder / n).is_file() for n in FILES[1:])
 
 
 def _begun(folder: RunFolder) -> Mapping[str, Any]:
-    """Where the last start came from; that was told before the engine had set its threads."""
+    """Return the provenance of the last start without its threads, which the engine set later."""
     starts = folder.starts()
     if not starts:
         return {}
@@ -159,7 +162,7 @@ def _begun(folder: RunFolder) -> Mapping[str, Any]:
 
 
 def unlike_machines(runs: Sequence[Run]) -> str:
-    """How the runs' machines differ in what is known of each; empty where they do not."""
+    """Describe how the runs' machines differ, as far as known; "" if they do not."""
     for name in MACHINE:
         known = [str(run.machine[name]) for run in runs if run.machine.get(name) is not None]
         if len(set(known)) > 1:
@@ -168,7 +171,7 @@ def unlike_machines(runs: Sequence[Run]) -> str:
 
 
 def read_sweep(folder: Path) -> list[Run]:
-    """The runs below a folder, by name; what is not one is passed over."""
+    """Return the runs below a folder by name, skipping everything else."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder}: give sweep=FOLDER, the one that holds the jobs")
     below = {path.parent for name in FILES for path in folder.rglob(name)} - {folder}
@@ -179,7 +182,7 @@ def read_sweep(folder: Path) -> list[Run]:
         raise UserError(
             f"{folder} holds no runs: give the folder of a sweep, such as sweep=runs/sweep_..."
         )
-    count = Counter(run.job for run in runs)  # jobs of several sweeps may have one name
+    count = Counter(run.job for run in runs)  # jobs of different sweeps may share a name
     for run in runs:
         if not run.job or count[run.job] > 1:
             run.job = run.folder.relative_to(folder).as_posix()
@@ -187,7 +190,7 @@ def read_sweep(folder: Path) -> list[Run]:
 
 
 def jobs_planned(folder: Path) -> int | None:
-    """How many jobs a sweep has, also those that have not begun; None where it does not say."""
-    told = read_json(folder / "sweep.json")
-    listed = told.get("jobs") if isinstance(told, dict) else None
+    """Return the number of a sweep's jobs, including those not begun; None if it is not recorded."""
+    sweep = read_json(folder / "sweep.json")
+    listed = sweep.get("jobs") if isinstance(sweep, dict) else None
     return len(listed) if isinstance(listed, list) else None

@@ -1,12 +1,12 @@
-"""Small plots as SVG text: points, lines and bars over two axes; no plotting library needed.
+"""Draw small plots as SVG text: points, lines and bars over two axes; no plotting library needed.
 
-plot = Plot("calibration", "said", "true", x=(0, 1), y=(0, 1))
+plot = Plot("calibration", "score", "true", x=(0, 1), y=(0, 1))
 plot.line([0, 1], [0, 1], dashed=True)
 plot.points(xs, ys, label="test")
 text = plot.svg()
 
-Colours stand as attributes, which any style sheet overrides by the classes that stand beside them: the same
-plot is a file of its own or a part of a page that has a dark mode.
+Colours are attributes, which a style sheet can override by the classes beside them: the same plot works as a
+file of its own and as part of a page with a dark mode.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from semspec.storage.screen import visible
 
 
 def escape(text: str) -> str:
-    """A text as XML takes it: markup and control characters are shown, not obeyed."""
+    """Escape a text for XML, so that markup and control characters are shown, not obeyed."""
     return escaped(visible(text), quote=True)
 
 
@@ -30,7 +30,7 @@ Range = tuple[float, float]
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round numbers that cover a range."""
+    """Return round numbers that cover a range."""
     if not high > low:
         return [low]
     raw = (high - low) / wanted
@@ -42,7 +42,7 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """What is drawn in one colour."""
+    """The marks drawn in one colour."""
 
     kind: str
     xs: list[float]
@@ -50,16 +50,16 @@ class _Series:
     label: str = ""
     radius: float = 3.0
     dashed: bool = False
-    names: tuple[str, ...] = ()  # of points: shown beside them
-    tips: tuple[str, ...] = ()  # of points: told where one rests on them
+    names: tuple[str, ...] = ()  # of points, shown beside them
+    tips: tuple[str, ...] = ()  # of points, shown when the pointer rests on them
     y_spread: tuple[Range, ...] = ()  # intervals of points
     x_spread: tuple[Range, ...] = ()
-    below: bool = False  # names stand below the points, where the axis leaves room
-    ink: int | None = None  # which colour; None: the next one
+    below: bool = False  # names are below the points, if the axis leaves room
+    ink: int | None = None  # number of the colour; None: the next one
 
 
 class Plot:
-    """Two linear axes (x may be logarithmic) and what is drawn between them."""
+    """A plot with two linear axes (x may be logarithmic)."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class Plot:
         width: int = 420,
         height: int = 320,
         titled: bool = True,
-        told: str = "",
+        alt: str = "",
         x_format: Callable[[float], str] = "{:g}".format,
         y_format: Callable[[float], str] = "{:g}".format,
     ) -> None:
-        """``told`` says in words what is seen; without ``titled`` the title is only told as well."""
+        """``alt`` describes the plot in words; without ``titled`` the title is only part of that."""
         self.title, self.x_label, self.y_label = title, x_label, y_label
         self.x, self.y, self.log_x = x, y, log_x
         self.width, self.height = width, height
-        self.titled, self.told = titled, told
+        self.titled, self.alt = titled, alt
         self.x_format, self.y_format = x_format, y_format
         self._series: list[_Series] = []
 
@@ -99,7 +99,7 @@ class Plot:
         below: bool = False,
         ink: int | None = None,
     ) -> None:
-        """Points; names, tips and intervals, where given, are one for each."""
+        """Draw points; names, tips and intervals, if given, are one for each point."""
         self._add(
             "points",
             xs,
@@ -125,7 +125,7 @@ class Plot:
         self._add("line", xs, ys, label, dashed=dashed, ink=ink)
 
     def bars(self, xs: Sequence[float], heights: Sequence[float], label: str = "") -> None:
-        """Bars from 0, each as wide as the gap to its neighbour."""
+        """Draw bars from 0, each as wide as the gap to its neighbour."""
         self._add("bars", xs, heights, label)
 
     def _add(
@@ -147,7 +147,7 @@ class Plot:
         return low - room, high + room
 
     def svg(self) -> str:
-        """The whole plot."""
+        """Return the whole plot as SVG."""
         xs = [self._scale(v) for s in self._series for v in (*s.xs, *_ends(s.x_spread))]
         ys = [v for s in self._series for v in (*s.ys, *_ends(s.y_spread))]
         if any(s.kind == "bars" for s in self._series):
@@ -163,13 +163,13 @@ class Plot:
         def py(value: float) -> float:
             return bottom - (value - y[0]) / (y[1] - y[0]) * (bottom - top)
 
-        whole = escape(f"{self.title}. {self.told}".rstrip(" ."))
+        whole = escape(f"{self.title}. {self.alt}".rstrip(" ."))
         out = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}"'
             f' width="{self.width}" height="{self.height}" font-family="sans-serif"'
             f' font-size="11" role="img" aria-label="{whole}">',
             f"<title>{escape(self.title)}</title>",
-            f"<desc>{escape(self.told)}</desc>" if self.told else "",
+            f"<desc>{escape(self.alt)}</desc>" if self.alt else "",
             f'<rect class="paper" width="{self.width}" height="{self.height}" fill="#fff"/>',
         ]
         if self.titled:
@@ -210,7 +210,7 @@ class Plot:
         return math.log10(value) if self.log_x else value
 
     def _x_ticks(self, x: Range, values: list[float]) -> list[float]:
-        if self.log_x:  # the values themselves: there are few of them
+        if self.log_x:  # ticks at the values: there are few
             return sorted({round(10**v, 9) for v in values})
         return ticks(*x)
 

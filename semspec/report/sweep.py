@@ -1,4 +1,4 @@
-"""The report of a sweep: all jobs in one plane of quality and speed, and in one table."""
+"""Build the report of a sweep: all jobs in one plane of quality and speed, and in one table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTS = (("plane", "Quality and speed"), ("table", "Jobs"), ("origin", "Origin")
 
 
 def sweep_page(folder: Path, runs: Sequence[Run], beside: Path | None = None) -> str:
-    """The page of a folder of runs; ``beside``: the folder that it will lie in, unless that one."""
+    """Return the page of a folder of runs; links start from ``beside``, by default that folder."""
     beside = beside or folder
     numbered = list(enumerate(runs, 1))
     groups = comparable(numbered)
@@ -37,8 +37,8 @@ def sweep_page(folder: Path, runs: Sequence[Run], beside: Path | None = None) ->
     short = dict(enumerate(names, 1))
     adjusted = holm([run.result["pass_at_1_p"] for run in runs])
     planes, tables = [], []
-    for told, group in groups.items():
-        heading = f"<h3>{esc(told)}</h3>" if len(groups) > 1 else ""
+    for title, group in groups.items():
+        heading = f"<h3>{esc(title)}</h3>" if len(groups) > 1 else ""
         plane = _plane(group)
         planes += [heading, plane] if plane else []
         front = {number for number, _ in pareto(group)}
@@ -64,21 +64,21 @@ def _plane(group: Group) -> str:
         return ""
     front = pareto(group)
     alone = quality_alone(group)
-    told = f"{_jobs_told(len(shown))}, numbered as in the table; bars are 95 % intervals. "
+    alt = f"{_counted(len(shown))}, numbered as in the table; bars are 95 % intervals. "
     names = ", ".join(
         f"{number} ({run.result['speedup']:.2f}×, {run.result['pass_at_1']:.3f})"
         for number, run in front
     )
-    told += (
+    alt += (
         f"The dashed line is the Pareto front: none of the finished jobs is better in both: {names}."
         if front
         else "No finished job is better than the target alone."
     )
     return figure(
         "Quality over speed.",
-        _drawn(shown, front, alone, told, 720, 420, "wide")
-        + _drawn(shown, front, alone, told, 360, 320, "narrow"),
-        esc(told),
+        _drawn(shown, front, alone, alt, 720, 420, "wide")
+        + _drawn(shown, front, alone, alt, 360, 320, "narrow"),
+        esc(alt),
     )
 
 
@@ -86,7 +86,7 @@ def _drawn(
     shown: Sequence[tuple[int, Run, float, float]],
     front: Sequence[tuple[int, Run]],
     alone: float | None,
-    told: str,
+    alt: str,
     width: int,
     height: int,
     kind: str,
@@ -103,7 +103,7 @@ def _drawn(
         width=width,
         height=height,
         titled=False,
-        told=told,
+        alt=alt,
         x_format="{:g}×".format,
         y_format="{:.2f}".format,
     )
@@ -127,7 +127,7 @@ def _drawn(
     corners = [(run.result["speedup"], run.result["pass_at_1"]) for _, run in front]
     if corners:
         xs, ys = [corners[0][0]], [corners[0][1]]
-        for x, y in corners[1:]:  # down where the next better speed begins
+        for x, y in corners[1:]:  # a step down where the next better speed begins
             xs += [xs[-1], x]
             ys += [y, y]
         plot.line(xs, ys, dashed=True, ink=0)
@@ -150,8 +150,8 @@ def _jobs(
             name = f'<a href="{quote(link)}">{name}</a>'
         name = f"{number}.&nbsp;{name}"
         if not run.finished:
-            told = f"{run.state}: {run.error}" if run.error else run.state
-            name += f'<br><small class="state">{clipped(told, 300)}</small>'
+            state = f"{run.state}: {run.error}" if run.error else run.state
+            name += f'<br><small class="state">{clipped(state, 300)}</small>'
         lost, won = r["only_plain_correct"], r["only_speculative_correct"]
         cells = (
             (r["speedup"], f"{terminal.number(r['speedup'], 2, '×')} {terminal.interval(r['speedup_interval'])}"),
@@ -175,14 +175,14 @@ def _jobs(
 
 
 def _link(run: Run, beside: Path) -> str:
-    """The way to the run's own page; empty where there is none, or it would tell all of this machine's folders."""
+    """Return the link to a run's own page, or "" if there is none or it would reveal this machine's folders."""
     page, start = (run.folder / REPORT).resolve(), beside.resolve()
     if not page.is_file() or os.path.commonpath([page, start]) == page.anchor:
         return ""
     return Path(os.path.relpath(page, start)).as_posix()
 
 
-def _jobs_told(count: int) -> str:
+def _counted(count: int) -> str:
     return f"{count} job{'' if count == 1 else 's'}"
 
 
@@ -198,11 +198,9 @@ def _head(
     words = " ".join(map(without_folders, shared))
     given = f'<p class="method"><code>{esc(words)}</code></p>' if words else ""
     states = Counter(run.state for run in runs)
-    told = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
     planned = jobs_planned(folder) or 0
-    whole = (
-        f"{len(runs)} of {_jobs_told(planned)}" if planned > len(runs) else _jobs_told(len(runs))
-    )
+    whole = f"{len(runs)} of {_counted(planned)}" if planned > len(runs) else _counted(len(runs))
     remarks = []
     if not any(placed(group) for group in groups.values()):
         remarks.append("no job has a speed-up and graded answers, so there is no plane of both")
@@ -222,7 +220,7 @@ def _head(
         )
     return (
         f'<div class="head"><h1>{breakable(folder.name)}</h1>{given}'
-        f'<p class="target">{whole}: {esc(told)}</p>{notes(remarks)}</div>'
+        f'<p class="target">{whole}: {esc(counts)}</p>{notes(remarks)}</div>'
     )
 
 

@@ -1,4 +1,4 @@
-"""What a run shows: how it goes, and what came out. The figures are those of ``metrics``."""
+"""Show a run on the terminal: its progress, and its figures from ``metrics``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def number(value: float | None, digits: int = 2, unit: str = "") -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Three digits where a fixed number would show 0.00."""
+    """Format seconds with three digits where two decimals would show 0.00."""
     return f"{value:.3g}" if value is not None and 0 < value < 1 else number(value)
 
 
@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 class Screen(Console):
-    """A console on which foreign text is only ever text: no markup, no escape sequences, no emoji codes.
+    """A console that shows foreign text as plain text: no markup, escape sequences or emoji codes.
 
     Styles are given as rich's ``Text``, never written into a string.
     """
@@ -58,17 +58,17 @@ class Screen(Console):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
 
     def say(self, text: str, style: str = "") -> None:
-        """Print one line, which is neither wrapped nor broken by what stands in it."""
+        """Print one line that is never wrapped, and whose text cannot break it."""
         self.print(visible(text, newline=" "), style=style or None, soft_wrap=True)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string as rich's ``Text``: sanitised here already, so that the layout is right."""
+        """Return a string as rich's ``Text``, sanitised now so that the layout is right."""
         return super().render_str(visible(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield what is shown: whatever it was made of, only rich's own segments control the terminal."""
+        """Yield sanitised segments, so that only rich's own ones control the terminal."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text == "\n" or segment.text.isprintable():
                 yield segment
@@ -77,14 +77,14 @@ class Screen(Console):
 
 
 def open_console(quiet: bool = False) -> Screen:
-    """Standard output; a character that it cannot show becomes a question mark, not an error."""
+    """Open standard output; a character that it cannot show becomes a question mark."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     return Screen(quiet=quiet)
 
 
 class _Running:
-    """Sums of one mode so far."""
+    """The sums of one mode so far."""
 
     def __init__(self) -> None:
         self.graded = self.correct = self.tokens = self.kept = self.drafted = 0
@@ -134,9 +134,9 @@ class Progress:
         self.total, self.quiet, self.every, self.clock = total, quiet, every, clock
         self.done = self._resumed = 0
         self._modes: dict[Mode, _Running] = {"plain": _Running(), "speculative": _Running()}
-        self._paired_plain = self._paired = 0.0  # seconds of problems that have both modes
-        self._current = self._said = ""
-        self._began = self._told = clock()
+        self._paired_plain = self._paired = 0.0  # seconds of the problems solved in both modes
+        self._current = self._last = ""
+        self._began = self._printed = clock()
         self._live = (
             Live(
                 get_renderable=self.render,
@@ -149,7 +149,7 @@ class Progress:
         )
 
     def __enter__(self) -> Progress:
-        self._began = self._told = self.clock()
+        self._began = self._printed = self.clock()
         if self._live:
             self._live.start()
         return self
@@ -158,11 +158,11 @@ class Progress:
         self._current = ""
         if self._live:
             self._live.stop()
-        if not self.quiet:  # the last word, also of what was interrupted
+        if not self.quiet:  # the final line, also after an interruption
             self._print()
 
     def resume(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Counts what an earlier start has done."""
+        """Count the problems that an earlier start solved."""
         for line in lines:
             self._add(line)
         self._resumed = self.done
@@ -171,10 +171,10 @@ class Progress:
         self._current = visible(f"{problem_id}, {mode}", newline=" ")
 
     def advance(self, line: Mapping[str, Any]) -> None:
-        """A problem is done; ``line`` is its line of problems.jsonl."""
+        """Count a solved problem; ``line`` is its line of problems.jsonl."""
         self._add(line)
-        if self._live is None and not self.quiet and self.clock() - self._told >= self.every:
-            self._told = self.clock()
+        if self._live is None and not self.quiet and self.clock() - self._printed >= self.every:
+            self._printed = self.clock()
             self._print()
 
     def _add(self, line: Mapping[str, Any]) -> None:
@@ -187,14 +187,14 @@ class Progress:
 
     @property
     def eta(self) -> float | None:
-        """Seconds still to go, at the pace of this start."""
+        """The seconds that are left, at the pace of this start."""
         here = self.done - self._resumed
         if self.total is None or not here or self.done >= self.total:
             return None
         return (self.clock() - self._began) / here * (self.total - self.done)
 
     def headline(self) -> str:
-        """One line that says it all."""
+        """Return all figures so far in one line."""
         own, plain = self._modes["speculative"], self._modes["plain"]
         both = plain.tokens > 0
         count = f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
@@ -210,12 +210,12 @@ class Progress:
 
     def _print(self) -> None:
         line = self.headline()
-        if line != self._said:  # the last problem's line is also the last word
+        if line != self._last:  # the last problem's line may also be the final one
             self.console.say(line)
-        self._said = line
+        self._last = line
 
     def render(self) -> RenderableType:
-        """The live display: a bar, a line for each mode, what is being solved."""
+        """Return the live display: a bar, a line for each mode, and the current problem."""
         own, plain = self._modes["speculative"], self._modes["plain"]
         bar = Table.grid(padding=(0, 1))
         left = DASH if self.eta is None else duration(self.eta)
@@ -236,12 +236,12 @@ class Progress:
 
 
 def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """The figures of result.json, named: those of the target alone (where it was run), then our own."""
+    """Return rows of the figures in result.json: name, target alone (if it was run), speculative."""
     plain = result["plain"]
     rows: list[tuple[str, ...]] = []
 
-    def row(name: str, tell: Callable[[Mapping[str, Any]], str]) -> None:
-        rows.append((name, *([tell(plain)] if plain else []), tell(result)))
+    def row(name: str, shown: Callable[[Mapping[str, Any]], str]) -> None:
+        rows.append((name, *([shown(plain)] if plain else []), shown(result)))
 
     def quality(f: Mapping[str, Any]) -> str:
         differs = "*" if f is result and significant(result) else ""
@@ -284,13 +284,13 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def significant(result: Mapping[str, Any], level: float = ALPHA) -> bool:
-    """Whether pass@1 differs from the target's alone by more than chance."""
+    """Return True if pass@1 differs from that of the target alone by more than chance."""
     p = result.get("pass_at_1_p")
     return p is not None and p < level
 
 
 def result_table(result: Mapping[str, Any], title: str = "") -> RenderableType:
-    """The figures of result.json: quality with its interval beside speed, both modes beside."""
+    """Return the table of the figures in result.json, both modes side by side, and its notes."""
     table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD)
     table.add_column("", no_wrap=True)
     if result["plain"]:
@@ -302,32 +302,30 @@ def result_table(result: Mapping[str, Any], title: str = "") -> RenderableType:
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
-    """What a reader must know before believing the figures."""
-    told = []
+    """List the caveats of the figures in result.json."""
+    out = []
     n, plain = result["problems"], result["plain"]
     if n == 0:
         return ["no problem was solved, so there are no figures"]
     if result.get("concurrency", 1) > 1:
-        told.append(
+        out.append(
             f"{result['concurrency']} problems at a time: tokens per second and speed-up are of the"
             " throughput; a problem's seconds hold its waiting for the others"
         )
     if n == 1:
-        told.append("1 problem: no interval of the speed-up can be told, and pass@1 says little")
+        out.append("1 problem: too few for an interval of the speed-up, and pass@1 means little")
     elif n < 10:
-        told.append(f"{n} problems: the intervals are rough")
+        out.append(f"{n} problems: the intervals are rough")
     if result["graded"] == 0:
-        told.append("nothing was graded, so there is no pass@1")
+        out.append("nothing was graded, so there is no pass@1")
     elif result["ungraded"]:
-        told.append(f"{result['ungraded']} of {n} problems were not graded; pass@1 leaves them out")
+        out.append(f"{result['ungraded']} of {n} problems were not graded; pass@1 leaves them out")
     if not plain:
-        told.append("the plain target was not run: no speed-up can be told")
+        out.append("the plain target was not run, so there is no speed-up")
     elif plain["problems"] < n:
-        told.append(
-            f"speed-up over the {plain['problems']} problems that were solved in both modes"
-        )
+        out.append(f"speed-up over the {plain['problems']} problems that were solved in both modes")
     if plain and (result["only_plain_correct"] or result["only_speculative_correct"]):
-        told.append(
+        out.append(
             f"correct only when plain: {result['only_plain_correct']}, "
             f"only when speculative: {result['only_speculative_correct']}"
             + (" (*: more than chance, p < 0.05)" if significant(result) else "")
@@ -335,21 +333,21 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     cut = [(mode, f["cut_off"]) for mode, f in (("plain", plain), ("speculative", result)) if f]
     if any(count for _, count in cut):
         counts = ", ".join(f"{count} {mode}" for mode, count in cut)
-        told.append(
+        out.append(
             f"cut off at the token budget: {counts}; a higher max_new_tokens may raise pass@1"
         )
     if risk := result.get("risk"):
-        told.append(
+        out.append(
             "risk asked: at most this share of the accepted steps is what the target would say with a"
             f" probability below {risk['least']:g}; measured: of {risk['accepted']} accepted drafted"
             f" steps {risk['wrong']} are wrong by the benchmark's own truth, also where they only go"
             " on from a wrong step"
         )
     if result["acceptance_rate"] is None:
-        told.append("nothing was drafted")
-    return told
+        out.append("nothing was drafted")
+    return out
 
 
 def transcript(parts: Iterable[Piece], rejected: bool = True) -> RenderableType:
-    """One problem's solution, coloured by who wrote what; see ``semspec.report.transcript.pieces``."""
+    """Return one problem's solution, coloured by writer; see ``semspec.report.transcript.pieces``."""
     return Transcript(parts, rejected)

@@ -1,8 +1,8 @@
-"""One problem's solution with who wrote what, step by step; readable without colour, too.
+"""Show one problem's solution step by step with its writers; readable without colour, too.
 
-pieces(rounds, decode, unit)  ->  what was written, by whom, what was rejected
-lines(pieces)                 ->  the same by units, what was rejected beneath what stands instead
-Transcript(pieces)            ->  something that rich prints, at any width
+pieces(rounds, decode, unit)  ->  pieces of text, written or rejected, with their writers
+lines(pieces)                 ->  the same by units, rejected text beneath what replaced it
+Transcript(pieces)            ->  a renderable that rich prints at any width
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ STYLES = {
 _STOPS = tuple(".?!…。？！")
 _CLOSERS = ")]\"'”’*"
 BESIDE = " | "  # between branches of one tree
-_HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of half a character
+_HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder returns for half a character
 
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text of one writer within one unit."""
+    """A text of one writer within one unit."""
 
     writer: Writer
     text: str
     rejected: bool = False
-    score: float | None = None  # of the drafted unit that it is, or was, a part of
+    score: float | None = None  # of the drafted unit that it belongs or belonged to
     note: str = ""
-    ends: bool = False  # whether a unit ends after it
+    ends: bool = False  # True if a unit ends after it
     salvaged: bool = False  # of a rejected step, kept by the target's own law
-    nested: int = 0  # tokens of the target's that a nested drafter proposed
+    nested: int = 0  # the target's tokens that a nested drafter proposed
     ahead: bool = False  # drafted while the units before it were judged
     nodes: tuple[int, int] = (0, 0)  # of a tree: kept, drafted
 
@@ -55,9 +55,9 @@ class Piece:
 
 
 class _Decoder:
-    """Text of tokens as they come: spaces and characters can hang on the tokens before."""
+    """Decodes tokens as they come: spaces and characters can depend on the tokens before."""
 
-    WINDOW = 8  # tokens decoded again for every piece, so that the whole stays linear
+    WINDOW = 8  # tokens decoded again for every piece: few, so that the whole stays linear
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
@@ -66,7 +66,7 @@ class _Decoder:
         self._waited = 0
 
     def peek(self, tokens: Sequence[int]) -> str:
-        """What ``tokens`` would add."""
+        """Return the text that ``tokens`` would add."""
         whole = self._decode([*self._before, *self._pending, *tokens])
         return whole[len(self._decode(self._before)) :]
 
@@ -91,10 +91,10 @@ def pieces(
     decode: Decode,
     unit: Literal["steps", "tokens"] = "steps",
 ) -> Iterator[Piece]:
-    """Reads rounds, as they are or as rounds.jsonl has them; ``decode`` leaves stop tokens out.
+    """Turn rounds, as objects or as lines of rounds.jsonl, into pieces; ``decode`` omits stop tokens.
 
     With ``unit="tokens"`` there are no ends of units and no scores: a token is not a line. Of a tree
-    the branches are shown that stood where the target went on by itself, and the nodes are counted.
+    the branches are shown that were refused where the target went on, and the nodes are counted.
     """
     decoder = _Decoder(decode)
     for one in rounds:
@@ -113,8 +113,8 @@ def _of_round(
     if parents is not None or drafted[: len(kept)] != kept:  # a tree
         yield Piece("draft", decoder.feed(kept))
         branches = (decoder.peek(branch) for branch in refused(drafted, parents or (), kept))
-        told = BESIDE.join(" ".join(text.split()) or "¶" for text in branches if text)
-        lost.append(Piece("draft", told, rejected=True, nodes=(len(kept), len(drafted))))
+        proposed = BESIDE.join(" ".join(text.split()) or "¶" for text in branches if text)
+        lost.append(Piece("draft", proposed, rejected=True, nodes=(len(kept), len(drafted))))
     else:
         ends = list(r["ends"]) if steps else []
         scores = r["scores"] if len(r["scores"]) <= len(ends) else []  # else one a token
@@ -138,20 +138,20 @@ def _of_round(
         yield Piece("draft", decoder.feed(written[:saved]), salvaged=True, ends=over)
     text = decoder.feed([*written[saved:], *r["handed"]])
     if text or r["note"]:
-        # Rounds do not say where the units of a handover end; a text that looks over is taken so.
+        # Rounds do not record where the units of a handover end, so the text decides.
         over = steps and bool(r["handed"]) and _looks_over(text)
         nested = r.get("nested_kept", 0)
         yield Piece("target", text, note=r["note"], ends=over, nested=nested)
 
 
 def _looks_over(text: str) -> bool:
-    """Return whether a text ends with a line or, but for what closes with it, a sentence."""
+    """Return True if a text ends with a line, or with a sentence and closing quotes or brackets."""
     written = text.rstrip()
     return "\n" in text[len(written) :] or written.rstrip(_CLOSERS).endswith(_STOPS)
 
 
 def _salvaged(r: Mapping[str, Any]) -> int:
-    """How many of the written tokens stood so in the rejected step (``StepSession.salvage``)."""
+    """Count the written tokens that salvage kept from the rejected step (``StepSession.salvage``)."""
     if r.get("parents") is not None:
         return 0
     rejected = r["drafted"][len(r["kept"]) :]
@@ -164,7 +164,7 @@ def _salvaged(r: Mapping[str, Any]) -> int:
 
 @dataclass(slots=True)
 class Line:
-    """A unit; where units are tokens or unknown, a paragraph."""
+    """A unit, or a paragraph if units are tokens or unknown."""
 
     body: list[tuple[str, str]] = field(default_factory=list)  # text and its style
     draft: bool = False
@@ -195,7 +195,7 @@ class Line:
 
 
 def lines(parts: Iterable[Piece]) -> Iterator[Line]:
-    """Pieces by units; texts hold nothing that could command a terminal (``visible``)."""
+    """Group pieces by units; the texts hold nothing that could control a terminal (``visible``)."""
     line = Line()
     for piece in parts:
         if line.over:
@@ -226,14 +226,14 @@ def lines(parts: Iterable[Piece]) -> Iterator[Line]:
 
 
 def gathered(rejected: Sequence[Piece]) -> Sequence[Piece]:
-    """Many small rejections within a line, as token by token, share a row."""
+    """Join many small rejections within a line, such as single tokens, in one row."""
     if len(rejected) <= 3 or any(p.score is not None for p in rejected):
         return rejected
     return [Piece("draft", " / ".join(p.text.strip() for p in rejected), rejected=True)]
 
 
 class Transcript:
-    """Renders pieces: a line a unit, who wrote it in front, what was rejected beneath."""
+    """Renders pieces, one unit a line: its writer in front, rejected text beneath."""
 
     def __init__(self, parts: Iterable[Piece], rejected: bool = True, legend: bool = True) -> None:
         self.parts = list(parts)

@@ -1,4 +1,4 @@
-"""The figures in sentences: what may be said, and what the data do not tell."""
+"""Put the figures of a run into sentences that claim no more than the data show."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def p_value(p: float) -> str:
 
 
 def speed(result: Mapping[str, Any]) -> str:
-    """Whether the run was faster than the target alone."""
+    """Return a sentence on the speed against the target alone."""
     faster, spread = result["speedup"], result["speedup_interval"]
     if result["plain"] is None or faster is None:
-        return "The target alone was not run, so no speed-up can be told."
+        return "The target alone was not run, so there is no speed-up."
     few = result["plain"]["problems"]
     if spread is None or few < FEWEST:
         problems = "one problem" if few == 1 else f"{few} problems"
@@ -26,26 +26,26 @@ def speed(result: Mapping[str, Any]) -> str:
             f"{number(faster)} times the speed of the target alone on {problems}, which are too few"
             " to tell more."
         )
-    told = f"{number(faster)} times the speed of the target alone (95 %: {_range(spread)})"
+    factor = f"{number(faster)} times the speed of the target alone (95 %: {_range(spread)})"
     if spread[0] > 1:
-        return f"Faster: {told}."
+        return f"Faster: {factor}."
     if spread[1] < 1:
-        return f"Slower: {told}."
-    return f"No difference in speed can be told: {told}."
+        return f"Slower: {factor}."
+    return f"No clear difference in speed: {factor}."
 
 
 def quality(result: Mapping[str, Any]) -> str:
-    """Whether pass@1 differs from the target's alone."""
+    """Return a sentence on pass@1 against that of the target alone."""
     p, plain = result["pass_at_1_p"], result["plain"]
     if result["pass_at_1"] is None:
         return "Nothing was graded."
     if plain is None or p is None:
-        return "The target alone was not graded beside it, so no change of pass@1 can be told."
+        return "The target alone was not graded beside it, so its pass@1 is unknown."
     lost, won = result["only_plain_correct"], result["only_speculative_correct"]
     sides = f"{lost} lost and {won} won of {plain['graded']} problems, {p_value(p)}"
     if significant(result):
         return f"pass@1 {'fell' if lost > won else 'rose'}: {sides}."
-    return f"No change of pass@1 can be told: {sides}."
+    return f"No clear change of pass@1: {sides}."
 
 
 def _range(interval: Interval, digits: int = 2) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
-from semspec.errors import UserError, told
+from semspec.errors import UserError, describe_error
 from semspec.results import metrics
 from semspec.results.figures import Solve, damage, problem_line
 from semspec.results.schema import sound
@@ -35,9 +35,9 @@ from semspec.storage.files import (
     LineFile,
     cut_torn_line,
     keep_lines,
+    os_errors_as_user_errors,
     parse,
     read_json,
-    told_in_one_line,
     whole_lines,
     write_json,
 )
@@ -228,7 +228,7 @@ class OpenRun(RunFolder):
         self._begun = now()
         self._discarded = False
         self._held = contextlib.ExitStack()
-        with told_in_one_line(self.path):
+        with os_errors_as_user_errors(self.path):
             if wrong := foreign(self.path):
                 raise UserError(wrong)
             if self.result is not None:  # nothing will be solved: neither lock nor repair
@@ -337,7 +337,7 @@ class OpenRun(RunFolder):
                 f"{self.path} does not say which weights it was begun with: it goes on with those of now"
             )
         if found != was:
-            with told_in_one_line(self.path):
+            with os_errors_as_user_errors(self.path):
                 write_json(file, stored | {part: dict(found)})
 
     def todo(self, problems: Iterable[P]) -> Iterator[P]:
@@ -386,7 +386,7 @@ class OpenRun(RunFolder):
     def _writing(self) -> Iterator[None]:
         """Remember where another process has the folder: nothing more is written then."""
         try:
-            with told_in_one_line(self.path):
+            with os_errors_as_user_errors(self.path):
                 yield
         except FolderLostError:
             self._lost = True
@@ -437,5 +437,7 @@ class OpenRun(RunFolder):
         if self.result is None and not self._discarded and not self._lost:
             killed = kind is None or issubclass(kind, KeyboardInterrupt | SystemExit)
             with contextlib.suppress(OSError):  # a full disk has been told of already
-                self._say("killed" if killed else "failed", None if killed else told(error))
+                self._say(
+                    "killed" if killed else "failed", None if killed else describe_error(error)
+                )
         self.close()

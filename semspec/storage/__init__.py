@@ -1,1 +1,1 @@
-"""Files, locks and digests: how anything is read from and written to disk."""
+"""Reading from and writing to disk: files, locks, digests and the terminal."""

@@ -1,6 +1,6 @@
-"""Rows of a data set's files.
+"""Read the rows of a data set's files.
 
-Parquet, JSONL, JSON (a list) and CSV; nothing of a data set is ever executed.
+Parquet, JSONL, JSON (a list) and CSV; no code of a data set is ever executed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from semspec.storage import foreign
 LARGEST = 1 << 30  # characters of a line, or of a list in JSON
 FORMATS = (".parquet", ".jsonl", ".json", ".csv")
 Rows = Iterator[tuple[str, Any]]
-"""Where a row stands ("train.jsonl, row 3"), and the row."""
+"""The place of a row ("train.jsonl, row 3") and the row itself."""
 
 
 def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:
-    """The files of a data set: ``path`` itself, or what it holds that fits ``patterns``.
+    """Return the files of a data set: ``path`` itself, or the files in it that match ``patterns``.
 
-    A folder may be a snapshot of the repository or only hold the files: patterns are tried on the
-    path within it and on the name. Where there is parquet, other formats are its copies.
+    A folder may be a snapshot of the repository or just hold the files, so that patterns are tried
+    on the path within it and on the name. Where there is parquet, other formats are copies of it.
     """
     if path.is_file():
         return [path]
@@ -45,7 +45,10 @@ def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:
 
 
 def read(file: Path) -> Rows:
-    """The rows of one file; lines of JSON are read as they are asked for."""
+    """Yield the rows of one file, reading lines of JSON one by one.
+
+    Raises UserError if the file cannot be read or is in none of the known formats.
+    """
     try:
         if file.suffix == ".parquet":
             yield from _numbered(file.name, _parquet(file))
@@ -66,7 +69,7 @@ def _numbered(name: str, rows: Any) -> Rows:
 
 
 def _opened(file: Path, newline: str) -> io.TextIOWrapper:
-    """Open a plain file of text; OSError as of ``foreign.open_plain``."""
+    """Open a regular text file; raises OSError as ``foreign.open_plain`` does."""
     return io.TextIOWrapper(foreign.open_plain(file), encoding="utf-8-sig", newline=newline)
 
 

@@ -1,4 +1,4 @@
-"""Whether two configurations are the same, and what differs between them."""
+"""Compare configurations: a digest that is equal for equal ones, and a list of differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from semspec.storage.files import dumps
 
 
 def flat(config: Mapping[str, Any], free: Sequence[str] = ()) -> dict[str, Any]:
-    """Dotted option -> value, as JSON gives it back; without ``free`` options and what is below."""
+    """Flatten to dotted option -> JSON value, leaving out ``free`` options and everything below them."""
     leaves: dict[str, Any] = {}
 
     def walk(value: Any, path: str) -> None:
@@ -28,7 +28,7 @@ def flat(config: Mapping[str, Any], free: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def digest(config: Mapping[str, Any], free: Sequence[str] = ()) -> str:
-    """Equal for equal configurations, whatever the order of their options."""
+    """Return a digest that does not depend on the order of the options."""
     ordered = dict(sorted(flat(config, free).items()))
     return hashlib.sha256(dumps(ordered).encode()).hexdigest()[:16]
 
@@ -36,12 +36,12 @@ def digest(config: Mapping[str, Any], free: Sequence[str] = ()) -> str:
 def difference(
     was: Mapping[str, Any], now: Mapping[str, Any], free: Sequence[str] = ()
 ) -> str | None:
-    """What differs, in a few words; None where nothing does."""
+    """Describe what differs in a few words; return None if nothing does."""
     old, new = ({k: dumps(v) for k, v in flat(side, free).items()} for side in (was, now))
     keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    told = [f"{k} was {_short(old.get(k))}, is {_short(new.get(k))}" for k in keys[:3]]
+    changed = [f"{k} was {_short(old.get(k))}, is {_short(new.get(k))}" for k in keys[:3]]
     more = [f"and {len(keys) - 3} more"] if len(keys) > 3 else []
-    return "; ".join(told + more) or None
+    return "; ".join(changed + more) or None
 
 
 def _short(text: str | None) -> str:

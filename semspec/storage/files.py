@@ -1,4 +1,4 @@
-"""Files that survive a kill at any moment: whole files are replaced, lines are whole or absent."""
+"""Write files that survive a kill at any moment: replaced as a whole, or appended in whole lines."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @contextlib.contextmanager
-def told_in_one_line(folder: Path) -> Iterator[None]:
-    """Turns what a disk can do to us into one line and the way out."""
+def os_errors_as_user_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a UserError that names the folder and the way out."""
     try:
         yield
     except OSError as error:
@@ -64,20 +64,20 @@ def _finite(value: Any) -> Any:
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """JSON that every reader takes: ASCII (models emit lone surrogates), NaN and infinity null."""
+    """Return JSON that every reader takes: ASCII (models emit lone surrogates), null for NaN and infinity."""
     separators = (",", ": ") if indent else (",", ":")
     try:
         return json.dumps(
             value, allow_nan=False, default=_convert, indent=indent, separators=separators
         )
-    except ValueError:  # rare, so that the common case stays one fast call
+    except ValueError:  # NaN or infinity: rare, so the common case stays one fast call
         loose = json.loads(json.dumps(value, default=_convert))
         return json.dumps(_finite(loose), allow_nan=False, indent=indent, separators=separators)
 
 
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
-    while view:  # one write in practice; a full disk takes a part and refuses the rest
+    while view:  # usually one write; a full disk takes a part and refuses the rest
         view = view[os.write(fd, view) :]
 
 
@@ -94,8 +94,8 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, durable: bool = True) -> Iterator[int]:
-    """A descriptor whose content takes the place of ``path`` at the end, or leaves it as it was."""
-    temporary = path.with_name(f".{path.name}.tmp")  # one name: what a kill leaves is overwritten
+    """Yield a descriptor whose content replaces ``path`` at the end; on an error ``path`` stays as it was."""
+    temporary = path.with_name(f".{path.name}.tmp")  # a fixed name: overwrites what a kill left
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         try:
@@ -114,22 +114,22 @@ def replacing(path: Path, durable: bool = True) -> Iterator[int]:
 
 
 def write_json(path: Path, value: Any, durable: bool = True) -> None:
-    """Writes a whole JSON file, or leaves the old one."""
+    """Write a JSON file atomically."""
     data = (dumps(value, indent=2) + "\n").encode()
     with replacing(path, durable) as fd:
         _write_all(fd, data)
 
 
 def write_text(path: Path, text: str, durable: bool = False) -> None:
-    """Writes a whole text file, or leaves the old one; what is no character becomes a question mark."""
+    """Write a text file atomically; lone surrogates become question marks."""
     with replacing(path, durable) as fd:
         _write_all(fd, text.encode("utf-8", "replace"))
 
 
 def read_json(path: Path) -> Any | None:
-    """The file's content; None where there is none or it is not JSON.
+    """Return the file's content, or None if it is missing or not JSON.
 
-    For files of our own; those of others go through ``semspec.storage.foreign``.
+    For files that semspec wrote; other files are read with ``semspec.storage.foreign``.
     """
     try:
         return json.loads(path.read_bytes())
@@ -138,7 +138,7 @@ def read_json(path: Path) -> Any | None:
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """Lines that end in a newline; what follows the last one was torn, or is being written."""
+    """Yield the lines that end in a newline; what follows the last one is torn or still being written."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -150,7 +150,7 @@ def whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def parse(line: bytes) -> dict[str, Any] | None:
-    """A line's object, or None where it is not one."""
+    """Parse a line as a JSON object; return None if it is not one."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -159,7 +159,7 @@ def parse(line: bytes) -> dict[str, Any] | None:
 
 
 class LineFile:
-    """A file of JSON lines that only grows, by this process alone."""
+    """A file of JSON lines to which only this process appends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -167,16 +167,16 @@ class LineFile:
         self._size = os.fstat(self._fd).st_size
 
     def append(self, value: Any) -> None:
-        """Write one line in one write; where that fails, take back what was written of it.
+        """Append one line in one write; if that fails, remove the part that was written.
 
-        Raises FolderLostError where the file is not as this process left it: locks may be missing.
+        Raises FolderLostError if another process changed the file: not every file system has locks.
         """
         data = (dumps(value) + "\n").encode()
         self._check()
         try:
             _write_all(self._fd, data)
-        except BaseException:  # an interrupt may come between the parts of a write, too
-            with contextlib.suppress(OSError):  # else the next start cuts it off
+        except BaseException:  # an interrupt may also come between the parts of a write
+            with contextlib.suppress(OSError):  # else the next start cuts the torn line off
                 os.ftruncate(self._fd, self._size)
             raise
         self._size += len(data)
@@ -201,7 +201,7 @@ class LineFile:
 
 
 def cut(path: Path, size: int) -> None:
-    """Shortens a file in place: needs no space, and a kill leaves either length."""
+    """Shorten a file in place, which needs no space; after a kill it has the old length or the new."""
     fd = os.open(path, os.O_WRONLY)
     try:
         os.ftruncate(fd, size)
@@ -211,7 +211,7 @@ def cut(path: Path, size: int) -> None:
 
 
 def cut_torn_line(path: Path) -> None:
-    """Removes what follows the last newline, and a last line that is no JSON object."""
+    """Remove what follows the last newline, and a last line that is not a JSON object."""
     if not path.exists():
         return
     size = good = 0
@@ -225,9 +225,9 @@ def cut_torn_line(path: Path) -> None:
 
 
 def keep_lines(path: Path, ids: set[str]) -> None:
-    """Drops every line whose ``id`` is not among ``ids``, and every line that cannot be read."""
-    end = size = 0  # of the kept lines before the first dropped one; of all whole lines
-    later = dropped = False  # whether a kept line follows a dropped one
+    """Drop every line whose ``id`` is not in ``ids``, and every line that cannot be read."""
+    end = size = 0  # bytes of the kept lines before the first dropped one, of all whole lines
+    later = dropped = False  # later: a kept line follows a dropped one
     for line in whole_lines(path):
         size += len(line)
         if _kept(line, ids):

@@ -1,6 +1,6 @@
-"""Files that others made: plain files of a bounded size, parsed strictly, refused in one line.
+"""Read files that others made: regular files of a bounded size, parsed strictly, refused in one line.
 
-Everything that came from somebody else (a model's folder, an artifact, a data set's options) is read by
+Everything that came from elsewhere (a model's folder, an artifact, a data set's options) is read by
 one of three functions: ``read_text``, ``read_json`` and ``open_tensors``.
 """
 
@@ -23,21 +23,20 @@ from semspec.errors import UserError, first_line
 
 LARGEST_TEXT = 16 * 2**20  # bytes of a text or of JSON
 LARGEST_HEADER = 16 * 2**20  # bytes of a safetensors header: some 100,000 tensors
-LARGEST_TOKEN = 1 << 24  # ids of tokens are below; so are the sizes of models
+LARGEST_TOKEN = 1 << 24  # token ids and the sizes of models are below this
 INTACT = "take an intact copy"
-SETTLED = 2 * 10**9  # ns after which a file that is written again has another time
+SETTLED = 2 * 10**9  # ns after which a second write is sure to change the file's time
 _SHOWN = 40  # characters of a number in an error
 
 
 class MissingFileError(UserError):
-    """There is no such file."""
+    """Raised for a file that does not exist."""
 
 
 def open_plain(path: Path) -> BufferedReader:
     """Open a regular file for reading.
 
-    Raises OSError, also where a folder, a pipe or a device has its name: opening a pipe would wait for
-    a writer.
+    Raises OSError, also for a folder, a pipe or a device: opening a pipe would wait for a writer.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -47,7 +46,7 @@ def open_plain(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path, largest: int = LARGEST_TEXT) -> bytes:
-    """Read a whole file; OSError as of ``open_plain``, ValueError where it is larger than allowed."""
+    """Read a whole file; raises OSError as ``open_plain`` does, and ValueError if it is too large."""
     with open_plain(path) as file:
         data = file.read(largest + 1)
     if len(data) > largest:
@@ -56,7 +55,7 @@ def read_bytes(path: Path, largest: int = LARGEST_TEXT) -> bytes:
 
 
 def read_text(path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT) -> str:
-    """Read a text in UTF-8; UserError with the way out where that is impossible."""
+    """Read a UTF-8 text file; raises UserError with the way out if that fails."""
     with _refused(path, way_out):
         return read_bytes(path, largest).decode("utf-8")
 
@@ -64,9 +63,9 @@ def read_text(path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT) ->
 def read_json(
     path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT, finite: bool = True
 ) -> Any:
-    """Read JSON; UserError with the way out where that is impossible.
+    """Read a JSON file; raises UserError with the way out if that fails.
 
-    Numbers that are not finite are refused unless ``finite`` is False.
+    NaN and infinite numbers are refused unless ``finite`` is False.
     """
     with _refused(path, way_out):
         return parse(read_bytes(path, largest), finite)
@@ -75,7 +74,7 @@ def read_json(
 def read_object(
     path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT, finite: bool = True
 ) -> dict[str, Any]:
-    """Read a JSON object, as ``read_json`` does; UserError where it is something else."""
+    """Read a JSON object as ``read_json`` does; raises UserError if it is something else."""
     value = read_json(path, largest, way_out, finite)
     if not isinstance(value, dict):
         raise UserError(f"{path} is not a JSON object: {way_out}")
@@ -85,8 +84,8 @@ def read_object(
 def parse(data: bytes, finite: bool = True) -> Any:
     """Parse JSON in UTF-8.
 
-    Raises ValueError where it is not JSON, where a name occurs twice in one object, where it is nested
-    too deeply and, with ``finite``, where a number is not finite.
+    Raises ValueError if it is not JSON, repeats a name in one object, is nested too deeply or, with
+    ``finite``, holds a number that is not finite.
     """
     strict: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite}
     try:
@@ -101,9 +100,9 @@ def parse(data: bytes, finite: bool = True) -> Any:
 def open_tensors(
     path: Path, largest_header: int = LARGEST_HEADER, way_out: str = INTACT
 ) -> Iterator[Any]:
-    """Open a safetensors file; UserError with the way out for whatever is wrong with it.
+    """Open a safetensors file; raises UserError with the way out if anything is wrong with it.
 
-    The reader itself would wait for a pipe, and take a header of 100 MB.
+    The library's own reader would wait for a pipe and accept a header of 100 MB.
     """
     with _refused(path, way_out):
         with open_plain(path) as file:
@@ -113,9 +112,9 @@ def open_tensors(
 
 
 def read_header(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, Any], int, int]:
-    """Read a safetensors file's header, where its arrays begin, and the file's size.
+    """Return a safetensors file's header, the offset of its arrays, and the file's size.
 
-    Raises OSError or ValueError where there is none.
+    Raises OSError or ValueError if there is no valid header.
     """
     with open_plain(path) as file:
         length = _header_length(file, largest)
@@ -133,7 +132,7 @@ def _header_length(file: BufferedReader, largest: int) -> int:
 
 
 def tensor_places(path: Path) -> dict[str, tuple[str, list[int], int, int]]:
-    """Type, shape, first byte and size of every tensor of a safetensors file; errors as ``open_tensors``."""
+    """Return type, shape, first byte and size of every tensor; raises UserError as ``open_tensors`` does."""
     with _refused(path, INTACT):
         header, base, size = read_header(path)
         places = {}
@@ -154,7 +153,10 @@ def tensor_places(path: Path) -> dict[str, tuple[str, list[int], int, int]]:
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is written; None where it was written just now, and the clock may not tell."""
+    """Return a value that changes whenever the file is written.
+
+    None if it was written just now: a second write could leave the same time.
+    """
     state = path.stat()
     if time.time_ns() - state.st_mtime_ns < SETTLED:
         return None
@@ -162,7 +164,10 @@ def stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def token_ids(value: object, where: str) -> frozenset[int]:
-    """Ids of tokens as a model's files give them: None, one, or several; UserError for anything else."""
+    """Return token ids from a value of a model's files: None, one id, or a list of them.
+
+    Raises UserError for anything else.
+    """
     found: Sequence[Any] = value if isinstance(value, list) else [] if value is None else [value]
     for token in found:
         if type(token) is not int or not 0 <= token < LARGEST_TOKEN:
@@ -174,7 +179,7 @@ def token_ids(value: object, where: str) -> frozenset[int]:
 
 @contextmanager
 def _refused(path: Path, way_out: str) -> Iterator[None]:
-    """Turn everything that reading a file can end in into one line."""
+    """Turn every error that reading a file can raise into a UserError of one line."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,7 +1,6 @@
-"""The part of JSON Schema (2020-12) that configs need.
+"""Check values against the part of JSON Schema (2020-12) that configs need.
 
-A keyword that is not known here is an error of the schema's author, so that nothing is thought to be
-checked that is not.
+An unknown keyword in a schema is an assertion error, so that no check is silently left out.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ SHOWN = 40  # characters of a value in an error
 
 
 def check(value: Any, schema: Schema, path: str = "") -> None:
-    """Raises ValueError with the place where ``value`` is not what the schema says."""
+    """Raise ValueError with the place in ``value`` that does not fit the schema."""
     unknown = set(schema) - _KNOWN
     assert not unknown, f"schema at {path or 'the top'}: unknown keywords {unknown}"
     where = path or "the config"
     if "type" in schema:
-        told = schema["type"]
-        kinds = [told] if isinstance(told, str) else list(told)
+        named = schema["type"]
+        kinds = [named] if isinstance(named, str) else list(named)
         if not any(_is(value, kind) for kind in kinds):
             raise ValueError(f"{where} is {_shown(value)}, not {' or '.join(kinds)}")
     if "const" in schema and value != schema["const"]:

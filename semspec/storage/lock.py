@@ -1,4 +1,4 @@
-"""One process at a time in a folder; the kernel gives a dead process's folder back."""
+"""Lock a folder for one process; the kernel releases the lock when the process ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from semspec.errors import UserError
 
 _NAME = ".lock"
-_OURS: set[Path] = set()  # a POSIX lock does not keep a process from itself
+_OURS: set[Path] = set()  # a POSIX lock does not stop its own process from locking again
 
 # A POSIX lock (fcntl) rather than flock: it is not inherited, so that a worker that outlives a
 # killed run does not keep the folder. Its trap: closing *any* descriptor of the file gives the lock
@@ -27,7 +27,7 @@ class FolderLostError(UserError):
 
 
 class FolderLock:
-    """Held from creation until ``release``, or until the process ends, however it ends."""
+    """A lock that is held from creation until ``release``, or until the process ends in any way."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
@@ -37,7 +37,7 @@ class FolderLock:
         _OURS.add(self._folder)
 
     def _locked(self, flags: int) -> int:
-        """Open the lock file and lock it; UserError where another process or program has it."""
+        """Open and lock the lock file; raises UserError if another process or program holds it."""
         fd = os.open(self._folder / _NAME, os.O_RDWR | os.O_CREAT | flags, 0o666)
         holder = os.read(fd, 40).decode(errors="replace").strip()
         try:
@@ -55,15 +55,15 @@ class FolderLock:
             raise UserError(
                 f"{self._folder / _NAME} was not written by semspec; choose another hydra.run.dir"
             )
-        with contextlib.suppress(OSError):  # who it is serves only the message
+        with contextlib.suppress(OSError):  # the holder is only for the message
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
 
     def check(self) -> None:
-        """Raise FolderLostError where another process holds the folder by now.
+        """Raise FolderLostError if another process holds the folder by now.
 
-        That can be where somebody has deleted the lock file. One that is only missing is made again.
+        This happens when somebody deletes the lock file. If it is only missing, it is made again.
         """
         own = os.fstat(self._fd)
         try:
@@ -86,7 +86,7 @@ class FolderLock:
 
 
 def lost(place: Path) -> FolderLostError:
-    """The error of a process that must stop writing, so that nothing is written twice."""
+    """Return the error for a process that must stop writing because another one writes there, too."""
     return FolderLostError(
         f"{place} was changed by another process while this one wrote in it: this one stops; wait"
         " for the other, then give the same command again"
@@ -101,7 +101,7 @@ def _in_use(folder: Path, holder: str) -> FolderInUseError:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a living process holds the folder."""
+    """Return True if a living process holds the folder."""
     if folder.resolve() in _OURS:
         return True
     try:

@@ -1,6 +1,7 @@
 """manifest.json: size and sha256 of every file of an artifact, and of the manifest itself.
 
-It has one way to be written, so that a flipped byte anywhere in the folder, in the manifest too, is found.
+There is exactly one way to write it, so that a flipped byte anywhere in the folder is found, also in the
+manifest itself.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from semspec.storage.files import _write_all, dumps, replacing
 
 NAME, FORMAT = "manifest.json", 1
 LARGEST = 2**20  # bytes of a manifest
-LARGEST_HASHED = 256 * 2**20  # bytes of models' and datastores' files that every load hashes
-THEIRS = {".gitattributes", ".cache"}  # what the Hub and its client put beside an artifact
-UNFINISHED = ".semspec-unfinished"  # marks a folder of ours that is being written or removed
+LARGEST_HASHED = (
+    256 * 2**20
+)  # bytes: larger files of models and datastores are not hashed at each load
+THEIRS = {".gitattributes", ".cache"}  # files that the Hub and its client put beside an artifact
+UNFINISHED = ".semspec-unfinished"  # marks a folder that semspec is writing or removing
 PICKLES = {
     *(".pkl", ".pickle", ".p", ".pt", ".pth", ".ckpt", ".bin", ".joblib", ".dill", ".npy"),
     *(".npz", ".mar", ".pyc", ".py", ".so"),
@@ -57,7 +60,7 @@ def sha256(path: Path) -> str:
 
 
 def hashed(path: Path) -> str:
-    """sha256 of a file, computed anew only when it was written since."""
+    """Return the sha256 of a file, computed again only after the file was written."""
     stamp = foreign.stamp(path)
     return sha256(path) if stamp is None else _hashed(path, stamp)
 
@@ -68,13 +71,13 @@ def _hashed(path: Path, _: tuple[int, ...]) -> str:
 
 
 def names(folder: Path) -> list[str]:
-    """Everything in the folder but the manifest, and what the Hub's client leaves there."""
+    """List the files in the folder except the manifest and those of the Hub's client."""
     beside = THEIRS | {NAME, UNFINISHED}
     return sorted(f.name for f in folder.iterdir() if f.name not in beside)
 
 
 def strange(names: Iterable[str]) -> str | None:
-    """What is wrong with the first name that no artifact may hold; None where all are in order."""
+    """Describe the first name that no artifact may hold; return None if all are allowed."""
     for name in sorted(names):
         suffix = Path(name).suffix.lower()
         if suffix in PICKLES:
@@ -89,22 +92,22 @@ def strange_in_repository(names: Iterable[str]) -> str | None:
 
 
 def make(kind: str, version: int, files: Mapping[str, tuple[int, str]]) -> bytes:
-    """The manifest of files, name -> size and sha256."""
-    told: dict[str, Any] = {
+    """Return the manifest of ``files``, a mapping from name to size and sha256."""
+    content: dict[str, Any] = {
         "format": FORMAT,
         "kind": kind,
         "version": version,
         "files": {n: {"size": s, "sha256": h} for n, (s, h) in sorted(files.items())},
     }
-    return _written(told | {"sha256": hashlib.sha256(dumps(told).encode()).hexdigest()})
+    return _written(content | {"sha256": hashlib.sha256(dumps(content).encode()).hexdigest()})
 
 
-def _written(told: Mapping[str, Any]) -> bytes:
-    return (dumps(told, indent=2) + "\n").encode()
+def _written(content: Mapping[str, Any]) -> bytes:
+    return (dumps(content, indent=2) + "\n").encode()
 
 
 def seal(folder: Path, kind: str, version: int) -> None:
-    """Writes the manifest of what is in the folder now."""
+    """Write the manifest of the folder's present files; raises UserError if one is not allowed."""
     found = names(folder)
     wrong = strange(found) or next((f"{n}: no plain file" for n in found if not _plain(folder / n)), None)  # fmt: skip
     if wrong:
@@ -119,7 +122,7 @@ def _plain(path: Path) -> bool:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """Read the folder's manifest; None where there is none, UserError where it is not intact."""
+    """Read the folder's manifest, None if there is none; raises UserError if it is damaged."""
     path = folder / NAME
     try:
         data = foreign.read_bytes(path, LARGEST)
@@ -130,18 +133,18 @@ def read(folder: Path) -> dict[str, Any] | None:
             f"{path} cannot be read: {first_line(error)}: take another artifact"
         ) from error
     try:
-        told = foreign.parse(data)
-        json_schema.check(told, _SCHEMA)
+        manifest = foreign.parse(data)
+        json_schema.check(manifest, _SCHEMA)
     except ValueError as error:
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
-    files = {n: (f["size"], f["sha256"]) for n, f in told["files"].items()}
-    if data != make(told["kind"], told["version"], files):
+    files = {n: (f["size"], f["sha256"]) for n, f in manifest["files"].items()}
+    if data != make(manifest["kind"], manifest["version"], files):
         raise UserError(f"{path} is damaged: it is not as it was written")
     wrong = strange(files)
     if wrong:
         raise UserError(f"{path} lists {wrong}")
-    assert isinstance(told, dict)
-    return told
+    assert isinstance(manifest, dict)
+    return manifest
 
 
 def check(
@@ -150,7 +153,7 @@ def check(
     only: Iterable[str],
     largest: int | None = None,
 ) -> None:
-    """Raise UserError where some files differ from the folder's manifest, as of ``differences``."""
+    """Raise UserError if any of the files in ``only`` differs from the folder's manifest."""
     unlike = differences(folder, manifest, only, largest) if manifest else []
     if unlike:
         raise UserError(
@@ -160,14 +163,14 @@ def check(
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether the folder's manifest.json is one of ours, intact or not: others use the name, too."""
+    """Return True if semspec wrote the folder's manifest.json, even if it is damaged by now."""
     try:
-        told = foreign.parse(foreign.read_bytes(folder / NAME, LARGEST))
+        content = foreign.parse(foreign.read_bytes(folder / NAME, LARGEST))
     except FileNotFoundError:
         return False
     except (OSError, ValueError):
         return True
-    return isinstance(told, dict) and len(_KEYS & set(told)) >= 3
+    return isinstance(content, dict) and len(_KEYS & set(content)) >= 3
 
 
 def differences(
@@ -176,23 +179,23 @@ def differences(
     only: Iterable[str] | None = None,
     largest: int | None = None,
 ) -> list[str]:
-    """List how the folder, or some of its files, differ from the manifest, a line each.
+    """List how the folder, or the files in ``only``, differ from the manifest, one line each.
 
     Files of more than ``largest`` bytes are compared by their size alone.
     """
-    told: list[str] = []
+    found: list[str] = []
     listed = manifest["files"]
     wanted = set(listed) if only is None else set(only)
     if only is None:
-        told += [f"{name} is not in the manifest" for name in names(folder) if name not in listed]
+        found += [f"{name} is not in the manifest" for name in names(folder) if name not in listed]
     else:
-        told += [f"{n} is not in the manifest" for n in sorted(wanted - set(listed)) if (folder / n).exists()]  # fmt: skip
+        found += [f"{n} is not in the manifest" for n in sorted(wanted - set(listed)) if (folder / n).exists()]  # fmt: skip
     for name in sorted(wanted & set(listed)):
         path, size = folder / name, listed[name]["size"]
         if not path.is_file():
-            told.append(f"{name} is missing")
+            found.append(f"{name} is missing")
         elif path.stat().st_size != size:
-            told.append(f"{name} has {path.stat().st_size} bytes, not {size}")
+            found.append(f"{name} has {path.stat().st_size} bytes, not {size}")
         elif (largest is None or size <= largest) and hashed(path) != listed[name]["sha256"]:
-            told.append(f"{name} was changed: its sha256 is another one")
-    return told
+            found.append(f"{name} was changed: its sha256 is another one")
+    return found

@@ -1,6 +1,6 @@
-"""Where a result came from: code, versions, command and machine. Never raises, tells no secrets.
+"""Where a result came from: code, versions, command and machine. Never raises, records no secrets.
 
-Environment variables are not recorded, and options that look like a credential are masked.
+Environment variables are not recorded, and options that look like credentials are masked.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]  # of the checkout, where there is one
+ROOT = Path(__file__).resolve().parents[2]  # of the checkout, if there is one
 PACKAGES = ("semspec", "torch", "transformers", "huggingface-hub", "sglang")
 
 _SECRET = r"(?:token|secret|password|passwd|credentials?|api_?-?key|auth)"
-_OPTION = re.compile(rf"({_SECRET}=).+", re.IGNORECASE | re.DOTALL)  # max_tokens=9 is none
+_OPTION = re.compile(rf"({_SECRET}=).+", re.IGNORECASE | re.DOTALL)  # max_tokens=9 is not one
 _FLAG = re.compile(rf"-(?:[\w.+~@/-]*[._/-]|[-+~]*){_SECRET}", re.IGNORECASE)
 _VALUE = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_)[\w-]{16,}|(?<=://)[^/@\s]+(?=@)")
 
@@ -31,7 +31,7 @@ _PATH = re.compile(r"(?<![\w/.~:<-])(?:~|\.{0,2})/(?:[^\s,;:'\"()\[\]/]+/)*([^\s
 
 
 def without_folders(text: str) -> str:
-    """A text in which paths of this machine are their last part alone: they tell who works where."""
+    """Shorten every path in a text to its last part: paths reveal user names and folders."""
     text = text.replace(str(Path.home()), "~")
     whole = _WORD.fullmatch(text)
     if whole and "\n" not in text and "," not in text:
@@ -40,7 +40,7 @@ def without_folders(text: str) -> str:
 
 
 def masked(argv: Sequence[str]) -> list[str]:
-    """The command line with whatever looks like a credential replaced by ``***``."""
+    """Return the command line with everything that looks like a credential replaced by ``***``."""
     shown: list[str] = []
     for word in argv:
         if shown and _FLAG.fullmatch(argv[len(shown) - 1]) and not word.startswith("-"):
@@ -51,13 +51,13 @@ def masked(argv: Sequence[str]) -> list[str]:
 
 
 def _typed(argv: Sequence[str]) -> list[str]:
-    """The command line; of the interpreter its name alone, wherever it lies on this machine."""
+    """Return the masked command line with the interpreter's name instead of its path."""
     interpreter, *rest = masked(argv)
     return [Path(interpreter).name, *rest]
 
 
 def collect(seed: int | None = None, argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything that can be told; what cannot is None."""
+    """Return everything that can be found out; the rest is None."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": _try(lambda: _typed(sys.orig_argv if argv is None else argv)),
@@ -78,9 +78,9 @@ def collect(seed: int | None = None, argv: Sequence[str] | None = None) -> dict[
     }
 
 
-def _try(tell: Callable[[], Any]) -> Any:
+def _try(look: Callable[[], Any]) -> Any:
     try:
-        return tell()
+        return look()
     except Exception:
         return None
 
@@ -103,10 +103,10 @@ def _run(*command: str) -> str:
 
 
 def _git() -> dict[str, Any] | None:
-    """The checkout that this package is run from; None where it is installed."""
+    """Return revision and state of the checkout that the package runs from; None if it is installed."""
     git = ("git", "-C", str(ROOT))
     top = _run(*git, "rev-parse", "--show-toplevel")
-    if Path(top).resolve() != ROOT:  # someone else's repository, with our package somewhere in it
+    if Path(top).resolve() != ROOT:  # another repository, with this package somewhere in it
         return None
     dirty = _run(*git, "status", "--porcelain", "--untracked-files=no")
     return {"revision": _run(*git, "rev-parse", "HEAD"), "dirty": bool(dirty)}

@@ -1,8 +1,8 @@
-"""Foreign text on its way to a terminal: questions, names, paths, errors that quote any of them.
+"""Print foreign text (questions, names, paths, errors that quote them) safely on a terminal.
 
-All of it passes through ``visible``, so that nothing in it can command the terminal: ``echo`` prints a line,
-``LOG`` logs one, and ``terminal.Screen`` shows what rich draws. ``tests/unit/test_screen.py`` sees to it that
-the package prints in no other way.
+All of it passes through ``visible``, so that nothing in it can control the terminal: ``echo`` prints a line,
+``LOG`` logs one, and ``terminal.Screen`` shows what rich draws. ``tests/unit/test_screen.py`` checks
+that the package prints in no other way.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 def visible(text: str, newline: str = "\n") -> str:
-    """Return text with nothing left in it that could command a terminal.
+    """Return the text without anything that could control a terminal.
 
     Control characters become pictures of themselves; bidirectional overrides, lone surrogates and other
-    characters that are not to be seen become U+FFFD. A tab becomes four spaces, the end of a line ``newline``:
-    a space where the text must stay in one line.
+    characters that are invisible become U+FFFD. A tab becomes four spaces, the end of a line ``newline``:
+    give a space if the text must stay on one line.
     """
     if text.isprintable():
         return text
@@ -45,7 +45,7 @@ def _picture(character: str) -> str:
 def echo(
     text: str, *, newline: str = "\n", file: TextIO | None = None, flush: bool = False
 ) -> None:
-    """Print text and the end of a line; characters that the encoding lacks become question marks."""
+    """Print a line; characters that the encoding lacks become question marks."""
     file = file or sys.stdout
     encoding = getattr(file, "encoding", None) or "utf-8"
     shown = visible(text, newline).encode(encoding, "replace").decode(encoding)
@@ -53,12 +53,12 @@ def echo(
 
 
 def complain(error: object) -> None:
-    """Print one line on standard error: an error may quote foreign text, line breaks and all."""
+    """Print an error as one line on standard error; it may quote foreign text with line breaks."""
     echo(f"semspec: {without_passwords(str(error))}", newline=" ", file=sys.stderr)
 
 
 def last_line(text: str) -> SystemExit:
-    """Return what ends a process of somebody else's with one line on standard error."""
+    """Return a SystemExit that ends a foreign program with one line on standard error."""
     return SystemExit(visible(text, newline=" "))
 
 

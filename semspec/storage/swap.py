@@ -1,4 +1,4 @@
-"""Folders that are old or new at every moment, and foreign folders that are left alone.
+"""Replace whole folders atomically, and never touch a folder that semspec did not write.
 
 A new folder is written beside its place (``.NAME.tmp``), flushed, and then exchanged with the old one by
 one system call (``renameat2`` with ``RENAME_EXCHANGE``; Linux, most file systems). Where that is
@@ -26,7 +26,7 @@ TRIES = 10
 
 
 def place(folder: Path) -> Path:
-    """Resolve a folder that is to be written; UserError where it cannot have anything beside it."""
+    """Resolve a folder that is to be written; raises UserError for a root folder."""
     folder = Path(os.path.realpath(folder))
     if not folder.name:
         raise UserError(f"{folder} cannot be replaced: choose another folder")
@@ -34,7 +34,7 @@ def place(folder: Path) -> Path:
 
 
 def check_replaceable(folder: Path, kind: str) -> None:
-    """Raise UserError unless the folder is absent, empty, or exactly an artifact of this kind of ours."""
+    """Raise UserError unless the folder is absent, empty, or an artifact of this kind and nothing more."""
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
@@ -60,7 +60,7 @@ def check_replaceable(folder: Path, kind: str) -> None:
 
 
 def stage(folder: Path) -> Path:
-    """Make the empty folder beside ``folder`` that will take its place."""
+    """Create the empty folder beside ``folder`` that will replace it."""
     beside = _beside(folder, "tmp")
     discard(beside)
     beside.mkdir(parents=True)
@@ -69,7 +69,7 @@ def stage(folder: Path) -> Path:
 
 
 def finish(beside: Path, folder: Path) -> None:
-    """Put a staged folder, whose files are on disk, in its place; then remove what was there."""
+    """Move a staged folder, whose files are on disk, into its place; then remove the old folder."""
     (beside / UNFINISHED).unlink()
     sync_folder(beside)
     if not folder.exists() or not any(folder.iterdir()):
@@ -87,7 +87,7 @@ def finish(beside: Path, folder: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Put back an old folder that a kill between two renames left aside."""
+    """Restore an old folder that a kill between two renames left aside."""
     if not folder.name or folder.is_dir():
         return
     old = _beside(folder, "old")
@@ -96,7 +96,7 @@ def recover(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder that semspec left beside another; UserError where it is not ours."""
+    """Remove a folder that semspec left beside another; raises UserError if semspec did not write it."""
     if not os.path.lexists(folder):
         return
     ours = folder.is_dir() and not folder.is_symlink()
@@ -104,7 +104,7 @@ def discard(folder: Path) -> None:
         ours = (folder / UNFINISHED).exists() or manifests.is_ours(folder)
     if not ours:
         raise UserError(f"{folder} is in the way, and semspec did not write it: move it away")
-    mark = folder / UNFINISHED  # whatever a kill leaves of it is still known to be ours
+    mark = folder / UNFINISHED  # so that what a kill leaves is still recognised as ours
     mark.touch()
     for inner in folder.iterdir():
         if inner.is_dir() and not inner.is_symlink():
@@ -120,7 +120,7 @@ def _beside(folder: Path, ending: str) -> Path:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step; False where that is impossible here."""
+    """Exchange two folders in one step; return False if this system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -138,7 +138,7 @@ def _rename_twice(beside: Path, folder: Path, old: Path) -> None:
         try:
             beside.rename(folder)
         except OSError as error:
-            # somebody who loads it was faster and has put the old one back
+            # a process that loads the folder has put the old one back meanwhile
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == TRIES - 1:
                 raise
         else:

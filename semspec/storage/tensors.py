@@ -1,23 +1,21 @@
-"""Tensors of safetensors files, read strictly: exactly the names, shapes and types that are expected."""
+"""Read safetensors files strictly: exactly the expected names, shapes and types."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.storage import foreign
 
 LARGEST_HEADER = 2**20  # bytes that name the tensors
-Layout = Mapping[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]]
+Layout = Mapping[str, tuple[tuple[int, ...], "tuple[torch.dtype, ...]"]]
 """Name -> shape (-1: any length) and the types it may be stored in."""
 
 
 def read_tensor_file(path: Path, layout: Layout) -> dict[str, Tensor]:
-    """The same of a file by any name."""
+    """Read exactly the tensors of ``layout``; raises UserError if anything is missing, unknown or not finite."""
     with foreign.open_tensors(path, LARGEST_HEADER) as file:
         names = set(file.keys())
         if names != set(layout):
@@ -36,12 +34,13 @@ def read_tensor_file(path: Path, layout: Layout) -> dict[str, Tensor]:
 
 
 def tensor_names(path: Path) -> set[str]:
-    """The names of a file's tensors."""
+    """Return the names of a file's tensors."""
     with foreign.open_tensors(path, LARGEST_HEADER) as file:
         return set(file.keys())
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise UserError if a tensor holds NaN or infinite numbers."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise UserError(f"{path}: {name[:64]} holds numbers that are not finite")

@@ -54,7 +54,7 @@ def refused(kind: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_knows_itself(kind: str) -> None:
+def test_a_kind_declares_name_version_schema_and_example(kind: str) -> None:
     cls = KINDS[kind]
     assert cls.kind == kind
     assert cls.version >= 1
@@ -65,7 +65,9 @@ def test_it_knows_itself(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_saved_is_loaded_and_saved_alike(kind: str, folder: Path, tmp_path: Path) -> None:
+def test_a_saved_artifact_loads_unchanged_and_saves_the_same_bytes(
+    kind: str, folder: Path, tmp_path: Path
+) -> None:
     made = saved(kind, folder)
     again = KINDS[kind].load(folder)
     assert again.config == json.loads(json.dumps(made.config))
@@ -104,7 +106,7 @@ def test_a_flipped_byte_anywhere_is_found(kind: str, folder: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["weights.pt", "a.pkl", "b.bin", "code.py", "c.npy"])
-def test_what_could_run_is_refused(kind: str, name: str, folder: Path) -> None:
+def test_files_that_could_run_code_are_refused(kind: str, name: str, folder: Path) -> None:
     saved(kind, folder)
     (folder / name).write_bytes(b"\x80\x04K\x01.")
     with pytest.raises(UserError, match="can run code"):
@@ -113,7 +115,7 @@ def test_what_could_run_is_refused(kind: str, name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", TYPED)
-def test_configs_are_checked(kind: str, folder: Path) -> None:
+def test_configs_outside_the_schema_are_refused(kind: str, folder: Path) -> None:
     made = saved(kind, folder)
     changes: list[tuple[Callable[[dict[str, Any]], object], str]] = [
         (lambda c: c.update(kind="other"), "'other', not a"),
@@ -136,7 +138,7 @@ def test_configs_are_checked(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", LAID_OUT)
-def test_tensors_are_those_of_the_config(kind: str, folder: Path) -> None:
+def test_tensors_that_do_not_fit_the_config_are_refused(kind: str, folder: Path) -> None:
     made = saved(kind, folder)
     name, first = next((n, t) for n, t in made.tensors.items() if t.is_floating_point())
     bad = first.clone().flatten()
@@ -154,7 +156,7 @@ def test_tensors_are_those_of_the_config(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", BOUND)
-def test_another_model_is_refused_in_words(kind: str) -> None:
+def test_another_model_is_refused_by_name(kind: str) -> None:
     made = KINDS[kind].example()
     told = made.config["model"]
     own = ModelFacts(told["id"], told.get("revision"), told.get("fingerprint") or "",

@@ -153,7 +153,7 @@ def combinations() -> Iterator[Any]:
     budget=st.integers(1, 30),
     temperature=st.sampled_from([0.0, 0.6, 1.0]),
 )
-def test_loop_invariants(
+def test_every_pairing_keeps_the_invariants_of_the_loop(
     drafter: Any,
     rule: str,
     split: str,
@@ -266,7 +266,7 @@ def test_plugins_are_frozen_documented_dataclasses(kind: registry.Kind) -> None:
         )
 
 
-def test_every_rule_says_what_it_needs() -> None:
+def test_every_rule_declares_what_it_needs() -> None:
     for rule in RULE_EXAMPLES.values():
         assert rule.cuts in {"tokens", "ends"}
         assert rule.splits is None or rule.splits <= set(registry.plugins("split"))

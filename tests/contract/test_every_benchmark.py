@@ -33,7 +33,7 @@ def make(name: str, data: Path | None = None, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", OF_DATA)
-def test_what_is_downloaded_is_pinned_by_a_commit(name: str) -> None:
+def test_downloads_are_pinned_to_a_commit(name: str) -> None:
     if re.fullmatch("[0-9a-f]{40}", make(name).revision):
         return
     with pytest.raises(UserError, match=r"curl -LO https://\S+/[0-9a-f]{40}/data/\S+"):
@@ -41,7 +41,7 @@ def test_what_is_downloaded_is_pinned_by_a_commit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BENCHMARKS))
-def test_problems_are_the_same_each_time_and_nothing_is_no_right_answer(
+def test_problems_are_the_same_each_time_and_an_empty_answer_is_wrong(
     name: str, tmp_path: Path
 ) -> None:
     sample, data = None, None
@@ -76,7 +76,7 @@ def test_right_answers_are_right_and_wrong_ones_wrong(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", OF_DATA)
-def test_a_missing_column_is_told_with_its_row(name: str, tmp_path: Path) -> None:
+def test_a_missing_column_is_named_with_its_row(name: str, tmp_path: Path) -> None:
     sample = sample_of(name)
     rows = [{k: v for k, v in row.items() if k != sample.needs} for row in sample.rows]
     data = write_rows(tmp_path / sample.file, rows)
@@ -86,7 +86,7 @@ def test_a_missing_column_is_told_with_its_row(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", OF_DATA)
-def test_data_that_is_not_there_is_told_with_the_way_out(
+def test_missing_data_is_refused_with_the_way_out(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from huggingface_hub import constants

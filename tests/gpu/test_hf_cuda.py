@@ -23,7 +23,7 @@ READS = (
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("parents", [None, TREE])
-def test_scoring(family: str, parents: list[int] | None) -> None:
+def test_scoring_on_cuda_equals_the_cpu(family: str, parents: list[int] | None) -> None:
     asked = {"tokens": AFTER, "parents": parents}
     ours = ask(load(family, device="cuda", dtype="fp32"), context(PROMPT), *READS, **asked)
     expected = ask(load(family), context(PROMPT), *READS, **asked)
@@ -33,7 +33,7 @@ def test_scoring(family: str, parents: list[int] | None) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_generation_and_batches(family: str) -> None:
+def test_generation_in_batches_on_cuda_equals_the_cpu(family: str) -> None:
     logits = Read(What.LOGITS)
     engines = load(family, device="cuda", dtype="fp32"), load(family)
     contexts = [context(tokens(5 + 9 * k, k), k) for k in range(4)]

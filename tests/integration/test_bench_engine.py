@@ -6,7 +6,7 @@ from scripts.bench_engine import bench_engine
 from tests.support.tiny_models import folder
 
 
-def test_bench_engine() -> None:
+def test_bench_engine_measures_every_asked_case() -> None:
     found = bench_engine(
         folder("qwen3"), tokens=4, repeats=1, contexts=(32, 700), batches=(2,), reference=True
     )

@@ -21,7 +21,8 @@ from semspec.models.text import Text
 from semspec.storage.packaged import beside_package
 from semspec.training.datastores import build, build_dense, corpus
 from semspec.training.datastores.corpus import Documents
-from semspec.training.datastores.settings import Options
+from semspec.training.datastores.settings import Options, split_options
+from semspec.training.datastores.stages import Reading
 from semspec.training.probes.sources import Question
 from semspec.types import Context, Query, Read, Sampling, What
 
@@ -42,7 +43,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return told
 
 
-def test_the_targets_own_answers_by_its_own_states(tmp_path: Path) -> None:
+def test_a_dense_store_finds_the_targets_own_answers_by_its_states(tmp_path: Path) -> None:
     arguments = ("kind=dense", "problems=3", "dims=8", "temperature=0", *SMALL)
     main([*arguments, f"folder={tmp_path / 'work'}"])
     folder = tmp_path / "work" / "datastore"
@@ -83,7 +84,7 @@ ROWS = (
 )
 
 
-def test_texts_as_they_are(tmp_path: Path) -> None:
+def test_a_corpus_can_hold_texts_as_they_are(tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     out = tmp_path / "made"
@@ -117,7 +118,7 @@ CONVERSATIONS: tuple[tuple[dict[str, Any], tuple[str, str] | None], ...] = (
 
 
 @pytest.mark.parametrize(("row", "found"), CONVERSATIONS)
-def test_of_a_conversation_the_first_question_and_its_answer(
+def test_a_conversation_gives_its_first_question_and_answer(
     row: dict[str, Any], found: tuple[str, str] | None
 ) -> None:
     told = corpus._told(row)
@@ -144,11 +145,14 @@ def test_thinking_is_opened_once(template: str, domain: str, answer: str, whole:
     text = Text(TARGET)
     text.tokenizer.chat_template = template
     asked = Question("q", domain, "one", answer)
-    assert text.decode(corpus._document(text, Options(longest=0), asked, None).tokens) == whole
+    assert (
+        text.decode(corpus._document(text, Options(kind="sparse", longest=0), asked, None).tokens)
+        == whole
+    )
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
-def test_it_goes_on_where_it_was_broken_off(
+def test_a_build_broken_off_at_any_write_ends_with_the_same_bytes(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broken off at every file that it writes, each time a little later: the same bytes in the end."""
@@ -198,7 +202,7 @@ def test_it_goes_on_where_it_was_broken_off(
     assert content(tmp_path / "b" / "it") == whole
 
 
-def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = f"folder={tmp_path / 'w'}"
     assert "kind=: give sparse or dense" in refused(capsys)
     assert "did you mean 'sparse'" in refused(capsys, "kind=sprase")
@@ -213,8 +217,13 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "dims=129: the states have width 128" in refused(
         capsys, "kind=dense", "responses=as_is", "problems=1", "dims=129", folder
     )
-    again = ("kind=dense", "responses=as_is", "problems=1", "dims=4", folder)
-    assert "was begun with other options" in refused(capsys, *again)
+    assert not (
+        tmp_path / "w" / "config.json"
+    ).exists()  # what cannot work does not bind the folder
+    given = ("kind=dense", "responses=as_is", "problems=1", folder)
+    options, config = split_options((*given, "dims=8"))
+    Reading(config, options).keep_options(tmp_path / "w")
+    assert "was begun with other options" in refused(capsys, *given, "dims=4")
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"nothing": 1}\n')
     told = ("kind=sparse", "responses=as_is", f"corpus={empty}", f"folder={tmp_path / 'e'}")

@@ -6,7 +6,7 @@ from semspec import registry
 from tests.support import golden
 
 
-def test_runs_come_out_as_they_were_frozen() -> None:
+def test_runs_equal_their_golden_records() -> None:
     frozen, fresh = golden.frozen(), golden.fresh()
     assert set(frozen) == set(golden.CASES)
     changed = {name: (frozen[name], fresh[name]) for name in frozen if frozen[name] != fresh[name]}

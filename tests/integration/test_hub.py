@@ -21,7 +21,7 @@ from semspec.cli import publish as publish_command
 from semspec.cli import pull as pull_command
 from semspec.cli.publish import publish
 from semspec.errors import UserError
-from semspec.models.location import KnownModels, ModelConfig, facts
+from semspec.models.location import KnownModels, ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.probes import index as _index
 from semspec.protocols import ProbeSource
@@ -75,7 +75,7 @@ def refused(name: str = NAME, **options: object) -> str:
 # ---- round trips ------------------------------------------------------------------------------
 
 
-def test_the_api_publishes_in_one_commit_and_replaces(hub: HubServer, tmp_path: Path) -> None:
+def test_the_api_replaces_a_repository_in_one_commit(hub: HubServer, tmp_path: Path) -> None:
     probe = Probe.example()
     probe.texts["old.txt"] = "to be removed"
     first = probe.push_to_hub(NAME, token=ALICE, private=True)
@@ -120,7 +120,7 @@ def test_a_name_without_an_owner_is_the_users_own(
 # ---- what is asked of the Hub -----------------------------------------------------------------
 
 
-def test_a_pinned_load_asks_once(hub: HubServer, commit: str) -> None:
+def test_a_pinned_load_asks_the_hub_once(hub: HubServer, commit: str) -> None:
     Probe.load(f"{NAME}@{commit}")
     asked = requests(hub)
     assert {"config.json", "manifest.json", "model.safetensors"} == {
@@ -132,7 +132,9 @@ def test_a_pinned_load_asks_once(hub: HubServer, commit: str) -> None:
     assert [a.partition("?")[0] for a in requests(hub)] == [f"GET /api/models/{NAME}"]
 
 
-def test_offline(hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_loads_use_earlier_downloads(
+    hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert Probe.load(NAME).name == commit
     requests(hub)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -148,7 +150,9 @@ def test_offline(hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch) -
     assert requests(hub) == []
 
 
-def test_a_hub_that_is_away(hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_hub_only_earlier_downloads_load(
+    hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Probe.load(NAME)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     assert Probe.load(NAME).name == commit
@@ -175,7 +179,7 @@ def test_a_partial_snapshot_is_noticed(
 # ---- what can go wrong ------------------------------------------------------------------------
 
 
-def test_unknown_repository_revision_and_file(
+def test_unknown_repositories_revisions_and_files_are_refused(
     hub: HubServer, commit: str, files: dict[str, bytes]
 ) -> None:
     assert "alice/none is not on the Hub" in refused("alice/none")
@@ -190,7 +194,9 @@ def test_unknown_repository_revision_and_file(
     assert "holds no artifact" in refused("alice/empty")
 
 
-def test_private_and_gated(hub: HubServer, files: dict[str, bytes]) -> None:
+def test_private_and_gated_repositories_name_the_way_in(
+    hub: HubServer, files: dict[str, bytes]
+) -> None:
     hub.make("models/alice/secret", files, private=True)
     hub.make("models/alice/gated", files, gated=True)
     for token in (None, BOB):
@@ -205,7 +211,7 @@ def test_private_and_gated(hub: HubServer, files: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("status", ["500", "503"])
 @pytest.mark.parametrize("at", ["GET /api/", "(HEAD|GET) .*/resolve/.*config", "GET /cdn/"])
-def test_a_server_error_in_the_middle(
+def test_a_server_error_in_the_middle_is_one_line_and_a_retry_works(
     status: str, at: str, hub: HubServer, commit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # the client's pauses between its trials
@@ -215,7 +221,7 @@ def test_a_server_error_in_the_middle(
     assert Probe.load(NAME).name == commit
 
 
-def test_a_body_that_is_too_short(hub: HubServer, commit: str) -> None:
+def test_a_truncated_body_is_refused(hub: HubServer, commit: str) -> None:
     hub.faults.append(("GET /cdn/", "short", 50))
     assert "could not get" in refused()
     hub.faults[:] = [("GET /cdn/", "cut", 1)]  # the connection ends: the client takes it up again
@@ -236,7 +242,7 @@ def test_a_flipped_byte_is_found(hub: HubServer, commit: str) -> None:
     assert path.read_bytes() != bytes(data)
 
 
-def test_concurrent_loads(hub: HubServer, commit: str) -> None:
+def test_concurrent_loads_give_the_same_probe(hub: HubServer, commit: str) -> None:
     found: list[object] = []
 
     def load() -> None:
@@ -280,7 +286,7 @@ def test_an_interrupted_upload_leaves_the_old_revision(
         ("GET /api/.*/revision/", r"looking at what arrived failed \("),
     ],
 )
-def test_what_fails_after_the_commit_is_no_failed_upload(
+def test_a_failure_after_the_commit_says_that_it_is_published(
     at: str, says: str, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
@@ -323,7 +329,7 @@ def test_somebody_elses_commit_is_not_undone(
         probe.push_to_hub(NAME, token=ALICE)
 
 
-def test_who_may_publish_what(
+def test_publishing_needs_rights_an_intact_folder_and_consent(
     hub: HubServer, commit: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     folder = tmp_path / "probe"
@@ -355,7 +361,7 @@ def test_who_may_publish_what(
     "name",
     ["../../../evil.json", "/tmp/evil.json", "a/../../evil.json", "..\\evil.json", "e\nvil.json"],
 )
-def test_no_path_outside_the_folder(
+def test_no_file_is_written_outside_the_folder(
     name: str, hub: HubServer, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     hub.make("models/eve/probe", files | {name: b"{}"})
@@ -366,7 +372,7 @@ def test_no_path_outside_the_folder(
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "pytorch_model.bin", "a.pkl", "modeling.py", "x/y"])
-def test_what_could_run_is_refused_before_it_is_fetched(
+def test_files_that_could_run_code_are_refused_before_they_are_fetched(
     name: str, hub: HubServer, files: dict[str, bytes]
 ) -> None:
     sha = hub.make("models/eve/probe", files | {name: b"\x80\x04K\x01."})
@@ -403,7 +409,7 @@ def test_models_load_and_fail_through_the_same_checks(
     monkeypatch.setattr("time.sleep", lambda _: None)
     there = snapshot_files(DRAFT) | {"pytorch_model.bin": b"never fetched", "x/y.json": b"{}"}
     sha = hub.make("models/alice/draft", there)
-    told = facts(ModelConfig(path="alice/draft"), "hash")
+    told = read_facts(ModelConfig(path="alice/draft"), "hash")
     assert (told.name, told.revision, told.width) == ("alice/draft", sha, 128)
     fetched = {a.partition("/resolve/")[2] for a in requests(hub) if "/resolve/" in a}
     assert not [f for f in fetched if "bin" in f or "x/y" in f or "README" in f]
@@ -439,7 +445,7 @@ def test_models_load_and_fail_through_the_same_checks(
 def test_a_rule_takes_its_probe_from_the_hub(hub: HubServer) -> None:
     shipped = beside_package("hub_artifacts") / "probe-tiny-target-paper"
     sha = hub.make("models/alice/tiny-probe", snapshot_files(shipped))
-    model = facts(ModelConfig(path="embedded/tiny-target"), FINGERPRINT)
+    model = read_facts(ModelConfig(path="embedded/tiny-target"), FINGERPRINT)
     rule = configuration("accept=semantic").accept
     for given in (f"alice/tiny-probe@{sha}", "alice/tiny-probe"):
         named = replace(rule, target_probe=given)
@@ -536,7 +542,7 @@ def in_a_process(hub: HubServer, tmp_path: Path, *words: str, code: int = 0) -> 
     return told
 
 
-def test_commands_from_publish_to_verify(
+def test_a_published_artifact_can_be_pulled_and_verified_by_commands(
     hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = tmp_path / "probe", tmp_path / "out"
@@ -558,7 +564,7 @@ def test_commands_from_publish_to_verify(
     assert "README.md is not what alice/probe@" in capsys.readouterr().out
 
 
-def test_a_first_publish_that_cannot_be(
+def test_a_first_publish_that_fails_is_one_line(
     hub: HubServer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

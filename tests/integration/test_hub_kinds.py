@@ -29,7 +29,7 @@ from semspec.cli import pull as pull_command
 from semspec.datastores import indices
 from semspec.datastores.files import write_arrays
 from semspec.errors import UserError
-from semspec.models.location import KnownModels, ModelConfig, ModelFacts, facts
+from semspec.models.location import KnownModels, ModelConfig, ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.solver import Solver
 from semspec.storage.packaged import beside_package
@@ -88,7 +88,7 @@ def alike(one: Artifact, other: Artifact) -> bool:
 
 
 @each_kind
-def test_from_a_folder_to_the_hub_and_back(
+def test_every_kind_survives_publish_pull_and_load(
     kind: type[Artifact], hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Published and pulled by the commands; loaded by commit, twice, offline, and with a byte flipped."""
@@ -116,7 +116,7 @@ def test_from_a_folder_to_the_hub_and_back(
 
 
 @each_kind
-def test_pushed_and_pushed_again_from_what_was_loaded(
+def test_a_loaded_artifact_can_be_pushed_again_unchanged(
     kind: type[Artifact], hub: HubServer, tmp_path: Path
 ) -> None:
     made = kind.load(folder_of(kind, tmp_path))
@@ -136,7 +136,9 @@ def test_pushed_and_pushed_again_from_what_was_loaded(
 
 
 @pytest.mark.parametrize("index", ["scann", "faiss"])
-def test_a_dense_datastore_with_its_index(index: str, hub: HubServer, tmp_path: Path) -> None:
+def test_a_dense_datastore_is_published_with_its_index(
+    index: str, hub: HubServer, tmp_path: Path
+) -> None:
     made = DenseDatastore.load(SHIPPED["dense_datastore"])
     keys = [shard.keys for shard in made.open().shards]
     files = indices.build(index, keys, leaves=20)
@@ -211,11 +213,11 @@ def rounds(*overrides: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def target() -> ModelFacts:
-    return facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
+    return read_facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
 
 
 @pytest.mark.parametrize("what", USES)
-def test_a_run_uses_what_it_was_told_to_take_from_the_hub(
+def test_a_run_uses_the_model_that_it_takes_from_the_hub(
     what: str, hub: HubServer, tmp_path: Path, target: ModelFacts
 ) -> None:
     kind, option, overrides = USES[what]
@@ -229,7 +231,7 @@ def test_a_run_uses_what_it_was_told_to_take_from_the_hub(
     assert theirs != rounds(*overrides)
 
 
-def test_a_rule_uses_what_it_was_told_to_take_from_the_hub(
+def test_a_rule_uses_the_artifact_that_it_takes_from_the_hub(
     hub: HubServer, target: ModelFacts
 ) -> None:
     models = KnownModels({"target": (ModelConfig(path=target.name), target.tokenizer)})
@@ -266,7 +268,7 @@ def test_a_rule_uses_what_it_was_told_to_take_from_the_hub(
     assert -0.8 < found.certified.threshold < -0.65
 
 
-def test_what_is_of_another_model_is_refused_by_name(hub: HubServer, tmp_path: Path) -> None:
+def test_an_artifact_of_another_model_is_refused_by_name(hub: HubServer, tmp_path: Path) -> None:
     other = ModelFacts("owner/model", "c0ffee00" * 5, "", 24, 128, "f" * 64)
     another("sparse", other, tmp_path).push_to_hub(NAME)
     with pytest.raises(UserError, match="owner/model, the model is embedded/tiny-target"):

@@ -38,11 +38,11 @@ def kept(*overrides: str) -> list[list[int]]:
         return [s.outcome.tokens for s in solver.solve(problems, "speculative")]
 
 
-def test_it_drafts_what_it_would_with_the_targets_marks(renamed: Path) -> None:
+def test_a_draft_with_renamed_marks_drafts_the_same(renamed: Path) -> None:
     """The same ids under other names: its own prompt reads to it as the original's does."""
     assert kept(f"draft.model.path={renamed}") == kept()
 
 
-def test_the_targets_template_means_less_to_it(renamed: Path) -> None:
+def test_the_targets_template_changes_what_a_draft_proposes(renamed: Path) -> None:
     foreign = kept(f"draft.model.path={renamed}", "draft.own_prompt=false")
     assert foreign != kept(), "a prompt with fillers for its marks should have changed something"

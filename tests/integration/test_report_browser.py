@@ -87,7 +87,7 @@ def unfolded(page: Page) -> Page:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_nothing_is_fetched_nothing_goes_wrong_and_all_can_be_read(
+def test_a_page_fetches_nothing_raises_no_error_and_is_readable(
     browser: Browser, report: Path, dark: bool
 ) -> None:
     page = unfolded(browser.open(report, dark=dark))
@@ -107,7 +107,7 @@ def test_the_check_of_contrast_finds_faint_text(browser: Browser, a_run: Path) -
     assert [one for one in page.evaluate(CONTRASTS) if one[2] < 4.5]
 
 
-def test_what_a_model_wrote_stays_text(browser: Browser, a_run: Path) -> None:
+def test_text_of_a_model_stays_text(browser: Browser, a_run: Path) -> None:
     page = unfolded(browser.open(a_run))
     assert page.evaluate("document.title") == "run: semspec report"
     assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
@@ -229,7 +229,7 @@ def test_rejected_drafts_can_be_hidden(browser: Browser, a_run: Path) -> None:
     assert page.evaluate(seen) == 0
 
 
-def test_paper_is_white(browser: Browser, report: Path) -> None:
+def test_a_printed_page_is_white(browser: Browser, report: Path) -> None:
     page = browser.open(report, dark=True, media="print")
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"  # fmt: skip
     faint = [one for one in page.evaluate(CONTRASTS) if one[2] < 4.5]

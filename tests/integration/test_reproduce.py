@@ -20,7 +20,7 @@ def reproduce(
     return shown, json.loads((folder / f"{name.replace('/', '-')}.json").read_text())
 
 
-def test_an_experiment_goes_on_where_a_job_failed_and_solves_nothing_twice(tmp_path: Path) -> None:
+def test_an_experiment_resumes_after_a_failed_job_and_solves_nothing_twice(tmp_path: Path) -> None:
     broken = tmp_path / "embedded-pair" / "SemanticSpec" / "residues"
     broken.mkdir(parents=True)
     (broken / "result.json").write_text("{}")  # nothing tells what made it
@@ -44,7 +44,7 @@ def test_an_experiment_goes_on_where_a_job_failed_and_solves_nothing_twice(tmp_p
     assert all(after[path] == held for path, held in before.items())
 
 
-def test_an_experiment_on_tokens(tmp_path: Path) -> None:
+def test_an_experiment_on_tokens_shows_each_benchmark(tmp_path: Path) -> None:
     shown, told = reproduce(tmp_path, name="adapld/table9")
     assert "paper: Vicuna-33B" in shown and "here: embedded pair" in shown
     here = told["here"]["embedded pair"]["AdaPLD"]
@@ -55,7 +55,7 @@ def test_an_experiment_on_tokens(tmp_path: Path) -> None:
         assert (config["split"], config["plugins"]["draft"]) == ("token", "adapld")
 
 
-def test_an_experiment_that_audits(tmp_path: Path) -> None:
+def test_an_experiment_with_audits_shows_coverage(tmp_path: Path) -> None:
     shown, told = reproduce(tmp_path, name="arc/table5")
     assert "paper: Llama-3.1-8B" in shown and "here: embedded pair" in shown
     assert "99.4 %" in shown  # the paper's, of MT-Bench

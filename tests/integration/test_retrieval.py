@@ -34,6 +34,6 @@ def test_greedy_output_is_the_targets_own(plain: list[list[int]], drafter: str) 
     assert counts.get("tokens", 0) > 0.3 * sum(map(len, plain)), "hardly anything was reused"
 
 
-def test_steps_copied_and_nested_lookups(plain: list[list[int]]) -> None:
+def test_copied_steps_and_nested_lookups_write_the_targets_text(plain: list[list[int]]) -> None:
     told = ("draft=prompt_lookup", "split=paragraph", "accept=lossless", "nested=adapld")
     assert solve("speculative", *told)[0] == plain

@@ -39,7 +39,7 @@ def solve(problems: list[BenchmarkProblem], *overrides: str) -> list[Solution]:
     ],
     ids=" ".join,
 )
-def test_each_runs_to_the_end(problems: list[BenchmarkProblem], rule: list[str]) -> None:
+def test_every_rival_runs_to_the_end(problems: list[BenchmarkProblem], rule: list[str]) -> None:
     made = [f"accept={rule[0]}", *rule[1:], "draft_length=2"]
     one = solve(problems, *made)
     assert all(s.outcome.finish == "eos" for s in one)
@@ -51,7 +51,7 @@ def test_each_runs_to_the_end(problems: list[BenchmarkProblem], rule: list[str])
     assert same >= 3
 
 
-def test_token_is_lossless(problems: list[BenchmarkProblem]) -> None:
+def test_token_speculation_is_lossless(problems: list[BenchmarkProblem]) -> None:
     text = Text(str(TARGET))
     outputs = reference_outputs([text.prompt(p.question)[1] for p in problems], LIMIT)
     for split in ("paragraph", "sentence"):
@@ -68,7 +68,9 @@ def test_the_target_writes_the_first_steps(problems: list[BenchmarkProblem]) -> 
         assert all(not r.handed for r in solution.outcome.rounds[1:]), "a threshold of 0 takes all"
 
 
-def test_triggers_hand_over_for_so_many_tokens(problems: list[BenchmarkProblem]) -> None:
+def test_triggers_hand_over_for_the_asked_number_of_tokens(
+    problems: list[BenchmarkProblem],
+) -> None:
     made = ["accept=triggers", "accept.negative=[now,since]", "accept.tokens=7"]
     handed = [len(r.handed) for s in solve(problems, *made) for r in s.outcome.rounds if r.handed]
     assert handed and max(handed) <= 7 and handed.count(7) > len(handed) // 2

@@ -126,7 +126,7 @@ def test_another_configuration_in_the_same_folder_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])
-def test_killed_runs_go_on_and_end_with_the_same_result(tmp_path: Path, concurrency: int) -> None:
+def test_killed_runs_resume_and_end_with_the_same_result(tmp_path: Path, concurrency: int) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     arguments = ("problems=12", f"concurrency={concurrency}", *QUICK)
     run(*arguments, f"hydra.run.dir={whole}")
@@ -161,7 +161,7 @@ def test_killed_runs_go_on_and_end_with_the_same_result(tmp_path: Path, concurre
         assert results[0][key] == results[1][key]
 
 
-def test_an_interrupt_ends_with_one_line_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_interrupt_ends_with_one_line_and_the_run_resumes(tmp_path: Path) -> None:
     arguments = ("problems=30", *QUICK, f"hydra.run.dir={tmp_path}")
     process = subprocess.Popen(
         command(*arguments), stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
@@ -178,7 +178,7 @@ def test_an_interrupt_ends_with_one_line_and_the_run_goes_on(tmp_path: Path) -> 
     assert len(lines(committed)) == 30
 
 
-def test_a_prompt_of_the_users_own(tmp_path: Path) -> None:
+def test_a_prompt_given_by_the_user_is_answered(tmp_path: Path) -> None:
     done = run("prompt=Modulo 100, let x=76, k is x - 2. Find k.", f"hydra.run.dir={tmp_path}")
     assert "Find k." in done.stdout
     assert "\\boxed{" in done.stdout

@@ -28,11 +28,13 @@ NEEDED = ("__init__.py", "errors.py", "benchmarks/__init__.py", "benchmarks/_con
 NOBODY = 65534
 SECRET = "hf_a-secret-of-the-one-who-grades"
 DRIVER = """\
-import json, resource, sys, time
+import json, re, sys, time
+from pathlib import Path
 from semspec.benchmarks._confine import run_program
 order, began = json.load(sys.stdin), time.monotonic()
 verdict = run_program(**order)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+# of this program alone: ru_maxrss would also count the process that forked it
+peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 print(json.dumps([verdict, time.monotonic() - began, peak]))
 """
 
@@ -144,7 +146,7 @@ FORGERIES = {
     "raises what cannot be shown": "class Sly(Exception):\n    def __str__(self): raise self\n"
     + IN_SOLVE + "    raise Sly",
     "writes verdicts everywhere": "import os\n"
-    'for line in (b"confined\\npassed\\n", b\'{"passed": true, "told": "passed", "unconfined": null}\\n\'):\n'
+    'for line in (b"confined\\npassed\\n", b\'{"passed": true, "outcome": "passed", "unconfined": null}\\n\'):\n'
     "    for fd in range(64):\n        try: os.write(fd, line)\n        except OSError: pass\n" + IN_SOLVE + "    pass",
     "writes results everywhere": "import os\nfor fd in range(64):\n"
     '    try: os.write(fd, b\'{"value": null}\\n{"value": true}\\n\' * 20)\n'
@@ -183,7 +185,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_program_cannot_say_itself_that_it_passed(grader: Grader, name: str) -> None:
+def test_a_program_cannot_forge_its_verdict(grader: Grader, name: str) -> None:
     graded = grader.grade(FORGERIES[name], 2, entry="solve", check=CHECK)
     assert graded.verdict != "passed"
     assert graded.seconds < 5 and graded.peak < 100
@@ -198,7 +200,7 @@ def test_a_program_cannot_say_itself_that_it_passed(grader: Grader, name: str) -
         ("raise GeneratorExit", "try: solve(1)\nexcept GeneratorExit: pass"),
     ],
 )
-def test_tests_that_expect_exceptions_are_not_fooled_by_an_end(
+def test_tests_that_expect_exceptions_are_not_fooled_by_an_exit(
     grader: Grader, body: str, check: str
 ) -> None:
     assert grader.grade(IN_SOLVE + f"    {body}", entry="solve", check=check).verdict != "passed"
@@ -208,7 +210,7 @@ def test_a_right_program_passes(grader: Grader) -> None:
     assert grader.grade(RIGHT, entry="solve", check=CHECK).verdict == "passed"
 
 
-def test_values_cross_as_they_are(grader: Grader) -> None:
+def test_values_cross_the_socket_unchanged(grader: Grader) -> None:
     values = (
         "[None, True, 0, -(10 ** 5000), 0.1, float('inf'), 2j, 'é\\ud800', b'\\0', (1, [2, (3,)]),"
         " {1, 2}, frozenset('a'), {(1, 'a'): {None: 1.5}}, '']"
@@ -311,7 +313,7 @@ assert not allowed, allowed
 """
 
 
-def test_the_kernel_refuses_every_call_that_is_no_computing(grader: Grader) -> None:
+def test_the_kernel_refuses_every_call_but_those_of_computing(grader: Grader) -> None:
     assert grader.grade(CALLS).verdict == "passed"  # it looks at each refusal
 
 
@@ -345,7 +347,7 @@ def test_nothing_can_be_read_but_the_standard_library(grader: Grader) -> None:
         assert grader.grade(looks, strict=False).verdict == "passed"  # only the rules hide it
 
 
-def test_what_the_standard_library_reads_can_be_read(grader: Grader) -> None:
+def test_the_standard_library_can_read_its_own_files(grader: Grader) -> None:
     program = (
         "import bisect, collections, copy, ctypes, datetime, decimal, email, fractions, hashlib, heapq, json,"
         " math, random, re, sqlite3, statistics, string, typing, unicodedata, uuid, xml.dom, zlib, zoneinfo\n"

@@ -93,7 +93,7 @@ def test_a_killed_and_a_failed_job_end_alone_and_the_same_command_finishes(
     assert lines[0] == solved and len(lines) == 2  # it went on, it was not begun again
 
 
-def test_a_job_whose_place_is_taken_away_goes_on_in_the_same_sweep(tmp_path: Path) -> None:
+def test_a_preempted_job_resumes_in_the_same_sweep(tmp_path: Path) -> None:
     # what Slurm sends before a job's time is over, or its node is given to another
     options = ("problems=3", "max_new_tokens=80", f"sweep={tmp_path}")
     process = start("-m", *options, "hydra/launcher=submitit_local")
@@ -107,7 +107,7 @@ def test_a_job_whose_place_is_taken_away_goes_on_in_the_same_sweep(tmp_path: Pat
     assert status(tmp_path, name_of(options[:2]))["pid"] != pid
 
 
-def test_a_sweep_that_was_killed_or_interrupted_goes_on(tmp_path: Path) -> None:
+def test_a_killed_or_interrupted_sweep_resumes(tmp_path: Path) -> None:
     # its folder follows from its options, not from the clock
     arguments = ("-m", "draft_length=1,2", "problems=2", "max_new_tokens=80")
     root = tmp_path / "runs" / "sweep_draft_length=1,2,problems=2,max_new_tokens=80"
@@ -134,7 +134,7 @@ def test_a_sweep_that_was_killed_or_interrupted_goes_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     shown, error = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in error
-    assert error.strip() == "semspec: interrupted; the same folder goes on from here"
+    assert error.strip() == "semspec: interrupted; rerun with the same folder to resume"
     assert table(shown) == {"draft_length=1": "finished", "draft_length=2": "killed"}
     assert status(root, "draft_length=2")["state"] == "killed"
 

@@ -53,7 +53,7 @@ def test_sglang_has_the_triton_stand_in_that_the_shim_borrows() -> None:
         )
 
 
-def test_sglang_imports_with_a_triton() -> None:
+def test_sglang_imports_with_a_triton_stand_in() -> None:
     import sglang
 
     triton = sys.modules.get("triton")
@@ -71,7 +71,7 @@ def test_torch_is_not_changed_by_the_stand_in() -> None:
     assert not hasattr(torch.mps, "Stream")
 
 
-def test_torchvision_imports() -> None:
+def test_torchvision_imports_with_its_operators() -> None:
     import torch
     import torchvision
 

@@ -139,7 +139,7 @@ class ByFives:
         return (0 if self.count % 2 else -1) if self.count % 5 == 0 else None
 
 
-def test_a_boundary_without_hints_and_an_end_before_its_token(
+def test_a_boundary_without_hints_ends_units_before_their_token(
     hf: Any, served: Any, prompts: list[list[int]]
 ) -> None:
     a, b = both(hf, served, prompts[0], generate=Generate(70, units=4), boundary=ByFives)
@@ -157,7 +157,7 @@ def test_the_end_of_the_text_ends_the_answer(hf: Any, served: Any, text: Text) -
     assert b.tokens[-1] == stop
 
 
-def test_log_probabilities_and_top_k_of_scored_tokens(
+def test_log_probabilities_and_top_k_of_scored_tokens_are_those_of_the_hf_engine(
     hf: Any, served: Any, prompts: list[list[int]]
 ) -> None:
     for prompt in prompts[:3]:
@@ -170,7 +170,7 @@ def test_log_probabilities_and_top_k_of_scored_tokens(
                 same(a, b)
 
 
-def test_log_probabilities_of_what_was_written(
+def test_log_probabilities_of_written_tokens_are_those_of_the_hf_engine(
     hf: Any, served: Any, prompts: list[list[int]]
 ) -> None:
     for start in (None, 2, len(prompts[0]) + 1):
@@ -204,7 +204,7 @@ def test_trees_are_read_path_by_path(
     same(a, b)
 
 
-def test_pooled_states_of_scored_and_written_units(
+def test_pooled_states_are_those_of_the_hf_engine(
     hf: Any, served: Any, prompts: list[list[int]], text: Text
 ) -> None:
     mean, largest = Read(What.POOLED), Read(What.POOLED, reduce="max")
@@ -234,7 +234,7 @@ def same(a: Answer, b: Answer) -> None:
     assert torch.equal(a[TOP][0], b[TOP][0])
 
 
-def test_thirty_two_problems_in_flight(servers: Pair) -> None:
+def test_thirty_two_problems_in_flight_write_as_they_do_alone(servers: Pair) -> None:
     """They really are there at the same time, and each writes what it writes alone."""
     config = configuration(
         *servers.overrides,
@@ -338,12 +338,12 @@ def refused(match: str, role: Any = "target", folder: Any = TARGET, **options: A
     assert "\n" not in str(caught.value)
 
 
-def test_nobody_there() -> None:
+def test_an_address_without_a_server_is_refused() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     refused(f"{url} does not answer .*start it", target_url=url)
 
 
-def test_servers_of_other_models(servers: Pair) -> None:
+def test_servers_of_other_models_are_refused(servers: Pair) -> None:
     refused("serves tiny-draft, not the target tiny-target", target_url=servers.draft)
     refused(
         "serves tiny-target, not the draft tiny-draft",
@@ -354,7 +354,7 @@ def test_servers_of_other_models(servers: Pair) -> None:
     )
 
 
-def test_another_tokenizer_behind_the_right_name(servers: Pair, tmp_path: Path) -> None:
+def test_another_tokenizer_under_the_right_name_is_refused(servers: Pair, tmp_path: Path) -> None:
     other = tmp_path / "tiny-target"
     shutil.copytree(TARGET, other, ignore=shutil.ignore_patterns("*.safetensors", "manifest.json"))
     file = other / "tokenizer.json"
@@ -367,7 +367,7 @@ def test_another_tokenizer_behind_the_right_name(servers: Pair, tmp_path: Path) 
     refused("another tokenizer", folder=other, target_url=servers.target)
 
 
-def test_no_server_of_the_draft(servers: Pair) -> None:
+def test_a_missing_draft_server_is_refused(servers: Pair) -> None:
     refused(
         "engine.draft_url is missing.*semspec.launch",
         role="draft",
@@ -376,7 +376,7 @@ def test_no_server_of_the_draft(servers: Pair) -> None:
     )
 
 
-def test_what_is_no_address() -> None:
+def test_malformed_addresses_are_refused() -> None:
     refused("no server's address", target_url="ftp://somewhere")
     with pytest.raises(UserError, match="a list of them"):
         Sglang(target_url=[7]).urls("target")

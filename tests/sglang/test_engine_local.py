@@ -76,7 +76,7 @@ def test_a_version_that_nobody_has_tried_is_refused(monkeypatch: Any) -> None:
         Sglang().load(str(TARGET))
 
 
-def test_without_sglang_the_way_out_is_said(monkeypatch: Any) -> None:
+def test_without_sglang_the_error_names_the_way_out(monkeypatch: Any) -> None:
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -89,7 +89,7 @@ def planned(*arguments: str) -> list[launch.Planned]:
     return launch.plan(*launch.read(arguments))
 
 
-def test_commands_of_a_configuration() -> None:
+def test_a_configuration_becomes_the_servers_commands() -> None:
     target, draft = planned("accept=semantic", "target_args=--tp-size 2", "target_port=4000")
     assert target.role == "target" and draft.role == "draft"
     assert target.arguments[-2:] == ("--tp-size", "2")
@@ -106,13 +106,13 @@ def test_commands_of_a_configuration() -> None:
 def test_a_launch_refuses_what_the_run_would_refuse() -> None:
     for arguments, match in (
         (("accept=lossless", "split=token"), "cannot give"),
-        (("target_port=x",), "target_port=x is no port"),
+        (("target_port=x",), "target_port=x: give a port, 1 to 65535"),
         (("start=maybe", "draft=none"), "give true or false"),
     ):
         with pytest.raises(UserError, match=match):
             launch.run(arguments)
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     launch.main(["--help"])
     assert "start=true" in capsys.readouterr().out

@@ -55,7 +55,9 @@ def generate(engine: Any, prompts: list[list[int]], asked: dict[str, Any] | None
     return engine.generate(input_ids=prompts, sampling_params=params)
 
 
-def test_it_writes_what_the_target_writes(ngram: Any, prompts: Any, greedy: Any) -> None:
+def test_ngram_drafting_writes_what_the_target_writes(
+    ngram: Any, prompts: Any, greedy: Any
+) -> None:
     prompts, greedy = prompts[:KNOWN], greedy[:KNOWN]
     for asked in (None, {"accept": "lossless"}, {"accept": "topk_delta", "delta": 0.0}):
         answers = generate(ngram, prompts, asked)

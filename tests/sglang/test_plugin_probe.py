@@ -134,7 +134,7 @@ def test_pooled_states_are_those_of_transformers(served: Served) -> None:
         assert answer["meta_info"]["cached_tokens"] == cached
 
 
-def test_poolings_and_chosen_layers(served: Served) -> None:
+def test_poolings_of_chosen_layers_are_those_of_transformers(served: Served) -> None:
     ids = served.tokens(25, 3)
     last = served.model.config.num_hidden_layers
     for layers in ((), (last,), (0,), (2, 0), (1, last)):
@@ -145,7 +145,7 @@ def test_poolings_and_chosen_layers(served: Served) -> None:
         served.check(ids, ask, answer)
 
 
-def test_prompts_in_chunks_and_batches(served: Served) -> None:
+def test_prompts_in_chunks_and_batches_pool_as_alone(served: Served) -> None:
     """Spans across chunk borders, in a batch with others and with one that asks nothing."""
     served.engine.flush_cache()
     prompts = [served.tokens(n, seed) for seed, n in enumerate((100, 70, 31, 33, 150))]
@@ -167,7 +167,7 @@ def test_prompts_in_chunks_and_batches(served: Served) -> None:
             served.check(ids, ask, answer)
 
 
-def test_what_is_generated_stays_the_same(served: Served) -> None:
+def test_reading_states_does_not_change_the_text(served: Served) -> None:
     ids = served.tokens(40, 7)
     sampling = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
     plain = served.engine.generate(input_ids=ids, sampling_params=sampling)

@@ -39,7 +39,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> str:
     return "managers.schedule_batch.Req._compute_max_prefix_len"
 
 
-def test_a_hook_that_takes(registry: Any, target: str) -> None:
+def test_a_hook_counts_as_missing_until_it_is_applied(registry: Any, target: str) -> None:
     hook = compat.Hook(target, lambda result, *_: 7, "AFTER")
     compat.apply([hook])
     assert compat.missing([hook]) == [target]

@@ -108,7 +108,7 @@ def test_sglang_renders_the_same_prompt_and_knows_the_same_end(
     assert len(theirs) == len(tokenizer)
 
 
-def test_greedy_output_from_tokens(engine: Any, expected: Any) -> None:
+def test_greedy_output_from_tokens_is_that_of_transformers(engine: Any, expected: Any) -> None:
     sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS}
     for question, ids, written in expected:
         got = engine.generate(input_ids=ids, sampling_params=sampling)
@@ -116,7 +116,9 @@ def test_greedy_output_from_tokens(engine: Any, expected: Any) -> None:
         assert got["meta_info"]["prompt_tokens"] == len(ids)
 
 
-def test_greedy_output_from_text_in_one_batch(engine: Any, expected: Any, tokenizer: Any) -> None:
+def test_greedy_output_from_text_in_one_batch_is_that_of_transformers(
+    engine: Any, expected: Any, tokenizer: Any
+) -> None:
     sampling = {"temperature": 0, "max_new_tokens": NEW_TOKENS}
     answers = engine.generate([question for question, _, _ in expected], sampling_params=sampling)
     for got, (question, ids, written) in zip(answers, expected, strict=True):

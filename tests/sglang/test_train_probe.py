@@ -19,7 +19,7 @@ import torch
 from semspec.artifacts.probe import Probe
 from semspec.engines._sglang.server import Reply, Server
 from semspec.engines.hf import Hf
-from semspec.models.location import ModelConfig, facts
+from semspec.models.location import ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen
@@ -93,7 +93,7 @@ def trained(servers: Pair, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return folder, watched
 
 
-def test_what_is_stored_is_what_the_hf_engine_reads(trained: tuple[Path, Watched]) -> None:
+def test_stored_states_are_those_of_the_hf_engine(trained: tuple[Path, Watched]) -> None:
     into = trained[0] / FOLDER
     chains: dict[str, Chain] = {
         chain.id: chain for chain in read_chains(trained[0] / "chains.jsonl")
@@ -137,7 +137,7 @@ def test_every_context_has_its_samples_and_a_probe_comes_out(
     assert all(found == expected for found in numbers.values())
     assert max(len(found) for found in texts.values()) > 1, "nothing was drawn"
     probe = Probe.load(str(folder / "probe"))
-    model = facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
+    model = read_facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
     assert probe.check(model, split="paragraph", temperature=0.6) == []
 
 
@@ -148,7 +148,7 @@ def test_many_requests_share_a_cached_prefix(trained: tuple[Path, Watched]) -> N
 
 
 @pytest.mark.deep
-def test_a_killed_sampling_goes_on(servers: Pair, tmp_path: Path) -> None:
+def test_a_killed_sampling_resumes(servers: Pair, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     given = options(folder, servers, "batch=5")
     process = subprocess.Popen(

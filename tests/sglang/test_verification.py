@@ -171,7 +171,7 @@ def cut_at_an_end(found: Verified, tree: Tree) -> Verified:
     return found
 
 
-def test_trees_are_read_from_their_links() -> None:
+def test_trees_are_rebuilt_from_their_links() -> None:
     for _, drafted, _ in forests(0, 60):
         links = verify_input(drafted, [20] * len(drafted))
         found = trees.parents_of(links.retrieve_next_token, links.retrieve_next_sibling)
@@ -183,7 +183,7 @@ def test_trees_are_read_from_their_links() -> None:
                 assert [i for i, flag in enumerate(own[node]) if flag] == before
 
 
-def test_random_trees_go_the_way_of_the_rules_in_the_loop(spec: Any) -> None:
+def test_random_trees_are_walked_as_in_the_loop(spec: Any) -> None:
     """At temperature 0, several rules and none in one batch; who asks for none gets SGLang's own."""
     made, relaxed, paths = rules(), 0, 0
     for rng, drafted, logits in forests(1, 400):
@@ -200,7 +200,7 @@ def test_random_trees_go_the_way_of_the_rules_in_the_loop(spec: Any) -> None:
     assert relaxed > 200 and paths > 100
 
 
-def test_a_brute_force_walk_of_one_rule() -> None:
+def test_one_rule_equals_a_brute_force_walk() -> None:
     """Top-k and delta by its definition alone, without any of the package's functions."""
     made = rules(accept="topk_delta", k=4, delta=0.3)
     for _, drafted, logits in forests(2, 100):
@@ -222,7 +222,7 @@ def test_a_brute_force_walk_of_one_rule() -> None:
             assert own == Verified(path, rows[at].index(max(rows[at])))
 
 
-def test_nothing_is_touched_where_no_rule_is_looser(spec: Any) -> None:
+def test_requests_without_a_looser_rule_are_left_to_sglang(spec: Any) -> None:
     seen = []
 
     def original(verify_input: Any, batch: Any, output: Any, mask: Any) -> Any:
@@ -337,7 +337,7 @@ def kept_nodes(asked: Mapping[str, Any], tree: Tree, logits: Tensor, p: Tensor) 
     return kept
 
 
-def test_what_a_request_forbids_is_never_kept(spec: Any) -> None:
+def test_tokens_that_a_request_forbids_are_never_kept(spec: Any) -> None:
     """By bias and by grammar, which the rule sees, and which the answer's log-probabilities show."""
     made = rules(accept="topk_delta", k=12, delta=1.0)
 
@@ -411,7 +411,7 @@ def test_biases_and_penalties_count_once(spec: Any, wish: str) -> None:
     assert found == [Verified([1], 6)] * 2
 
 
-def test_padding_is_no_draft(spec: Any) -> None:
+def test_padding_is_never_kept(spec: Any) -> None:
     """Neither SGLang's own, token 0 under the root, nor ours, which is counted."""
     made = rules(accept="topk_delta", k=12, delta=1.0)  # keeps whatever is drafted
     logits = torch.zeros(1, 4, VOCABULARY)
@@ -428,7 +428,7 @@ def test_padding_is_no_draft(spec: Any) -> None:
     assert verified(counted, [ours], [Request()], logits) == [Verified([1], 9)]
 
 
-def test_requests_choose_and_what_makes_no_sense_is_refused() -> None:
+def test_requests_choose_their_rule_and_senseless_ones_are_refused() -> None:
     made = rules(accept="typical", epsilon=0.2)
     assert made.of(None, GREEDY) == made.of({"semspec": {"accept": "typical"}}, GREEDY)
     mixed = made.of({"semspec": {"delta": 0.5}}, GREEDY)

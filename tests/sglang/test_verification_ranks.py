@@ -49,7 +49,7 @@ torch.distributed.barrier()
 """
 
 
-def test_ranks_go_by_what_the_first_one_says() -> None:
+def test_all_ranks_follow_the_first_one() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -67,7 +67,7 @@ def test_drafts_of_random_heads_are_lossless(drafters: Any, name: str, sampling:
     assert p_value(STOPPING, plan, rule, sampling, samples=SAMPLES) > SURE
 
 
-def test_rows_that_were_not_drawn_from_are_found_out(drafters: Any) -> None:
+def test_rows_other_than_the_drawn_ones_are_detected(drafters: Any) -> None:
     """The head's rows without its vocabulary's limits are not what was drawn from."""
     rule = Lossless()
     drafter = drafters["eagle3 chain"]

@@ -104,7 +104,7 @@ def test_chain_of_whole_steps_is_lossless(split: str) -> None:
 
 
 @pytest.mark.parametrize("split", ["paragraph", "sentence"])
-def test_what_the_target_writes_unit_by_unit_is_its_own(split: str) -> None:
+def test_handovers_of_one_unit_keep_the_targets_law(split: str) -> None:
     """Handovers of one unit each: nothing that was drawn is drawn again."""
     assert p_value(TOY, handover_plan, None, Sampling(1.0), samples=SAMPLES, split=split) > SURE
 
@@ -126,7 +126,7 @@ def test_unsampled_chain_is_lossless(sampling: Sampling) -> None:
     assert p_value(TOY, plan, rule, sampling, samples=SAMPLES) > SURE
 
 
-def test_wrong_rule_is_found_out() -> None:
+def test_a_wrong_rule_is_detected() -> None:
     """p/q on drafts that were never sampled from q: the common bug fails the same test."""
     rule = Lossless()
     plan = speculative_plan(Deterministic(rows=True), rule)
@@ -155,7 +155,7 @@ class OffByOneSession(LosslessSession):
         raise AssertionError
 
 
-def test_shifted_rows_are_found_out() -> None:
+def test_shifted_rows_are_detected() -> None:
     rule = OffByOne()
     plan = speculative_plan(LanguageModel(), rule)
     assert p_value(TOY, plan, rule, Sampling(1.0), samples=FEWER) < 1e-12
@@ -174,13 +174,13 @@ class LenientSession(LosslessSession):
         return torch.tensor([self.kit.rng.random() < 0.05 for _ in scored.draft.tokens])
 
 
-def test_one_token_in_twenty_is_found_out() -> None:
+def test_one_wrong_token_in_twenty_is_detected() -> None:
     rule = Lenient()
     plan = speculative_plan(LanguageModel(), rule)
     assert p_value(TOY, plan, rule, Sampling(1.0), samples=FEWER) < 1e-12
 
 
-def test_methods_worked_example() -> None:
+def test_the_worked_example_of_the_methods_emits_p() -> None:
     """methods.md 2.1: three deterministic siblings under p = [.35 .25 .20 .15 .05]."""
     from semspec.decoding.acceptance import residual
 

@@ -94,7 +94,7 @@ def test_nested_retrieval_is_lossless(name: str) -> None:
     assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
 
 
-def test_copies_that_are_always_believed_are_found_out() -> None:
+def test_copies_accepted_without_a_test_are_detected() -> None:
     """The wrong rule on the same prompt: so few samples are enough to tell."""
     rule = Believing()
     plan = speculative_plan(registry.plugin("drafter", "prompt_lookup").cls(), rule)

@@ -59,7 +59,9 @@ def test_the_coin_has_the_papers_law(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("logit", "writer"), [(30.0, "draft"), (-30.0, "target")])
-def test_probes_that_always_say_the_same(tmp_path: Path, logit: float, writer: str) -> None:
+def test_constant_probes_give_the_expected_acceptance(
+    tmp_path: Path, logit: float, writer: str
+) -> None:
     """f_T = 1: the text is the draft's; f_T = 0: the target's. The other's law is found out."""
     target = constant(toy_probe("target", 1), logit)
     draft = constant(toy_probe("draft", 2), 30.0)

@@ -92,7 +92,7 @@ RULES = {none: Told(), every: Told(accepts=(0, 1, 2, 3)), by_content: Told(accep
         (by_content, "paragraph"),
     ],
 )
-def test_the_loop_has_the_law_of_its_parts(accept: Accept, split: str) -> None:
+def test_the_loop_has_the_law_computed_from_its_parts(accept: Accept, split: str) -> None:
     """Nothing switched on. All accepted: the draft's law; all rejected: the target's."""
     law = None
     if accept is every:
@@ -108,7 +108,7 @@ def test_the_loop_has_the_law_of_its_parts(accept: Accept, split: str) -> None:
 @pytest.mark.parametrize("toy", [TOY, STOPPING], ids=["goes-on", "stops"])
 @pytest.mark.parametrize("accept", [none, by_content])
 @pytest.mark.parametrize("extra", ["salvage", "nested", "ahead", "all"])
-def test_what_is_switched_on_leaves_the_law(toy: Toy, accept: Accept, extra: str) -> None:
+def test_options_of_the_loop_leave_its_law(toy: Toy, accept: Accept, extra: str) -> None:
     rule = RULES[accept]
     plan = speculative_plan(
         LanguageModel(),
@@ -153,7 +153,7 @@ CLOSING = 3
 
 
 @pytest.mark.parametrize("nested", [None, LanguageModel()], ids=["plain", "nested"])
-def test_behind_the_thinking_the_target_writes(nested: LanguageModel | None) -> None:
+def test_after_the_thinking_the_target_writes(nested: LanguageModel | None) -> None:
     """Everything drafted is kept, so that the draft's law is the text's up to the closing tag."""
     law: dict[Unit, float] = {}
     models = TOY.models()
@@ -175,7 +175,7 @@ def test_behind_the_thinking_the_target_writes(nested: LanguageModel | None) -> 
     assert p_value(TOY, plan, rule, Sampling(0.8), **options) < 1e-12
 
 
-def test_salvage_of_single_tokens() -> None:
+def test_salvage_of_single_tokens_has_the_expected_law() -> None:
     rule = RULES[by_content]
     plan = speculative_plan(LanguageModel(), rule)
     law = step_law(TOY, by_content, Sampling(1.0), "token", 3)
@@ -204,7 +204,7 @@ class WrongSalvageSession(ToldSession):
 
 
 @pytest.mark.parametrize("split", ["token", "paragraph"])
-def test_salvage_by_p_over_q_is_found_out(split: str) -> None:
+def test_salvage_by_p_over_q_is_detected(split: str) -> None:
     rule = WrongSalvage(accepts=(0, 2))
     plan = speculative_plan(LanguageModel(), rule)
     law = step_law(TOY, by_content, Sampling(1.0), split, 3)
@@ -230,7 +230,7 @@ def test_batches_leave_the_law(concurrency: int) -> None:
         assert p > SURE
 
 
-def test_the_coin_of_the_random_rule() -> None:
+def test_the_random_rule_mixes_both_laws_by_its_rate() -> None:
     """One token, accepted with a fixed rate r: r q + (1 - r) p."""
     rule = plugin("accept", "random").cls(rate=0.3)
     models = TOY.models()
@@ -252,7 +252,7 @@ class NeverAlike(RuleBase):
 
 @pytest.mark.parametrize("toy", [TOY, STOPPING], ids=["goes-on", "stops"])
 @pytest.mark.parametrize(("split", "ahead"), [("paragraph", True), ("sentence", False)])
-def test_where_lookahead_writes_it_is_the_target(toy: Toy, split: str, ahead: bool) -> None:
+def test_lookahead_writes_with_the_targets_law(toy: Toy, split: str, ahead: bool) -> None:
     """Also the token that only reveals the end of a sentence: written as it was drawn."""
     rule = NeverAlike()
     plan = speculative_plan(LanguageModel(), rule, ahead=ahead)
@@ -271,7 +271,7 @@ def test_lookahead_keeps_and_writes_whole_steps() -> None:
 
 @pytest.mark.parametrize("toy", [TOY, STOPPING], ids=["goes-on", "stops"])
 @pytest.mark.parametrize("split", ["paragraph", "sentence"])
-def test_drafted_by_steps_and_kept_by_tokens(toy: Toy, split: str) -> None:
+def test_steps_kept_by_tokens_are_lossless(toy: Toy, split: str) -> None:
     rule = plugin("accept", "token").cls()
     plan = speculative_plan(LanguageModel(), rule)
     options = {"split": split, "step_cap": 3, "samples": SAMPLES}

@@ -109,7 +109,7 @@ class Claims(LanguageModel):
         return tree
 
 
-def test_quotients_on_trees_that_were_not_sampled_are_found_out() -> None:
+def test_quotients_on_unsampled_trees_are_detected() -> None:
     rule = Lossless()
     plan = speculative_plan(Claims(tree="static", tree_depth=2, tree_top_k=3, tree_nodes=5), rule)
     assert p_value(TOY, plan, rule, Sampling(1.0), samples=FEWER, draft_length=2) < 1e-12
@@ -134,7 +134,7 @@ class Independently(Lossless):
         return Independent(kit)
 
 
-def test_a_draw_for_each_branch_is_found_out() -> None:
+def test_a_draw_for_each_branch_is_detected() -> None:
     rule = Independently()
     plan = speculative_plan(TREES["static"], rule)
     assert p_value(TOY, plan, rule, Sampling(1.0), samples=FEWER, draft_length=3) < 1e-12

@@ -37,7 +37,7 @@ def rows(seed: int, count: int, vocabulary: int, sharpness: float = 2.0) -> torc
 @given(
     seed=st.integers(0, 10_000), top=st.integers(1, 14), sharpness=st.sampled_from([0.1, 2.0, 9])
 )
-def test_divergence_is_the_slow_one(seed: int, top: int, sharpness: float) -> None:
+def test_divergence_equals_a_plain_loop(seed: int, top: int, sharpness: float) -> None:
     q, r = rows(seed, 3, 12, sharpness), rows(seed + 1, 3, 12, sharpness)
     found = next_step_js(q, r, top, 1e-3)
     for i in range(3):
@@ -49,7 +49,7 @@ def test_divergence_is_the_slow_one(seed: int, top: int, sharpness: float) -> No
 
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 10_000))
-def test_bound_is_the_slow_one(seed: int) -> None:
+def test_bounds_equal_a_plain_loop(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(9, 4, generator=generator) * torch.tensor([3.0, 1.0, 0.1, 0.0])
     moments = Moments()
@@ -77,7 +77,7 @@ def test_bound_is_the_slow_one(seed: int) -> None:
     assert score[4] == 1 or u[4] > 0  # the same token: only its margin counts
 
 
-def test_what_is_no_probability() -> None:
+def test_bounds_are_infinite_where_a_probability_is_missing() -> None:
     nan, inf = math.nan, math.inf
     p_drafted = torch.tensor([0.0, nan, 0.5, 0.5, -inf, 0.2])
     p_best = torch.tensor([0.5, 0.5, nan, 0.0, 0.5, 0.2])
@@ -94,7 +94,7 @@ def test_what_is_no_probability() -> None:
     assert u[0] == inf and u[1] == pytest.approx(0.7) and u[2] == pytest.approx(0.03)
 
 
-def test_scores_at_the_edges() -> None:
+def test_scores_are_exact_at_the_edges_of_the_threshold() -> None:
     u = torch.tensor([0.0, 0.4, math.inf])
     assert lts(u, 0.4).tolist() == [1.0, 0.0, -math.inf]
     assert lts(u, 0.0).tolist() == [1.0, -math.inf, -math.inf]

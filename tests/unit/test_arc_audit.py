@@ -69,7 +69,7 @@ def test_every_kept_token_is_measured(tmp_path: Path) -> None:
     assert any(not a.likeliest for a in found) and torch.isfinite(torch.tensor(found[0].js))
 
 
-def test_buckets_are_those_that_the_rule_had(tmp_path: Path) -> None:
+def test_the_audit_uses_the_buckets_of_the_rule(tmp_path: Path) -> None:
     """By depth in the draft, and by the entropy of the row that its context's last token is from."""
     rounds = [
         Round(drafted=[0] * 4, kept=[t, 8 - t, t // 2], written=[(5 * t + 2) % 9]) for t in range(9)
@@ -121,7 +121,7 @@ def test_buckets_are_those_that_the_rule_had(tmp_path: Path) -> None:
     assert len(done.value) == 27 and len(met) == 4
 
 
-def test_coverage_is_counted() -> None:
+def test_coverage_counts_divergences_below_the_bound() -> None:
     kept = [Accepted(0, 0, True, 0.0, 0.0, 1.0)] * 6
     kept += [Accepted(1, 0, False, 0.1, 0.2, 0.6)] * 3 + [Accepted(2, 0, False, 0.4, 0.3, 0.1)]
     told = summary(kept, theta=0.3)
@@ -136,7 +136,9 @@ def test_coverage_is_counted() -> None:
     assert summary([], 0.3)["all kept"]["coverage"] is None
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_figures_that_it_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = ["model.path=embedded/tiny-draft", "draft=tiny", "split=token", "draft_length=4"]
     given += ["problems=2", "max_new_tokens=30", "temperature=1", "concurrency=2"]
     audit.main([*given, "accept=lossless", f"out={tmp_path / 'a.json'}"])

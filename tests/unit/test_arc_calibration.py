@@ -22,7 +22,7 @@ from semspec.calibration.arc import (
     Quantiles,
     figures_of,
     fit,
-    settle,
+    fit_setting,
     upper_quantile,
     vacuous,
 )
@@ -109,7 +109,7 @@ def test_too_few_pairs_are_refused_and_a_sequence_asks_for_more() -> None:
             Quantiles(**wrong)
 
 
-def test_pairs_that_nothing_tells_apart() -> None:
+def test_pairs_without_differences_are_refused() -> None:
     pairs = some_pairs(0, 100)
     pairs[:, COLUMNS.index("distance")] = 0
     pairs[:, COLUMNS.index("margin")] = 0
@@ -124,7 +124,7 @@ def test_buckets_have_constants_of_their_own() -> None:
     drafted = pairs[:, COLUMNS.index("drafted")] > 0
     deep = pairs[:, COLUMNS.index("depth")] >= 3
     pairs[deep, COLUMNS.index("js")] *= 0.1
-    setting = settle(pairs, 1.0, PLAIN)
+    setting = fit_setting(pairs, 1.0, PLAIN)
     assert setting.constants == fit(pairs[~drafted], PLAIN)
     buckets = setting.buckets
     assert buckets is not None
@@ -136,11 +136,11 @@ def test_buckets_have_constants_of_their_own() -> None:
     found = buckets.of(torch.tensor([0, 1, 2, 3, 9]), 0.9)
     assert float(found.c_s[3]) == pytest.approx(float(fit(own[inside], PLAIN).c_s))  # type: ignore[index]
     assert float(found.c_s[4]) == float(found.c_s[3]) < 0.5 * float(found.c_s[0])  # type: ignore[index]
-    few = settle(pairs[:200], 1.0, PLAIN)
+    few = fit_setting(pairs[:200], 1.0, PLAIN)
     assert few.buckets is not None and few.buckets.constants[0][0] == few.constants
     told = figures_of(own, setting.constants)
     assert told is not None and told["pairs"] == len(own)
-    assert settle(pairs, 1.0, PLAIN, "drafted").constants == fit(pairs[drafted], PLAIN)
+    assert fit_setting(pairs, 1.0, PLAIN, "drafted").constants == fit(pairs[drafted], PLAIN)
 
 
 def test_warns_where_the_budget_is_above_every_divergence() -> None:
@@ -150,7 +150,7 @@ def test_warns_where_the_budget_is_above_every_divergence() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(count=st.integers(0, 60), positions=st.integers(1, 20), seed=st.integers(0, 99))
-def test_places(count: int, positions: int, seed: int) -> None:
+def test_places_lie_within_the_text(count: int, positions: int, seed: int) -> None:
     found = places(count, Spots(positions=positions, levels=4), random.Random(seed))
     assert len(found) <= positions and len({p.at for p in found}) == len(found)
     assert all(0 <= p.root <= p.at < count and p.depth < 4 for p in found)
@@ -239,7 +239,7 @@ def same(found: Sequence[dict[str, float]], wanted: Sequence[dict[str, float]]) 
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.6, top_p=0.9)], ids=["T=1", "0.6"])
-def test_pairs_are_the_slow_ones_on_the_toy(sampling: Sampling) -> None:
+def test_pairs_equal_a_plain_loop_on_the_toy(sampling: Sampling) -> None:
     toy = Toy(vocabulary=9, stop=True, seed=2)
     engines = dict(toy.models())
     target: ToyEngine = engines["target"]
@@ -259,7 +259,7 @@ def test_pairs_are_the_slow_ones_on_the_toy(sampling: Sampling) -> None:
     assert {pair["drafted"] for pair in found} == {0.0, 1.0}
 
 
-def test_pairs_are_the_slow_ones_on_the_embedded_target() -> None:
+def test_pairs_equal_a_plain_loop_on_the_embedded_target() -> None:
     """One tree pass over a real text, against a pass of its own for every next step."""
     engine = Hf(device="cpu").load(str(TARGET))
     kit = toy_kit(None, Toy(vocabulary=9).models()["target"], Sampling(1.0), 0)
@@ -277,7 +277,7 @@ def test_pairs_are_the_slow_ones_on_the_embedded_target() -> None:
     same(found, wanted)
 
 
-def test_artifact_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_saved_artifact_loads_unchanged(tmp_path: Path) -> None:
     told = some_calibration(temperatures=(0.6, 1.0), prompts=["ab" * 8])
     told.save(tmp_path / "arc")
     again = ArcCalibration.load(str(tmp_path / "arc"))
@@ -288,7 +288,7 @@ def test_artifact_comes_back_as_it_was(tmp_path: Path) -> None:
     assert again.check(FACTS) == []
 
 
-def test_damaged_artifacts_are_refused_in_a_line(tmp_path: Path) -> None:
+def test_damaged_artifacts_are_refused_in_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "arc"
     told = some_calibration()
     told.tensors["evidence"][0, 0] = 3
@@ -312,7 +312,7 @@ def test_damaged_artifacts_are_refused_in_a_line(tmp_path: Path) -> None:
             ArcCalibration.load(folder)
 
 
-def test_command_goes_on_after_a_kill_and_refuses_what_is_wrong(
+def test_the_command_resumes_after_a_kill_and_refuses_wrong_options(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -338,7 +338,7 @@ def test_command_goes_on_after_a_kill_and_refuses_what_is_wrong(
         (["temperature=0.6"], "temperatures="),
         (["temperatures=0"], "above 0.001"),
         (["delta=2"], "delta"),
-        (["top=many"], "give a number"),
+        (["top=many"], "give a whole number"),
         (["draft=none", "fit=drafted"], "needs a draft"),
     ):
         with pytest.raises(SystemExit) as ended:

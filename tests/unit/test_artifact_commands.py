@@ -50,7 +50,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0, of: Any
     return captured.out + captured.err
 
 
-def test_list_and_inspect(probe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_and_inspect_show_an_artifact(probe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "probe-tiny-target-plus" in told(capsys, "list")
     assert "owner/model" in told(capsys, "list", f"path={probe.parent}")
     shown = told(capsys, "inspect", f"path={probe}")
@@ -62,7 +62,7 @@ def test_list_and_inspect(probe: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(told(capsys, "schema", "kind=probe")) == Probe.schema
 
 
-def test_a_damaged_one_is_listed_as_such(
+def test_a_damaged_artifact_is_listed_as_damaged(
     probe: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     Probe.example().save(probe.parent / "intact")
@@ -73,7 +73,7 @@ def test_a_damaged_one_is_listed_as_such(
     assert "1 of 1" in told(capsys, "verify", "path=embedded/judge-head-tiny-target")
 
 
-def test_a_manifest_that_cannot_be_written(
+def test_a_manifest_that_cannot_be_written_is_one_line(
     probe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -83,7 +83,9 @@ def test_a_manifest_that_cannot_be_written(
     assert f"no space left in {probe}" in told(capsys, "seal", f"path={probe}", code=2)
 
 
-def test_verify_and_seal(probe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_finds_a_changed_byte_and_seal_accepts_it(
+    probe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = f"path={probe.parent}"
     assert "1 of 1 as published" in told(capsys, "verify", where)
     card = probe / base.CARD
@@ -117,11 +119,13 @@ def test_verify_and_seal(probe: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (("evaluation", "run=nowhere", "out=x"), "holds no finished run"),
     ],
 )
-def test_mistakes(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_end_in_one_line(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert says in told(capsys, *words, code=2)
 
 
-def test_publish_and_pull_without_a_network(
+def test_publish_shows_and_pull_refuses_without_a_network(
     probe: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     where = f"path={probe}"
@@ -167,7 +171,7 @@ def test_a_run_becomes_an_evaluation(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "1 of 1" in told(capsys, "verify", f"path={out}")
 
 
-def test_the_index(tmp_path: Path) -> None:
+def test_the_index_lists_every_probe_as_its_config_does(tmp_path: Path) -> None:
     for entry in index.entries():
         found = Probe.load(entry["path"], entry.get("revision"))
         line = index.line(
@@ -197,7 +201,7 @@ def test_the_index(tmp_path: Path) -> None:
             index.entries(file)
 
 
-def test_a_kind_is_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_new_kind_is_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The example of docs/artifacts.md, as it stands there, passes the contract tests."""
     registry.plugins("artifact")
     (block,) = re.findall(r"^```python\n(# semspec/artifacts/\w+\.py\n.*?)^```$", DOCS, re.M | re.S)
@@ -209,15 +213,15 @@ def test_a_kind_is_one_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for number, test in enumerate(
         (
             contract.test_a_flipped_byte_anywhere_is_found,
-            contract.test_configs_are_checked,
-            contract.test_tensors_are_those_of_the_config,
+            contract.test_configs_outside_the_schema_are_refused,
+            contract.test_tensors_that_do_not_fit_the_config_are_refused,
         )
     ):
         into = tmp_path / str(number)
         arguments = (into / "it", into) if number == 0 else (into / "it",)
         test("temperatures", *arguments)  # type: ignore[operator]
-    contract.test_it_knows_itself("temperatures")
-    contract.test_another_model_is_refused_in_words("temperatures")
+    contract.test_a_kind_declares_name_version_schema_and_example("temperatures")
+    contract.test_another_model_is_refused_by_name("temperatures")
     made = module.Temperatures.example()  # type: ignore[attr-defined]
     made.tensors["temperatures"][0] = 0
     made.save(tmp_path / "bad")

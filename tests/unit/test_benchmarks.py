@@ -52,7 +52,7 @@ def test_code_is_found_however_its_block_is_headed(answer: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["x = 1", "```bash\nls", "```python x = 1```", "```pytest\nx"])
-def test_what_is_no_block_of_python_is_no_code(answer: str) -> None:
+def test_only_a_block_of_python_is_code(answer: str) -> None:
     assert written_code(answer, "solve") is None
 
 
@@ -113,7 +113,7 @@ def test_a_function_is_graded_with_what_surrounds_it(tmp_path: Path) -> None:
 # ---- multiple choice ------------------------------------------------------------------------------
 
 
-def test_gpqas_right_answer_stands_at_every_letter_and_the_seed_decides_where(
+def test_gpqas_right_answer_is_at_every_letter_and_the_seed_decides_where(
     tmp_path: Path,
 ) -> None:
     data = str(write_rows(tmp_path / "gpqa_diamond.csv", SAMPLES["gpqa"].rows))
@@ -155,7 +155,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("program", REFUSED)
-def test_the_kernel_refuses_what_is_more_than_computing(program: str) -> None:
+def test_the_kernel_refuses_all_but_computing(program: str) -> None:
     assert run_program(program, 5) != "passed"
 
 
@@ -203,7 +203,7 @@ def test_ending_early_is_not_passing() -> None:
          "Landlock: Function not implemented"),
     ],
 )  # fmt: skip
-def test_nothing_is_run_where_nothing_can_be_confined(
+def test_a_system_that_cannot_confine_runs_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     lacking: tuple[tuple[str, str], ...],
@@ -240,7 +240,7 @@ def test_spec_bench_takes_its_tasks_in_turn(tmp_path: Path) -> None:
         make("spec_bench", tasks=("poems",))
 
 
-def test_code_editor_bench_asks_each_task_in_its_words(tmp_path: Path) -> None:
+def test_code_editor_bench_words_each_task_differently(tmp_path: Path) -> None:
     test = {"public_tests_input": "1 2", "public_tests_output": "3"}
     write_rows(
         tmp_path / "code_translate_plus.jsonl",
@@ -299,7 +299,7 @@ def judge(answer: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 QUESTION = BenchmarkProblem("q", "Why is the sky blue?", "Scattering.")
 
 
-def test_a_judge_rates_what_follows_the_thinking() -> None:
+def test_a_judge_rates_the_text_after_the_thinking() -> None:
     with judge("Well said, though short. [[1]] no: [[7.5]]") as (url, asked):
         grade = make("mtbench", judge=url, judge_model="big").grade(
             QUESTION, "<think>\nHm.\n</think>\n\nLight is scattered."
@@ -313,7 +313,7 @@ def test_a_judge_rates_what_follows_the_thinking() -> None:
     assert "Scattering." in told and "Hm." not in told
 
 
-def test_a_judge_that_gives_no_rating_is_counted_and_one_that_is_not_there_is_told() -> None:
+def test_a_judge_without_a_rating_is_counted_and_a_missing_judge_is_refused() -> None:
     with judge("I would rather not.") as (url, _):
         assert make("alpaca", judge=url).grade(QUESTION, "Because.").details == {"unrated": 1}
     with pytest.raises(UserError, match=r"start it, or leave benchmark\.judge out"):

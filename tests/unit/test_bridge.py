@@ -51,7 +51,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Text, Text]:
     return Text(target), Text(small.r1(tmp_path_factory.mktemp("r1")))
 
 
-def test_qwq_and_r1(pair: tuple[Text, Text]) -> None:
+def test_tokens_of_qwq_and_r1_map_to_each_other(pair: tuple[Text, Text]) -> None:
     target, draft = pair
     bridge = build_bridge(target, draft, target_vocabulary=320, draft_vocabulary=310)
     assert bridge is not None
@@ -81,7 +81,7 @@ def test_qwq_and_r1(pair: tuple[Text, Text]) -> None:
     )
 
 
-def test_both_ways_round(pair: tuple[Text, Text]) -> None:
+def test_bridges_in_both_directions_invert_each_other(pair: tuple[Text, Text]) -> None:
     target, draft = pair
     there, back = build_bridge(target, draft), build_bridge(draft, target)
     assert there is not None
@@ -92,7 +92,7 @@ def test_both_ways_round(pair: tuple[Text, Text]) -> None:
             assert back.to_target[t] == d
 
 
-def test_a_filler_of_ones_own(pair: tuple[Text, Text]) -> None:
+def test_a_chosen_filler_replaces_untranslatable_tokens(pair: tuple[Text, Text]) -> None:
     bridge = build_bridge(*pair, filler=7)
     assert bridge is not None
     assert bridge.to_draft[pair[0].added["<|im_start|>"]] == 7
@@ -100,7 +100,7 @@ def test_a_filler_of_ones_own(pair: tuple[Text, Text]) -> None:
         build_bridge(*pair, filler=999)
 
 
-def test_nothing_to_translate(pair: tuple[Text, Text], tmp_path: Path) -> None:
+def test_equal_tokenizers_need_no_bridge(pair: tuple[Text, Text], tmp_path: Path) -> None:
     target = pair[0]
     twin = Text(small.qwq(tmp_path))
     assert build_bridge(target, twin) is None
@@ -184,7 +184,7 @@ def row_of(engine: ToyEngine, first: int, second: int) -> torch.Tensor:
     return allowed / allowed.sum()
 
 
-def test_what_it_looks_like() -> None:
+def test_a_bridged_engine_looks_like_one_of_the_targets_tokens() -> None:
     engine = BridgedEngine(draft_engine(), BRIDGE)
     assert engine.vocabulary == 5
     assert engine.stop_ids == {STOP}
@@ -243,7 +243,7 @@ def test_rows_without_forbidden_mass_are_untouched() -> None:
     assert torch.equal(got[0, [1, 0, 2, 4]], raw[[0, 1, 2, 5]])
 
 
-def test_nothing_left_to_say_is_end_of_text() -> None:
+def test_a_row_of_forbidden_tokens_alone_becomes_end_of_text() -> None:
     logits = draft_engine().logits.clone()
     logits[1, 0, 3] = 99.0
     engine = BridgedEngine(ToyEngine(logits), BRIDGE)
@@ -304,7 +304,7 @@ def test_generated_tokens_end_before_what_the_target_lacks() -> None:
     assert whole > 20
 
 
-def test_what_is_drawn_has_the_reported_law() -> None:
+def test_drawn_tokens_have_the_reported_law() -> None:
     """Whenever the draft goes on, its next token is distributed as the row that is reported."""
     engine = BridgedEngine(draft_engine(), BRIDGE)
     read = Read(What.PROBS)
@@ -354,7 +354,7 @@ def test_the_boundary_is_fed_the_targets_tokens() -> None:
     assert min(finishes[f] for f in ("units", "limit", "eos")) > 5
 
 
-def test_the_mirror_follows_by_what_is_new() -> None:
+def test_the_mirror_reads_only_new_tokens() -> None:
     inner = spied()
     engine = BridgedEngine(inner, BRIDGE)
     context = Context(7, [0, 1, 3])
@@ -376,7 +376,7 @@ def test_the_mirror_follows_by_what_is_new() -> None:
     assert inner.asked[0].context.tokens == [2]
 
 
-def test_a_prompt_of_its_own() -> None:
+def test_the_draft_reads_a_prompt_of_its_own() -> None:
     inner = spied()
     engine = BridgedEngine(inner, BRIDGE, own_prompt=True)
     context = Context(7, [0, 1], [3, 3, 3, 4])
@@ -395,14 +395,14 @@ def test_an_engine_smaller_than_its_tokenizer_is_refused() -> None:
         BridgedEngine(ToyEngine(torch.zeros(4, 4, 4)), BRIDGE)
 
 
-def test_an_engine_with_padding_beyond_the_bridge() -> None:
+def test_padding_beyond_the_bridge_is_cut() -> None:
     engine = BridgedEngine(ToyEngine(torch.zeros(9, 9, 9)), BRIDGE)
     read = Read(What.PROBS)
     got = ask(engine, Context(1, [0, 1]), reads=(read,))[read]
     assert got[0].tolist() == pytest.approx([0.25, 0.25, 0.25, 0, 0.25])
 
 
-def test_lossless_over_the_bridge() -> None:
+def test_speculation_over_a_bridge_is_lossless() -> None:
     """End to end: a draft of other ids, with forbidden tokens, and the target's exact law."""
     generator = torch.Generator().manual_seed(3)
     target = ToyEngine(torch.randn((5, 5, 5), generator=generator), frozenset({STOP}))

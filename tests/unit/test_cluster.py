@@ -91,7 +91,7 @@ def test_nli_sees_what_the_oracle_sees() -> None:
 
 
 @pytest.mark.parametrize("name", ["exact", "oracle", "nli"])
-def test_nothing_and_empty_texts(name: str) -> None:
+def test_nothing_has_no_clusters_and_empty_texts_share_one(name: str) -> None:
     kind = clusterer(name, **({"model": "embedded/tiny-nli"} if name == "nli" else {}))
     assert kind.cluster(CONTEXT, []) == []
     assert kind.cluster(CONTEXT, ["", STEPS[0], "\n\n", "  "]) == [0, 1, 0, 0]
@@ -225,7 +225,7 @@ def test_steps_longer_than_the_model_are_cut_and_do_not_fail() -> None:
     assert tiny().cluster(CONTEXT, [monster, STEPS[0], monster])[::2] == [0, 0]
 
 
-def test_both_ways_is_strict() -> None:
+def test_entailment_is_asked_both_ways() -> None:
     """One direction is not enough: here only what is longer entails what is shorter."""
 
     class OneWay(Entailment):
@@ -267,12 +267,12 @@ def test_the_shipped_model_agrees_with_the_oracle() -> None:
 # ---- figures ----------------------------------------------------------------------------------
 
 
-def test_shares() -> None:
+def test_each_step_has_the_share_of_its_cluster() -> None:
     assert shares([0, 1, 0, 0]) == [0.75, 0.25, 0.75, 0.75]
     assert shares([]) == []
 
 
-def test_agreement_by_hand() -> None:
+def test_agreement_equals_a_count_by_hand() -> None:
     # truth: 01 | 23, found: 0 | 123; of 6 pairs 2 belong together, 3 were put, 1 rightly
     found = agreement([[0, 1, 1, 1]], [[5, 5, 2, 2]])
     assert (found.contexts, found.pairs, found.identical) == (1, 6, 0.0)
@@ -307,6 +307,6 @@ def test_mistakes_end_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_normal_is_idempotent() -> None:
+def test_normalising_twice_changes_nothing() -> None:
     for step in [*STEPS, "<think>\nx</think>", "</think></think>"]:
         assert normal(normal(step)) == normal(step)

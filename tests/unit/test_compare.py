@@ -44,7 +44,7 @@ def test_newcombes_intervals_are_the_published_ones() -> None:
     assert difference(48, 80, 56, 70) == pytest.approx((0.0524, 0.3339), abs=5e-5)
 
 
-def test_exact_tests() -> None:
+def test_exact_tests_give_the_published_values() -> None:
     assert mcnemar(0, 0) == 1.0
     assert mcnemar(0, 6) == mcnemar(6, 0) == pytest.approx(2 / 64)
     assert mcnemar(3, 9) == pytest.approx(2 * (1 + 12 + 66 + 220) / 2**12)
@@ -54,7 +54,9 @@ def test_exact_tests() -> None:
 
 
 @given(*[st.integers(0, 40)] * 4)
-def test_the_interval_holds_its_value_and_turns_round(a: int, b: int, c: int, d: int) -> None:
+def test_the_interval_contains_its_value_and_inverts_with_the_runs(
+    a: int, b: int, c: int, d: int
+) -> None:
     n = a + b + c + d
     if n == 0:
         return
@@ -80,7 +82,7 @@ def test_the_interval_of_speed_covers_the_truth() -> None:
 # --- verdicts ---
 
 
-def test_faster_and_as_good(make: Make) -> None:
+def test_a_faster_run_is_found_faster_and_not_better(make: Make) -> None:
     a, b = make("a", seconds=steady(2.0, 1.0)), make("b", seconds=steady(2.0, 0.5))
     found = compare(a, b)
     assert found.paired and found.problems == 12
@@ -94,7 +96,7 @@ def test_faster_and_as_good(make: Make) -> None:
     assert compare(b, a).speed.verdict == "lower"
 
 
-def test_only_the_targets_own_run_counts_as_the_yardstick(make: Make) -> None:
+def test_speed_is_against_the_target_of_the_same_run(make: Make) -> None:
     """B ran on a machine that was three times as slow: its seconds are worse, its speed-up is the same."""
     a = make("a", seconds=lambda i: (2.0 + i % 4, 1.0 + 0.1 * (i * 7 % 3)))
     b = make("b", seconds=lambda i: (6.0 + 3 * (i % 4), 3.0 + 0.3 * (i * 5 % 3)))
@@ -103,7 +105,7 @@ def test_only_the_targets_own_run_counts_as_the_yardstick(make: Make) -> None:
     assert any("times as long in B" in note for note in found.notes)
 
 
-def test_quality_that_fell(make: Make) -> None:
+def test_lost_problems_make_quality_lower(make: Make) -> None:
     a = make("a", 20, correct=lambda i: (True, True))
     b = make("b", 20, correct=lambda i: (True, i >= 8))
     found = compare(a, b)
@@ -114,13 +116,13 @@ def test_quality_that_fell(make: Make) -> None:
     assert "B is worse. pass@1 of A 1.000, of B 0.600: -40.0 points" in "\n".join(sentences(found))
 
 
-def test_the_same_within_a_margin(make: Make) -> None:
+def test_a_wider_margin_makes_quality_the_same(make: Make) -> None:
     a, b = make("a", 60), make("b", 60)
     assert compare(a, b, margin=0.02).quality.verdict == "unknown"
     assert compare(a, b, margin=0.10).quality.verdict == "same"
 
 
-def test_other_problems_are_two_samples(make: Make) -> None:
+def test_runs_of_different_problems_are_compared_as_two_samples(make: Make) -> None:
     other = {"benchmark": {**CONFIG["benchmark"], "seed": 7}}
     a = make("a", 12, correct=lambda i: (True, True))
     b = make("b", 12, correct=lambda i: (True, i > 8), config=other, question="Another one?")
@@ -131,20 +133,20 @@ def test_other_problems_are_two_samples(make: Make) -> None:
     assert any("different problems" in note for note in found.notes)
 
 
-def test_only_what_both_have_solved_is_compared(make: Make) -> None:
+def test_only_problems_that_both_solved_are_compared(make: Make) -> None:
     found = compare(make("a", 12), make("b", 9, finished=False))
     assert found.paired and found.problems == 9
     assert any("B is not finished" in note for note in found.notes)
     assert any("the 9 problems that both" in note for note in found.notes)
 
 
-def test_few_problems_tell_nothing_of_speed(make: Make) -> None:
+def test_few_problems_leave_speed_unknown(make: Make) -> None:
     a, b = make("a", 5, seconds=steady(2.0, 1.0)), make("b", 5, seconds=steady(2.0, 0.1))
     found = compare(a, b)
     assert found.speed.verdict == "unknown" and "at least 6" in found.speed.why
 
 
-def test_what_was_not_graded_is_not_compared(make: Make) -> None:
+def test_ungraded_runs_have_no_comparison_of_quality(make: Make) -> None:
     found = compare(make("a", correct=lambda i: (None, None)), make("b"))
     assert found.quality.verdict == "not compared" and "graded" in found.quality.why
 
@@ -180,20 +182,24 @@ def test_unlike_runs_are_refused(make: Make, options: dict[str, Any], told: str)
         ({"config": changed(engine={"threads": 8})}, "engine.threads"),
     ],
 )
-def test_speed_needs_like_with_like(make: Make, how: dict[str, Any], told: str) -> None:
+def test_runs_set_up_differently_have_no_comparison_of_speed(
+    make: Make, how: dict[str, Any], told: str
+) -> None:
     found = compare(make("a"), make("b", **how))
     assert found.speed.verdict == "not compared" and told in found.speed.why
     assert found.quality.verdict == "unknown"  # quality is compared all the same
 
 
-def test_another_machine_is_no_yardstick(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_on_different_machines_have_no_comparison_of_speed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a = make("a")
     monkeypatch.setitem(PROVENANCE["machine"], "gpus", ["A fast one"])
     found = compare(a, make("b"))
     assert found.speed.verdict == "not compared" and "A fast one" in found.speed.why
 
 
-def test_threads_that_a_start_could_not_know_are_no_other_machine(make: Make) -> None:
+def test_threads_unknown_at_the_start_do_not_make_another_machine(make: Make) -> None:
     a, b = make("a"), make("b", finished=False)
     early = {**PROVENANCE, "machine": {**PROVENANCE["machine"], "threads": 2}}
     (b / "starts.jsonl").write_text(json.dumps(early) + "\n")
@@ -204,7 +210,7 @@ def test_threads_that_a_start_could_not_know_are_no_other_machine(make: Make) ->
     assert found.speed.verdict == "not compared" and "Another one" in found.speed.why
 
 
-def test_another_temperature_is_told(make: Make) -> None:
+def test_different_temperatures_are_noted(make: Make) -> None:
     found = compare(make("a"), make("b", config={"temperature": 1.0}))
     assert any("temperature 0.6 and 1.0" in note for note in found.notes)
 
@@ -212,7 +218,9 @@ def test_another_temperature_is_told(make: Make) -> None:
 # --- the command ---
 
 
-def test_the_command(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_sentences_or_json(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
     a, b = make("accept=logprob,t=1"), make("b", seconds=steady(2.0, 0.5))
     main([str(a), str(b)])
     assert "Speed: B is faster" in capsys.readouterr().out
@@ -229,7 +237,7 @@ def test_the_command(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
         (["{a}", "{a}"], "the same folder"),
         (["{a}", "{a}/none"], "holds no run"),
         (["{a}", "{a}", "margin=x"], "margin=x: give percentage points"),
-        (["{a}", "{a}", "json=perhaps"], "the same folder"),
+        (["{a}", "{a}", "json=perhaps"], "json=perhaps: give true or false"),
     ],
 )
 def test_mistakes_end_in_one_line(

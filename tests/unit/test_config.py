@@ -17,10 +17,12 @@ from semspec.drafters.adapld import AdaPld
 from semspec.drafters.prompt_lookup import PromptLookup
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
+from semspec.protocols import Run
 from semspec.report.progress import Steps
 from semspec.report.terminal import open_console
 from semspec.rules.judge import Judge
 from semspec.solver import Solver
+from semspec.splitters.token import TokenSplit
 from semspec.types import Context, Query, Read, What
 from tests.support.pair import configuration
 
@@ -76,7 +78,7 @@ def test_an_unknown_option_names_the_help_of_its_command(
         known([mistake])
 
 
-def test_an_option_that_two_plugins_have_is_asked_for_by_its_full_name() -> None:
+def test_an_option_of_two_plugins_needs_its_full_name() -> None:
     with pytest.raises(UserError, match=r"give accept\.threshold=-2 or nested\.threshold=-2"):
         config.expand_shorthands(["accept=logprob", "nested=suffix", "threshold=-2"])
 
@@ -133,7 +135,7 @@ def test_where_no_probe_is_known_the_default_rule_needs_none() -> None:
         ),
     ],
 )
-def test_what_an_engine_cannot_read_is_said_of_whoever_reads_it(
+def test_a_read_that_an_engine_cannot_give_names_the_plugin_and_ways_out(
     options: list[str], told: str
 ) -> None:
     """And each way out that is named works."""
@@ -163,7 +165,7 @@ def test_an_engine_must_give_what_a_drafters_options_read() -> None:
         built("draft=hybrid", "sources=suffix+pld_plus")
 
 
-def test_a_rule_says_itself_what_it_is_the_default_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_declares_what_it_is_the_default_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new rule that rates itself higher is taken, and one that is no default is left alone."""
     monkeypatch.setattr(Judge, "default_for", lambda target, split, given: 9)
     assert config.with_rule(["model=qwq32b"])[-1] == "accept=judge"
@@ -188,3 +190,17 @@ def test_a_drafter_may_bring_a_model_in_a_role_of_its_own(monkeypatch: pytest.Mo
         UserError, match=r"own \(copier\), which engine=sglang does not run: use engi"
     ):
         configuration("draft=prompt_lookup", "accept=greedy", "split=token", *url)
+
+
+def test_a_splitter_is_bound_to_the_models_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Run] = []
+
+    def bind(split: TokenSplit, run: Run) -> TokenSplit:
+        runs.append(run)
+        return split
+
+    monkeypatch.setattr(TokenSplit, "bind", bind)
+    with Solver(configuration("draft=none", "accept=greedy", "split=token", "temperature=0")):
+        pass
+    assert [run.models["target"].name for run in runs] == ["embedded/tiny-target"]
+    assert What.PROBS in runs[0].offers and runs[0].drafts is None

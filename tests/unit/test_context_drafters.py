@@ -55,7 +55,7 @@ def adapld(text: list[int] | None = None, script: Script | None = None, **option
     return script.draft(session, Context(1, text or TEXT), ROOM)
 
 
-def test_adapld_worked_by_hand() -> None:
+def test_adapld_drafts_the_example_worked_by_hand() -> None:
     """The last token, 20, stood at 1 and 5. Before 5 the state (1.5) is like that before 10 (1.4).
 
     Copied is what followed 5. Of the target's thoughts there 14 is the copy itself, 13 and 99 become
@@ -75,7 +75,7 @@ def test_adapld_worked_by_hand() -> None:
     assert draft.ends == [1, 2, 3, 4, 5, 6]
 
 
-def test_adapld_without_each_part() -> None:
+def test_each_part_of_adapld_adds_its_own_branches() -> None:
     """The ablations of the paper's table 4, and two more."""
     assert set(edges(adapld(longest=2, branch=0))) == {(14,), (14, 15)}
     assert set(edges(adapld(longest=2, successor=False))) == {(14,), (14, 15), (13,), (99,)}
@@ -168,7 +168,7 @@ def test_pld_plus_copies_where_the_state_is_alike() -> None:
 # -- Token Recycling ---------------------------------------------------------------------------
 
 
-def test_token_recycling_worked_by_hand() -> None:
+def test_token_recycling_drafts_the_example_worked_by_hand() -> None:
     """After a 1 the target thought of 2 or 3; after a 2, of 3 or 1, and the last time of 1 or 4."""
     text = [1, 2, 3, 2, 1]
     tops = [[2, 3], [3, 1], [2, 2], [1, 4], [7, 7]]
@@ -200,7 +200,7 @@ def test_the_static_tree_is_the_heaviest_one() -> None:
 # -- LogitSpec ---------------------------------------------------------------------------------
 
 
-def test_logitspec_worked_by_hand() -> None:
+def test_logitspec_drafts_the_example_worked_by_hand() -> None:
     """The row that wrote the last 5 held 5, 8 and 9. (5 8) and (5 9) are looked up, as is 5."""
     text = [4, 5, 8, 1, 2, 5, 6, 9, 3, 4, 5]
     tops = [[0, 0, 0]] * 9 + [[5, 8, 9], [0, 0, 0]]
@@ -305,7 +305,7 @@ def test_hybrid_reads_the_prompt_once() -> None:
 
 
 @pytest.mark.parametrize("sources", ["", "lm", "none", "hybrid", "suffix,suffix", "sufix"])
-def test_hybrid_refuses_what_is_no_source(sources: str) -> None:
+def test_hybrid_refuses_unknown_sources(sources: str) -> None:
     with pytest.raises(UserError, match=r"sources|suffix"):
         Hybrid(sources=sources)
 

@@ -37,7 +37,7 @@ def test_a_case(case): pass
         (True, (), {"always", "deep_only", "in_both", "a_case[one]", "a_case[other]"}, 5),
     ],
 )
-def test_each_run_has_its_tests_and_its_numbers(
+def test_the_quick_and_the_deep_run_have_their_own_tests_and_samples(
     deep: bool, chosen: tuple[str, ...], ran: set[str], tried: int, tmp_path: Path
 ) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
@@ -56,7 +56,7 @@ def test_each_run_has_its_tests_and_its_numbers(
     assert "skipped" not in done.stdout
 
 
-def test_whatever_grows_in_the_deep_run_is_marked_for_it() -> None:
+def test_tests_that_grow_in_the_deep_run_are_marked_for_it() -> None:
     """Else ``make test-deep`` would not run it again."""
     for file in (ROOT / "tests").rglob("test_*.py"):
         text = file.read_text(encoding="utf-8")

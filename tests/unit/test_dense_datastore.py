@@ -67,7 +67,7 @@ def test_keys_equal_scikit_learns() -> None:
     assert np.allclose(np.linalg.norm(projection(rows), axis=1), 1, atol=1e-5)
 
 
-def test_a_dimension_that_never_changes_says_nothing() -> None:
+def test_a_constant_dimension_does_not_count() -> None:
     rows = states(200, 6)
     rows[:, 2] = 7
     projection, _ = dense.fit(lambda: iter([rows]), 4)
@@ -102,7 +102,7 @@ def test_exact_neighbours_are_those_of_a_comparison_of_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["scann", "faiss"])
-def test_approximate_neighbours_against_exact_ones(name: str, tmp_path: Path) -> None:
+def test_approximate_neighbours_are_nearly_the_exact_ones(name: str, tmp_path: Path) -> None:
     keys = clustered(6000, 16)
     shards = [keys[:2500], keys[2500:]]
     files = indices.build(name, shards, leaves=40)
@@ -120,7 +120,7 @@ def test_approximate_neighbours_against_exact_ones(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["scann", "faiss"])
-def test_damaged_indices_are_refused_in_words(name: str, tmp_path: Path) -> None:
+def test_damaged_indices_are_refused_with_a_reason(name: str, tmp_path: Path) -> None:
     keys = [clustered(1000, 8)]
     files = dict(indices.build(name, keys, leaves=8))
     where = tmp_path / INDEX
@@ -153,7 +153,7 @@ def test_damaged_indices_are_refused_in_words(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "path", ['"../codebook.pb"', '"/etc/hostname"', "'ah_codebook.pb'", '"\\x2e"']
 )
-def test_scann_opens_no_file_but_its_own(path: str, tmp_path: Path) -> None:
+def test_scann_opens_no_file_outside_its_folder(path: str, tmp_path: Path) -> None:
     keys = [clustered(1000, 8)]
     files = dict(indices.build("scann", keys, leaves=8))
     listed = bytes(files["scann_assets.pbtxt"]).decode()
@@ -270,7 +270,7 @@ def test_a_store_finds_what_followed(tmp_path: Path) -> None:
     assert END not in [t for n in near for t in n.following]
 
 
-def test_keys_that_are_no_numbers_are_no_neighbours(tmp_path: Path) -> None:
+def test_keys_with_nan_are_never_neighbours(tmp_path: Path) -> None:
     folder = dense_folder(tmp_path, toy_documents(5), 5)
     shard = folder / "shard-00000.safetensors"
     mapped = open_arrays(shard, dense.shapes(4))
@@ -283,9 +283,7 @@ def test_keys_that_are_no_numbers_are_no_neighbours(tmp_path: Path) -> None:
     assert [n.following for n in store.nearest(states(1, 4)[0], 5, 3)] == [[]]
 
 
-def test_stores_that_are_not_whole_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_stores_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = dense_folder(tmp_path, toy_documents(5), 5)
     shard = folder / "shard-00000.safetensors"
     whole = shard.read_bytes()

@@ -186,7 +186,7 @@ def test_hybrid_chooses_as_a_plain_one_does(seed: int) -> None:
     assert len(chosen) > 1  # or it would not matter how they are weighed
 
 
-def test_way_through_a_tree_equals_a_walk_by_children() -> None:
+def test_the_way_through_a_tree_equals_a_walk_by_children() -> None:
     rng = random.Random(0)
     for _ in range(300):
         parents = [rng.randrange(-1, node) for node in range(rng.randrange(12))]

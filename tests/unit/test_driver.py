@@ -57,7 +57,7 @@ def test_two_models_run_side_by_side() -> None:
     assert [len(tokens) for tokens in done.value] == [6, 6]
 
 
-def test_plans_of_different_length_and_their_own_numbers() -> None:
+def test_plans_of_different_length_write_the_same_side_by_side() -> None:
     """Side by side or one after the other, each writes the same."""
     for first, second in ((3, 1), (1, 4), (2, 0), (0, 0)):
         context = Context(1, [0, 1])
@@ -133,7 +133,7 @@ class Breaking(Remote):
         return super()._later(query)
 
 
-def test_what_a_server_raises_ends_the_run_and_everything_is_forgotten() -> None:
+def test_an_error_of_a_server_ends_the_run_and_forgets_every_context() -> None:
     engine = Breaking(Toy().models()["target"])
     with pytest.raises(UserError, match="gone"):
         list(Driver({"target": engine}).run(plans(6), 3))

@@ -316,7 +316,7 @@ def test_the_loss_is_the_cross_entropy_of_what_would_be_drafted(
 # ---- files --------------------------------------------------------------------------------------
 
 
-def test_published_format_is_read_as_it_stands(published: Path, target: Path) -> None:
+def test_heads_in_the_published_format_load(published: Path, target: Path) -> None:
     head = Eagle3.load(published, target)
     assert head.shape.draft_vocabulary == len(IDS) and head.ids is not None
     assert head.ids.tolist() == IDS
@@ -367,7 +367,7 @@ def _contradict(tensors: dict[str, Tensor]) -> None:
         (_contradict, "d2t and t2d contradict each other"),
     ],
 )
-def test_what_does_not_fit_is_told_in_one_line(
+def test_heads_that_do_not_fit_are_refused_in_one_line(
     spoil: Any, told: str, published: Path, target: Path, tmp_path: Path
 ) -> None:
     tensors = load_file(published / "model.safetensors")

@@ -24,7 +24,7 @@ def todo(name: str, scale: str) -> list[Job]:
     return list(jobs(load(name), scale))
 
 
-def test_every_experiment_says_what_it_is() -> None:
+def test_every_experiment_has_a_summary() -> None:
     assert NAMES
     assert all(len(text) > 10 for text in experiments.available().values())
 
@@ -75,7 +75,7 @@ def test_the_papers_figures_fit_their_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_has_to_be_made_first_can_be_made(name: str) -> None:
+def test_commands_that_make_artifacts_first_are_valid(name: str) -> None:
     experiment = load(name)
     for command in [*experiment.real.first, *experiment.tiny.first]:
         can_be_given(command)
@@ -93,7 +93,7 @@ def can_be_given(command: str) -> None:
     settings.split_options(words[3:])
 
 
-def test_nothing_is_used_that_has_to_be_made_first_and_is_not() -> None:
+def test_everything_that_jobs_use_exists_or_is_made_first() -> None:
     for name in NAMES:
         for scale in experiments.SCALES:
             first = " ".join(load(name).scale(scale).first)
@@ -198,18 +198,18 @@ def _text(shown: Any) -> str:
         (["experiment=semanticspec/table4", "scale=tiny", "problems=0"], r"problems=0: give at"),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], says: str) -> None:
+def test_mistakes_end_in_one_line(arguments: list[str], says: str) -> None:
     with pytest.raises(UserError, match=says) as told:
         reproduce.main(arguments)
     assert "\n" not in str(told.value)
 
 
-def test_what_is_to_be_run_instead_is_there() -> None:
+def test_retired_names_point_to_existing_experiments() -> None:
     assert not set(experiments.INSTEAD) & set(NAMES)
     assert {"adapld/table1", "adapld/table2", "adapld/table3"} <= set(NAMES)
 
 
-def test_quiet_recipes_say_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_recipes_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["experiment=semanticspec/table3", "scale=tiny", "plan=true"]
     assert reproduce.main(asked) == 0
     assert "embedded pair" in capsys.readouterr().out
@@ -236,7 +236,7 @@ def test_a_table_without_times_says_so() -> None:
     assert any("unknown (the paper gives no times)" in line for line in lines)
 
 
-def test_what_the_tiny_scale_needs_is_made_once(
+def test_artifacts_of_the_tiny_scale_are_made_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

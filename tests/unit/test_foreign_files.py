@@ -25,7 +25,7 @@ from semspec.engines._sglang.identity import Expected
 from semspec.errors import UserError
 from semspec.heads.medusa import Medusa
 from semspec.models.folder import read_json
-from semspec.models.location import ModelConfig, facts, weights_fingerprint
+from semspec.models.location import ModelConfig, read_facts, weights_fingerprint
 from semspec.models.spec import read_spec, read_stop_ids
 from semspec.models.template import TemplateRefusedError, render
 from semspec.models.text import Text
@@ -121,7 +121,7 @@ def a_model(folder: Path) -> Callable[[], object]:
 
 def facts_of(folder: Path) -> Callable[[], object]:
     a_model(folder)
-    return lambda: facts(ModelConfig(path=str(folder)), "t")
+    return lambda: read_facts(ModelConfig(path=str(folder)), "t")
 
 
 def a_server(folder: Path) -> Callable[[], object]:
@@ -167,7 +167,7 @@ def a_reward(folder: Path) -> Callable[[], object]:
         (a_reward, "model.safetensors"),
     ],
 )
-def test_what_is_no_plain_file_of_that_kind_is_refused(
+def test_anything_but_a_plain_valid_file_is_refused(
     make: Callable[[Path], Callable[[], object]],
     name: str,
     damage: Callable[[Path], None],
@@ -257,7 +257,7 @@ def test_ends_of_text_are_ids_of_tokens(name: str, token: object, model: Path) -
     refused(lambda: read_stop_ids(model), "as a token's id")
 
 
-def test_a_padding_token_of_another_type_is_nobodys_business(model: Path) -> None:
+def test_a_padding_token_of_another_type_is_ignored(model: Path) -> None:
     told = json.loads((model / "generation_config.json").read_text())
     path = model / "generation_config.json"
     path.write_text(json.dumps(told | {"pad_token_id": {"a": 1}}))
@@ -283,7 +283,7 @@ def test_ids_of_a_tokenizer_are_those_of_a_vocabulary(token: object, model: Path
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_model_is_what_its_manifest_says(name: str, tmp_path: Path) -> None:
+def test_a_model_that_differs_from_its_manifest_is_refused(name: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(ARTIFACTS / "tiny-draft", tmp_path / "model"))
     config = ModelConfig(path=str(folder))
     assert config.fetch() == folder
@@ -300,21 +300,21 @@ def test_a_model_is_what_its_manifest_says(name: str, tmp_path: Path) -> None:
     refused(config.fetch, "added_tokens.json is not in the manifest")
 
 
-def test_what_is_not_read_is_not_checked(tmp_path: Path) -> None:
+def test_files_that_are_not_read_are_not_checked(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(ARTIFACTS / "tiny-draft", tmp_path / "model"))
     (folder / "model.safetensors").unlink()  # of a model that runs on a server
     (folder / "README.md").write_text("mine")
     assert ModelConfig(path=str(folder)).fetch(weights=False) == folder
 
 
-def test_a_manifest_of_somebody_elses_says_nothing(model: Path) -> None:
+def test_a_foreign_manifest_is_ignored(model: Path) -> None:
     (model / "manifest.json").write_text('{"files": {"x": 1}, "version": "1.0"}')
     assert ModelConfig(path=str(model)).fetch() == model
     (model / "manifest.json").write_text('{"files": {"x": 1}')  # may have been ours
     refused(ModelConfig(path=str(model)).fetch, "manifest.json is damaged")
 
 
-def test_a_head_is_what_its_manifest_says(tmp_path: Path) -> None:
+def test_a_head_that_differs_from_its_manifest_is_refused(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(ARTIFACTS / "medusa-tiny", tmp_path / "head"))
     Medusa.load(folder, ARTIFACTS / "tiny-target")
     config = json.loads((folder / "config.json").read_text())
@@ -337,7 +337,9 @@ def test_a_file_that_was_written_again_is_hashed_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("figure", ["x", [1], {"a": 1}, True])
 @pytest.mark.parametrize("kind", [JudgeHead, RiskCalibration, Probe])
-def test_figures_are_numbers(kind: Any, figure: object, tmp_path: Path) -> None:
+def test_figures_that_are_not_numbers_are_refused(
+    kind: Any, figure: object, tmp_path: Path
+) -> None:
     made = kind.example()
     made.save(tmp_path / "it")
     path = tmp_path / "it" / "config.json"
@@ -432,7 +434,7 @@ def test_a_template_that_was_refused_says_why() -> None:
         render("{{ raise_exception('no system message') }}", {})
 
 
-def test_readers_take_what_is_in_order(tmp_path: Path) -> None:
+def test_readers_accept_valid_files(tmp_path: Path) -> None:
     path = tmp_path / "it"
     path.write_text('{"a": [1, 2.5, null], "b": Infinity}')
     assert foreign.read_object(path, finite=False)["a"] == [1, 2.5, None]

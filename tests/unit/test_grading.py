@@ -93,7 +93,7 @@ def test_only_what_follows_the_thinking_counts() -> None:
         ("", None),
     ],
 )
-def test_the_last_box_that_balances(text: str, found: str | None) -> None:
+def test_the_last_balanced_box_counts(text: str, found: str | None) -> None:
     assert last_boxed(text) == found
 
 
@@ -126,5 +126,5 @@ def test_a_text_that_says_nothing_but_boxes_is_read_at_once() -> None:
         ("", None),
     ],
 )
-def test_the_letter_of_a_choice(text: str, letter: str | None) -> None:
+def test_the_chosen_letter_is_found(text: str, letter: str | None) -> None:
     assert chosen_letter(text, ["a dog", "a hen", "a cat", "a cow"]) == letter

@@ -82,7 +82,7 @@ def test_rows_are_what_tokens_were_drawn_from(
         assert close(answer[ATTENTION].sum(-1), torch.ones(1, 15))
 
 
-def test_rows_from_an_earlier_position_while_generating() -> None:
+def test_generating_gives_rows_from_an_earlier_position() -> None:
     answer = ask(
         load(),
         context(PROMPT),
@@ -131,7 +131,7 @@ def marked(after: bool) -> tuple[Marks, list[int]]:
 
 
 @pytest.mark.parametrize("after", [True, False])
-def test_boundaries(after: bool) -> None:
+def test_generation_ends_at_a_boundary(after: bool) -> None:
     boundary, ends = marked(after)
     _, _, answer = run(boundary, 1, POOLED, LOGITS, LOGPROBS)
     assert (answer.finish, answer.ends) == ("units", ends[:1])
@@ -172,7 +172,7 @@ def test_end_of_text_ends() -> None:
     assert len(answer[POOLED]) == 1
 
 
-def test_limits() -> None:
+def test_generation_ends_at_the_limit_of_the_context() -> None:
     engine = load(max_context=24)
     assert engine.context_limit == 24
     answer = ask(engine, context(PROMPT), generate=Generate(99))

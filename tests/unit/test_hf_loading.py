@@ -40,18 +40,18 @@ def refused(at: Path | str, **options: Any) -> str:
     return str(error.value)
 
 
-def test_it_is_a_plugin() -> None:
+def test_hf_is_an_engine_that_offers_all_but_scores() -> None:
     assert plugins("engine")["hf"].cls is Hf
     assert Hf.offers == frozenset(What) - {What.SCORE}
 
 
-def test_what_an_engine_tells() -> None:
+def test_an_engine_tells_its_sizes_and_stops() -> None:
     engine = load("qwen3", max_context=100)
     assert (engine.vocabulary, engine.context_limit) == (97, 100)
     assert (engine.layers, engine.width, engine.stop_ids) == (3, 32, frozenset())
 
 
-def test_shards(copy: Path) -> None:
+def test_sharded_weights_load(copy: Path) -> None:
     reference("llama-biases").save_pretrained(copy, max_shard_size="20KB")
     (copy / "model.safetensors").unlink()
     assert len(list(copy.glob("*.safetensors"))) > 2
@@ -62,7 +62,7 @@ def test_shards(copy: Path) -> None:
     assert "the download is incomplete, repeat it" in refused(copy)
 
 
-def test_stop_ids(copy: Path) -> None:
+def test_stop_ids_come_from_both_configs(copy: Path) -> None:
     edit(copy, eos_token_id=5)
     (copy / "generation_config.json").unlink()
     assert Hf(device="cpu").load(str(copy)).stop_ids == {5}
@@ -77,7 +77,7 @@ def test_loading_is_quick() -> None:
     assert time.perf_counter() - started < 1
 
 
-def test_a_window_that_does_not_matter(copy: Path) -> None:
+def test_a_sliding_window_is_accepted_only_beyond_the_context(copy: Path) -> None:
     edit(copy, model_type="mistral", sliding_window=64, attention_bias=False, mlp_bias=False)
     weights = load_file(copy / "model.safetensors")
     weights = {name: w for name, w in weights.items() if not name.endswith("bias")}
@@ -104,7 +104,9 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "words"), CONFIGS, ids=[str(c[0]) for c in CONFIGS])
-def test_configurations_it_refuses(copy: Path, changes: dict[str, Any], words: str) -> None:
+def test_unsupported_configurations_are_refused(
+    copy: Path, changes: dict[str, Any], words: str
+) -> None:
     edit(copy, **changes)
     assert words in refused(copy)
 
@@ -167,7 +169,7 @@ def two_files(at: Path) -> None:
         (two_files, "2 safetensors files"),
     ],
 )
-def test_folders_it_refuses(copy: Path, harm: Callable[[Path], None], words: str) -> None:
+def test_damaged_folders_are_refused(copy: Path, harm: Callable[[Path], None], words: str) -> None:
     harm(copy)
     assert words in refused(copy)
 
@@ -184,20 +186,22 @@ def test_folders_it_refuses(copy: Path, harm: Callable[[Path], None], words: str
         ({"threads": -1}, "threads is at least 0"),
     ],
 )
-def test_options_it_refuses(options: dict[str, Any], words: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
     assert words in refused(folder("llama"), **options)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "nowhere", "a/b/c"])
-def test_no_such_folder(name: str) -> None:
+def test_a_missing_folder_is_refused_with_the_way_out(name: str) -> None:
     assert "point model.path at a local folder" in refused(name)
 
 
-def test_a_file_is_no_folder() -> None:
+def test_a_file_in_place_of_a_folder_is_refused() -> None:
     assert "is a file" in refused(folder("llama") / "config.json")
 
 
-def test_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_model_is_refused_offline_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     message = refused("owner/name-that-is-not-there")

@@ -72,7 +72,7 @@ def test_attention_is_transformers_attention(family: str) -> None:
     assert close(answer[read], expected[:, len(PROMPT) - 1 :])
 
 
-def test_everything_over_the_vocabulary() -> None:
+def test_reads_over_the_vocabulary_agree_with_each_other() -> None:
     probs, top, logprobs = Read(What.PROBS), Read(What.TOP_K, k=5), Read(What.LOGPROBS)
     sampling = Sampling(temperature=0.7, top_k=20, top_p=0.9)
     embeddings = Read(What.EMBEDDINGS)
@@ -103,7 +103,7 @@ def test_embeddings_need_no_pass() -> None:
     assert answer[read].shape == (9, 32)
 
 
-def test_rows_from_an_earlier_position() -> None:
+def test_rows_from_an_earlier_position_are_those_of_transformers() -> None:
     engine, at = load(), context(PROMPT)
     ask(engine, at, tokens=AFTER)
     hidden, logprobs = Read(What.HIDDEN), Read(What.LOGPROBS)
@@ -115,7 +115,7 @@ def test_rows_from_an_earlier_position() -> None:
     assert (answer.fed, answer.cached) == (22, 10)
 
 
-def test_rows_of_the_context_alone() -> None:
+def test_the_contexts_last_row_is_that_of_transformers() -> None:
     answer = ask(load(), context(PROMPT), LOGITS)
     assert close(answer[LOGITS], truth("llama", PROMPT).logits[0, -1:])
 
@@ -137,7 +137,7 @@ def test_long_prompts_go_in_chunks() -> None:
     assert close(whole[LOGITS], truth("llama", prompt + after).logits[0, 299:], 2e-4)
 
 
-def test_bfloat16_files_and_arithmetic(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_bfloat16_files_load_in_either_precision(tmp_path) -> None:  # type: ignore[no-untyped-def]
     from semspec.engines.hf import Hf
 
     model = AutoModelForCausalLM.from_pretrained(folder("qwen3"), dtype=torch.bfloat16)
@@ -161,7 +161,7 @@ def test_bfloat16_files_and_arithmetic(tmp_path) -> None:  # type: ignore[no-unt
         (Read(What.POOLED, spans=((0, 10),)), "pooled: spans ((0, 10),) of 9 tokens"),
     ],
 )
-def test_reads_that_cannot_be(read: Read, words: str) -> None:
+def test_impossible_reads_are_refused(read: Read, words: str) -> None:
     with pytest.raises(UserError) as error:
         ask(load(), context(PROMPT), read, tokens=AFTER)
     assert words in str(error.value)

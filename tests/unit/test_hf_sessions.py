@@ -280,7 +280,7 @@ def test_ragged_batches_equal_singles() -> None:
                 assert close(a[read], b[read], 2e-5 * (1 + float(b[read].abs().max()))), read
 
 
-def test_batches_of_changing_members() -> None:
+def test_batches_of_changing_members_equal_singles() -> None:
     engine = load(max_context=600)
     contexts = [context(tokens(10 + 3 * k, k), k) for k in range(6)]
     for members in ([0, 3], [5, 1, 2], [4, 0], [1], [0, 1, 2, 3, 4, 5], [2, 5]):
@@ -291,7 +291,7 @@ def test_batches_of_changing_members() -> None:
             contexts[k].extend(answer.tokens)
 
 
-def test_one_context_twice_in_a_batch() -> None:
+def test_one_context_twice_in_a_batch_gets_both_answers() -> None:
     engine, at = load(), context(tokens(10))
     first, second = engine.answer(
         [query(at, LOGITS, tokens=tokens(3)), query(at, LOGITS, tokens=tokens(4, 1))]

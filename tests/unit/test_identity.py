@@ -51,7 +51,7 @@ def test_one_changed_byte_is_another_model_and_a_copy_is_the_same(model: Path) -
     assert digest_of(model) not in (before, changed)
 
 
-def test_large_files_are_sampled_in_no_time(tmp_path: Path) -> None:
+def test_fingerprints_of_large_files_sample_them(tmp_path: Path) -> None:
     for number in range(12):
         with (tmp_path / f"model-{number:02d}.safetensors").open("wb") as file:
             file.write(b"header")
@@ -70,7 +70,7 @@ def test_large_files_are_sampled_in_no_time(tmp_path: Path) -> None:
     assert digest_of(tmp_path) not in (before, header, end)
 
 
-def test_names_are_those_that_were_given(model: Path) -> None:
+def test_identities_are_under_the_given_names(model: Path) -> None:
     with noted() as found:
         ModelConfig(path="embedded/tiny-draft").fetch()
         ModelConfig(path=str(model)).fetch(weights=False)

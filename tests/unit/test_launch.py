@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import threading
@@ -13,6 +14,9 @@ import pytest
 
 from semspec.cli import launch
 from semspec.errors import UserError
+from semspec.protocols import ProbeSource
+from semspec.rules.logprob import LogProb
+from semspec.sglang_plugin.settings import VARIABLE
 from tests.support.sglang_servers import free_port
 
 
@@ -32,7 +36,7 @@ def planned(*arguments: str) -> list[launch.Planned]:
         (("draft=none",), False),
     ],
 )
-def test_servers_that_may_share_a_gpu_are_told_their_shares(
+def test_servers_that_may_share_a_gpu_get_shares_of_its_memory(
     given: tuple[str, ...], limited: bool
 ) -> None:
     servers = planned(*given)
@@ -47,7 +51,9 @@ def test_servers_that_may_share_a_gpu_are_told_their_shares(
         (("target_args=--x 'a",), "target_args=--x 'a: no closing quotation; quote it"),
     ],
 )
-def test_what_no_server_could_start_with(given: tuple[str, ...], match: str) -> None:
+def test_options_that_no_server_could_start_with_are_refused(
+    given: tuple[str, ...], match: str
+) -> None:
     with pytest.raises(UserError, match=match) as caught:
         planned(*given)
     assert "\n" not in str(caught.value)
@@ -85,7 +91,7 @@ class Healthy(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_another_s_answer_is_not_taken_for_the_own_server_s(tmp_path: Path) -> None:
+def test_the_answer_of_a_foreign_server_does_not_count(tmp_path: Path) -> None:
     """It came between, and our server ended because the port was taken."""
     port = free_port()
     begun, over = tmp_path / "begun", tmp_path / "over"
@@ -120,7 +126,7 @@ exit("Error: address in use")
     thread.join()
 
 
-def test_a_server_that_is_slow_to_answer_is_left_running_and_one_that_ended_is_named(
+def test_a_slow_server_keeps_running_and_one_that_ended_is_named(
     tmp_path: Path,
 ) -> None:
     """It answers once, then no more, and ends by itself a second later."""
@@ -141,6 +147,29 @@ exit("Error: out of memory")
         with pytest.raises(UserError, match=r"ended with 1 \(Error: out of memory\): see "):
             launch.watch(running, tmp_path)
         assert time.monotonic() - began > 1.0
+
+
+def test_a_server_gets_the_probe_that_a_rule_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any rule may name one: the command knows no class of rules."""
+    (target,) = launch.plan(*launch.read(["accept=semantic_plus", "draft=none"]))
+    (probe,) = json.loads(target.variables[VARIABLE])["probe"]["artifacts"]
+    assert (
+        Path(probe).name == "probe-tiny-target-plus" or probe == "embedded/probe-tiny-target-plus"
+    )
+    source = ProbeSource("owner/probe", "c0ffee", allow_mismatch=True)
+    monkeypatch.setattr(LogProb, "probe_sources", lambda rule, run: {"draft": source})
+    target, draft = planned()
+    assert VARIABLE not in target.variables
+    told = json.loads(draft.variables[VARIABLE])
+    assert told == {"probe": {"artifacts": ["owner/probe@c0ffee"], "allow_mismatch": True}}
+
+
+def test_no_tokenizer_is_needed_for_a_rule_without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(folder: str) -> None:
+        raise AssertionError(f"{folder} is not to be read")
+
+    monkeypatch.setattr("semspec.models.text.Text", refused)
+    assert [one.role for one in planned()] == ["target", "draft"]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_without_a_calibration_the_constant_stands(models: KnownModels) -> None:
         ({"calibration": "x", "risk": 0.1, "least": 2.0}, "accept.least=2.0: give more than 0"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_told(options: dict[str, Any], told: str) -> None:
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=re.escape(told)):
         LogProb(**options)
 
@@ -123,7 +123,7 @@ def bound(made: str, *overrides: str) -> Any:
          "on drafts of embedded/tiny-draft, not of embedded/tiny-copier: run"),
     ],
 )  # fmt: skip
-def test_a_guarantee_is_one_for_runs_that_draw_as_it_was_measured(
+def test_a_guarantee_holds_only_for_runs_that_draw_alike(
     made: str, other: tuple[str, ...], says: str
 ) -> None:
     bound(made)
@@ -157,7 +157,7 @@ def test_another_temperature_split_or_model_is_refused(models: KnownModels, made
     assert loose.bind(run_of({"target": other}, "sentence", 1.0)).certified is not None
 
 
-def test_a_threshold_on_one_score_says_nothing_of_another(
+def test_a_calibration_of_another_score_is_refused(
     models: KnownModels, made: str, tmp_path: Path
 ) -> None:
     """Also with allow_mismatch: the scales differ."""
@@ -174,7 +174,7 @@ def test_a_threshold_on_one_score_says_nothing_of_another(
         config.accept.bind(run_of(models, "paragraph", 0.6))
 
 
-def test_an_artifact_tells_what_its_scores_are(
+def test_an_artifact_names_either_its_probe_or_its_score(
     models: KnownModels, columns: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     def saved(**config: Any) -> Path:
@@ -185,9 +185,9 @@ def test_an_artifact_tells_what_its_scores_are(
 
     assert RiskCalibration.load(saved()).free
     probe = {"name": "some", "digest": "0"}
-    with pytest.raises(UserError, match="it tells either its probe or its score"):
+    with pytest.raises(UserError, match="it names either its probe or its score"):
         RiskCalibration.load(saved(probe=probe))
-    with pytest.raises(UserError, match="it tells either its probe or its score"):
+    with pytest.raises(UserError, match="it names either its probe or its score"):
         RiskCalibration.load(saved(score=None))
     with pytest.raises(UserError, match="scores are no probabilities"):
         RiskCalibration.load(saved(score=None, probe=probe))
@@ -202,14 +202,14 @@ def test_an_artifact_tells_what_its_scores_are(
     ("words", "says"),
     [
         (["score=mean"], "score=mean: give probe or logprob"),
-        (["score=logprob"], "say where the calibration is to go"),
+        (["score=logprob"], "give the calibration's folder"),
         (["score=logprob", "measure=true"], "or with measure=true is: apart=FOLDER"),
         (["score=logprob", "apart=x", "probe=y"], "asks no probe: leave probe= and out= out"),
         (["score=logprob", "out=x"], "asks no probe: leave probe= and out= out"),
         ([], "probe=FOLDER, or score=logprob"),
     ],
 )
-def test_what_the_command_cannot_do_is_one_line(
+def test_mistakes_of_the_command_end_in_one_line(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:

@@ -61,7 +61,7 @@ LOOKUP = ("draft=prompt_lookup", "accept=lossless", "split=token")
         (("draft=prompt_lookup", "accept=logprob", "draft_length=2"), None, ""),  # whole steps
     ],
 )
-def test_a_length_without_effect_is_said_in_one_line(
+def test_a_length_without_effect_is_warned_of_in_one_line(
     overrides: tuple[str, ...], option: str | None, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="semspec"):

@@ -97,7 +97,7 @@ def test_each_head_guesses_one_token_further(
         ({"medusa_num_heads": 3}, "medusa_num_layers=None"),
     ],
 )
-def test_what_does_not_fit_is_told_in_one_line(
+def test_heads_that_do_not_fit_are_refused_in_one_line(
     config: dict[str, Any], told: str, published: Path, target: Path, tmp_path: Path
 ) -> None:
     folder = write(tmp_path / "head", config, load_file(published / FILE), FILE)

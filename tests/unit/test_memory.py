@@ -31,7 +31,7 @@ def rows(start: int, count: int, memory: Memory) -> Seen:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), max_size=30))
-def test_rows_stand_at_their_positions(segments: list[tuple[int, int]]) -> None:
+def test_rows_are_kept_at_their_positions(segments: list[tuple[int, int]]) -> None:
     memory = Memory(layer=1, top_k=3)
     known = 0
     for start, count in segments:
@@ -44,7 +44,7 @@ def test_rows_stand_at_their_positions(segments: list[tuple[int, int]]) -> None:
         assert (memory.tops[:known] == at[:, None] + np.arange(3)).all()
 
 
-def test_what_lies_behind_a_gap_is_asked_for() -> None:
+def test_rows_after_a_gap_are_asked_for_once() -> None:
     """Nothing is asked twice, and the last token's own row comes with its next pass."""
     memory, context = Memory(layer=1, top_k=3), Context(1, list(range(9)))
     plan = memory.catch_up(context, kit_for())
@@ -88,7 +88,7 @@ def test_a_sketch_keeps_cosines(width: int) -> None:
     np.testing.assert_allclose(np.linalg.norm(sketch(base), axis=1), 1, rtol=1e-5)
 
 
-def test_the_place_before_which_the_state_is_most_alike() -> None:
+def test_the_most_similar_state_is_found() -> None:
     """Position 30 is nearly five turns of the circle from where it began; of equals the newest."""
     memory = Memory(layer=1, top_k=3)
     memory.see(rows(0, 40, memory))
@@ -121,7 +121,7 @@ def test_anchors_have_a_token_before_and_one_after() -> None:
 
 
 @pytest.mark.parametrize("newest", [1, 2, 5, 16, 128])
-def test_places_of_many_tokens_are_the_newest_in_all(newest: int) -> None:
+def test_places_of_many_tokens_are_the_newest_of_all(newest: int) -> None:
     rng = random.Random(newest)
     for _ in range(40):
         tokens = [int(60 * rng.random() ** 2) for _ in range(rng.randrange(3, 300))]

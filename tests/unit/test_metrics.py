@@ -60,7 +60,7 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def test_wilson_by_hand() -> None:
+def test_wilson_gives_the_values_worked_by_hand() -> None:
     # 8 of 10, z = 1.96: (0.8 + 0.19208 -+ 1.96 sqrt(0.016 + 0.009604)) / 1.38416
     assert wilson(8, 10, z=1.96) == pytest.approx((0.49016, 0.94331), abs=1e-4)
     assert wilson(0, 0) is None
@@ -80,7 +80,7 @@ def test_quantile_and_mean_are_numpys(values: list[float], q: float) -> None:
     assert mean(values) == pytest.approx(numpy.mean(values), abs=1e-6)
 
 
-def test_nothing_gives_nothing() -> None:
+def test_figures_of_nothing_are_none() -> None:
     assert (quantile([], 0.5), mean([]), ratio(1, 0), ratio_interval([])) == (None,) * 4
     assert ratio_interval([(1.0, 2.0)]) is None  # one problem
     assert ratio_interval([(1.0, 0.0)] * 3) is None
@@ -109,7 +109,7 @@ def test_bootstrap_is_paired() -> None:
     assert ratio_interval(pairs) == pytest.approx((2.0, 2.0))
 
 
-def test_bootstrap_covers() -> None:
+def test_bootstrap_intervals_cover_the_truth() -> None:
     rng = random.Random(1)
     hits = 0
     for seed in range(100):
@@ -119,7 +119,7 @@ def test_bootstrap_covers() -> None:
     assert 88 <= hits <= 100
 
 
-def test_a_run_by_hand() -> None:
+def test_a_run_has_the_figures_counted_by_hand() -> None:
     lines = [
         problem_line("a", solve(details={"steps": 4, "steps_true": 3}), solve(**PLAIN)),
         problem_line(

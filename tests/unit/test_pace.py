@@ -51,7 +51,7 @@ def goodput(n: int, a: float, d: float, v: float, w: float) -> float:
     ("kept", "draft", "verify", "write"),
     [(4, 0.1, 1.0, 5.0), (1, 0.1, 1.0, 5.0), (0, 2.0, 2.0, 1.0), (3, 0.5, 3.0, 4.0)],
 )
-def test_it_settles_on_the_best_length(
+def test_the_pace_settles_on_the_best_length(
     kept: int, draft: float, verify: float, write: float
 ) -> None:
     pace = Adaptive(longest=6, cap=512)
@@ -211,7 +211,7 @@ def test_a_draft_made_ahead_costs_what_any_draft_costs(threshold: float) -> None
         assert bool(judged_ahead) is ahead and bool(rejected) is (threshold > -99)
 
 
-def test_it_tries_again_after_a_while_without_drafts() -> None:
+def test_the_pace_tries_drafts_again_after_a_while() -> None:
     pace = Adaptive(longest=4, cap=512, explore=3)
     for _ in range(50):
         pace.observe(round_of(1, 0, 2.0, 2.0, 1.0))
@@ -232,7 +232,7 @@ def test_the_cap_follows_what_was_accepted() -> None:
     assert Adaptive(longest=4, cap=16, lengths=[30] * 40).unit_cap() == 16
 
 
-def test_steady_is_steady() -> None:
+def test_a_fixed_pace_never_changes() -> None:
     pace = Steady(3, 7)
     pace.observe(round_of(3, 0, 9.0, 9.0))
     assert (pace.units(), pace.unit_cap()) == (3, 7)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, facts, weights_fingerprint
+from semspec.models.location import ModelConfig, read_facts, weights_fingerprint
 from semspec.probes.features import LOGPROB_NAMES, of_logprobs
 from semspec.types import Read, What
 from tests.support.pair import DRAFT
@@ -105,7 +105,7 @@ def test_a_generated_tail_that_is_no_step_is_left_out() -> None:
     assert len(probe.score(values, (read,), SPANS[:2])) == 2
 
 
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_probe_loads_unchanged(tmp_path: Path) -> None:
     probe = random_probe(logprobs=True)
     probe.save(tmp_path / "probe")
     probe.save(tmp_path / "probe")  # over an older one
@@ -142,7 +142,7 @@ def test_another_folder_is_not_overwritten(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_probe_for_something_else_is_refused_in_words(other: dict[str, Any], says: str) -> None:
+def test_a_probe_for_another_model_is_refused_by_name(other: dict[str, Any], says: str) -> None:
     probe = random_probe()
     assert probe.check(FACTS, split="paragraph", temperature=0.6, role="target") == []
     model = replace(FACTS, **other)
@@ -247,7 +247,7 @@ def test_a_damaged_artifact_is_refused(
     assert "\n" not in str(told.value)
 
 
-def test_weights_are_told_by_their_tensors(tmp_path: Path) -> None:
+def test_fingerprints_of_weights_depend_on_their_tensors_alone(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4)}
     for name, more in (("one", None), ("two", {"made": "by me"})):
         (tmp_path / name).mkdir()
@@ -258,8 +258,8 @@ def test_weights_are_told_by_their_tensors(tmp_path: Path) -> None:
     assert weights_fingerprint(tmp_path / "one") != weights_fingerprint(tmp_path / "two")
 
 
-def test_facts_of_the_embedded_draft() -> None:
-    told = facts(ModelConfig(path="embedded/tiny-draft"), "hash")
+def test_facts_of_the_embedded_draft_are_read_from_its_folder() -> None:
+    told = read_facts(ModelConfig(path="embedded/tiny-draft"), "hash")
     assert (told.name, told.revision, told.tokenizer) == ("embedded/tiny-draft", None, "hash")
     assert (told.layers, told.width) == (2, 128)
     assert told.fingerprint == weights_fingerprint(DRAFT)

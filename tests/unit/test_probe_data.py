@@ -72,7 +72,7 @@ def test_pools_are_plain_averages_over_the_states_of_transformers(
     assert config.pooling == ["mean", "max", "last"]
 
 
-def test_every_context_has_its_samples_and_keeps_what_it_should(
+def test_every_context_keeps_the_wanted_share_of_its_samples(
     sampled: tuple[ProbeConfig, list[Chain], Path],
 ) -> None:
     _, _, folder = sampled
@@ -138,7 +138,7 @@ def _jsonl(path: Path, rows: list[Any]) -> Path:
     return path
 
 
-def test_chains_from_a_file_of_lines(tmp_path: Path) -> None:
+def test_chains_are_read_from_a_file_of_lines(tmp_path: Path) -> None:
     rows = [
         {"question": f"What is {n} + {n}?", "thinking": f"Let us see.\n\nIt is {2 * n}.\n\nDone."}
         for n in range(5)
@@ -153,7 +153,7 @@ def test_chains_from_a_file_of_lines(tmp_path: Path) -> None:
     assert again == chains
 
 
-def test_chains_in_the_schema_of_s1k(tmp_path: Path) -> None:
+def test_chains_are_read_in_the_schema_of_s1k(tmp_path: Path) -> None:
     data = tmp_path / "s1k"
     data.mkdir()
     _jsonl(
@@ -183,7 +183,9 @@ def test_chains_in_the_schema_of_s1k(tmp_path: Path) -> None:
         ([], "has a chain of thought"),
     ],
 )
-def test_mistakes_in_a_file_are_told(rows: list[Any], says: str, tmp_path: Path) -> None:
+def test_mistakes_in_a_file_are_refused_with_their_line(
+    rows: list[Any], says: str, tmp_path: Path
+) -> None:
     file = _jsonl(tmp_path / "mine.jsonl", rows)
     more = ("source=jsonl", f"data={file}", "cluster=exact")
     with pytest.raises(UserError, match=says):
@@ -225,7 +227,7 @@ def test_only_own_samples_count() -> None:
     assert probabilities([0, 0, 0, 1, 0, 2, 2], own) == [0.75, 0.75, 0.75, 0.25, 0.75, 0.0, 0.0]
 
 
-def test_log_probability_features() -> None:
+def test_log_probability_features_equal_those_worked_by_hand() -> None:
     told = dict(zip(LOGPROB_NAMES, of_logprobs([-0.5, -3.0, -50.0, -1.5]), strict=True))
     assert told["lowest"] == FLOOR
     assert told["second lowest"] == -3.0
@@ -341,7 +343,7 @@ def test_a_division_that_leaks_is_found(parts: list[str]) -> None:
         ("folder", "name=value"),
     ],
 )
-def test_mistakes_are_told(argument: str, says: str) -> None:
+def test_mistakes_are_refused_in_one_line(argument: str, says: str) -> None:
     with pytest.raises(UserError) as told:
         build(["cluster=oracle", argument])
     assert says in str(told.value)

@@ -11,7 +11,7 @@ import pytest
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, ModelFacts, facts
+from semspec.models.location import ModelConfig, ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.rules.semantic import Semantic
 from semspec.rules.semantic_plus import SemanticPlus
@@ -34,17 +34,17 @@ NAMES = {
 
 def of(role: str) -> ModelFacts:
     path, folder = {"target": ("tiny-target", TARGET), "draft": ("tiny-draft", DRAFT)}[role]
-    return facts(ModelConfig(path=f"embedded/{path}"), Text(str(folder)).fingerprint)
+    return read_facts(ModelConfig(path=f"embedded/{path}"), Text(str(folder)).fingerprint)
 
 
-def test_all_of_them_are_there() -> None:
+def test_the_shipped_probes_are_the_named_ones_and_small() -> None:
     assert {folder.name for folder in SHIPPED} == NAMES
     files = [f for folder in SHIPPED for f in folder.iterdir()]
     assert sum(f.stat().st_size for f in files) < 9e6
 
 
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda f: f.name)
-def test_each_fits_the_model_that_is_shipped(folder: Path) -> None:
+def test_each_probe_fits_the_shipped_model(folder: Path) -> None:
     probe = Probe.load(f"embedded/{folder.name}")
     role = folder.name.split("-")[2]
     assert probe.role == role
@@ -57,7 +57,7 @@ def test_each_fits_the_model_that_is_shipped(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", SHIPPED, ids=lambda f: f.name)
-def test_each_tells_what_it_was_made_from(folder: Path) -> None:
+def test_each_probe_records_what_it_was_made_from(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     assert config["data"]["rows"] >= 5000
     assert config["metrics"]["test"]["all"]["spearman"] > 0.3

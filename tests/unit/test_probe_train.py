@@ -37,7 +37,7 @@ class Noise:
 
 
 @pytest.mark.parametrize("patience", [2, 5])
-def test_it_ends_where_only_the_training_rows_get_better(tmp_path: Path, patience: int) -> None:
+def test_training_stops_when_only_the_training_rows_improve(tmp_path: Path, patience: int) -> None:
     more = ("epochs=40", f"patience={patience}", "rate=0.01", "train_batch=16", "dropout=0")
     config = configuration(tmp_path, *more, "train_device=cpu")
     rows: Any = Noise(120)

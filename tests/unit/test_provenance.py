@@ -15,7 +15,7 @@ import pytest
 from semspec.storage import provenance
 
 
-def test_what_is_told() -> None:
+def test_provenance_has_versions_machine_and_command() -> None:
     told = provenance.collect(seed=7, argv=["python", "-m", "semspec.run", "seed=7"])
     assert told["seed"] == 7 and told["command"][-1] == "seed=7"
     assert told["python"].startswith(f"{sys.version_info.major}.")
@@ -55,7 +55,7 @@ def test_a_flag_masks_what_follows() -> None:
     assert provenance.masked(["--token", "--seed"]) == ["--token", "--seed"]
 
 
-def test_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collecting_provenance_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError
 
@@ -76,7 +76,9 @@ def test_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told["machine"]["gpus"] == [] and told["machine"]["memory_gib"] is None
 
 
-def test_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_git_state_is_that_of_the_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def git(*command: str) -> None:
         subprocess.run(
             ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *command],

@@ -67,7 +67,9 @@ def slow_kept(
     entropy=st.floats(0, 1),
     leaf=st.sampled_from([0.0, 1e-3, 0.2]),
 )
-def test_pruned_tree(tree: Any, eps: float, weight: float, entropy: float, leaf: float) -> None:
+def test_pruned_trees_equal_a_plain_loop(
+    tree: Any, eps: float, weight: float, entropy: float, leaf: float
+) -> None:
     parents, depth, own = tree
     path = path_logprob(own, parents, depth)
     score = confidence(path, depth, entropy, weight)
@@ -104,7 +106,7 @@ def test_pruned_tree(tree: Any, eps: float, weight: float, entropy: float, leaf:
 
 @settings(max_examples=50, deadline=None)
 @given(tree=trees(), rule=st.sampled_from(["depth", "depth_exp", "accum_prob"]))
-def test_rivals_keep_what_hangs_together(tree: Any, rule: str) -> None:
+def test_other_rules_keep_whole_paths(tree: Any, rule: str) -> None:
     parents, depth, own = tree
     path = path_logprob(own, parents, depth)
     kept = ranked(rival_score(rule, path, depth, 0.2), parents, depth, 0.6)
@@ -112,7 +114,7 @@ def test_rivals_keep_what_hangs_together(tree: Any, rule: str) -> None:
     assert int(kept.sum()) <= max(1, round(0.6 * len(kept)))
 
 
-def test_equations() -> None:
+def test_confidence_and_thresholds_equal_the_equations() -> None:
     parents, depth = torch.tensor([-1, -1, 0, 2]), torch.tensor([0, 0, 1, 2])
     own = torch.tensor([0.6, 0.3, 0.5, 0.4]).log()
     path = path_logprob(own, parents, depth)
@@ -125,7 +127,7 @@ def test_equations() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(tree=trees(), weight=st.sampled_from([0.5, 4.0]))
-def test_depth_and_entropy_matter_through_leaf_thresholds_alone(tree: Any, weight: float) -> None:
+def test_depth_and_entropy_matter_only_through_leaf_thresholds(tree: Any, weight: float) -> None:
     """exp(-lambda d H) is the same for all nodes of a depth, and eq. 3 goes by shares of a depth."""
     parents, depth, own = tree
     path = path_logprob(own, parents, depth)

@@ -104,7 +104,7 @@ def in_a_fork(job: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_what_a_run_leaves(tmp_path: Path) -> None:
+def test_a_run_leaves_its_config_lines_and_result(tmp_path: Path) -> None:
     unbroken(tmp_path, 3)
     folder = RunFolder(tmp_path)
     assert folder.config == CONFIG
@@ -121,7 +121,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert folder.status["state"] == "finished" and folder.status["done"] == 3
 
 
-def test_figures_of_a_solve() -> None:
+def test_a_solves_figures_are_counted_from_its_rounds() -> None:
     outcome = an_outcome(2)
     outcome.rounds.append(Round(handed=[5], seconds={"write": 1.0}, passes={"target": 1}))
     outcome.tokens.append(5)
@@ -135,7 +135,7 @@ def test_figures_of_a_solve() -> None:
     assert solve.correct is None
 
 
-def test_killed_at_every_write(tmp_path: Path) -> None:
+def test_a_run_killed_at_every_write_resumes_with_the_same_files(tmp_path: Path) -> None:
     """Every system call that changes the folder: killed before it, and in the midst of a write."""
     expected = unbroken(tmp_path / "whole", 3)
     calls = ("write", "fsync", "replace", "ftruncate")
@@ -188,7 +188,7 @@ with RunFolder.open(sys.argv[1], CONFIG, total=60) as folder:
 """
 
 
-def test_killed_by_the_clock(tmp_path: Path) -> None:
+def test_a_run_killed_at_random_times_resumes_with_the_same_files(tmp_path: Path) -> None:
     rng = random.Random(5)
     path = tmp_path / "killed"
     expected = unbroken(tmp_path / "whole", 60, rounds=4)
@@ -217,7 +217,7 @@ def test_killed_by_the_clock(tmp_path: Path) -> None:
     assert content(path) == expected
 
 
-def test_a_last_line_torn_at_every_byte(tmp_path: Path) -> None:
+def test_a_last_line_torn_at_any_byte_is_cut(tmp_path: Path) -> None:
     expected = unbroken(tmp_path, 2)
     (tmp_path / "result.json").unlink()
     for name in ("problems.jsonl", "rounds.jsonl"):
@@ -256,7 +256,9 @@ def test_unfinished_rounds_between_finished_ones_are_dropped(tmp_path: Path) -> 
         assert [r["round"] for r in folder.round_lines("b")] == [0]
 
 
-def test_a_last_line_of_zeros_is_cut_and_a_damaged_one_before_it_is_told(tmp_path: Path) -> None:
+def test_a_last_line_of_zeros_is_cut_and_a_damaged_one_before_it_is_reported(
+    tmp_path: Path,
+) -> None:
     expected = unbroken(tmp_path, 2)
     (tmp_path / "result.json").unlink()
     problems = tmp_path / "problems.jsonl"
@@ -286,7 +288,7 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_difference_is_short() -> None:
+def test_a_difference_of_configurations_is_short() -> None:
     was: dict[str, Any] = {"a": 1, "b": {"c": [1] * 99, "d": {}}, "e": 1, "f": 1, "g": True}
     told = difference(was, {"a": 2, "b": {"c": [], "d": 3}, "e": 2, "f": 2, "g": 1})
     assert told is not None and told.endswith("and 3 more") and len(told) < 200
@@ -341,7 +343,7 @@ def test_the_lock_of_a_dead_process_is_no_lock(tmp_path: Path) -> None:
         assert not list(folder.round_lines("p0", "plain"))
 
 
-def test_a_failure_is_told_in_the_status(tmp_path: Path) -> None:
+def test_a_failure_is_recorded_in_the_status(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), RunFolder.open(tmp_path, CONFIG, total=9):
         _ = 1 / 0
     status = RunFolder(tmp_path).status
@@ -352,7 +354,7 @@ def test_a_failure_is_told_in_the_status(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [n / 16 for n in range(16)])
-def test_no_space_left(tmp_path: Path, share: float) -> None:
+def test_a_full_disk_ends_a_run_that_resumes_later(tmp_path: Path, share: float) -> None:
     expected = unbroken(tmp_path / "whole", 3)
     limit = int(share * max(map(len, expected.values())))
     path = tmp_path / "full"
@@ -376,16 +378,16 @@ def test_no_space_left(tmp_path: Path, share: float) -> None:
     assert content(path) == expected
 
 
-def test_a_full_device() -> None:
+def test_a_full_device_is_one_line() -> None:
     with (
         pytest.raises(UserError, match="no space left in /dev"),
-        files.told_in_one_line(Path("/dev")),
+        files.os_errors_as_user_errors(Path("/dev")),
         files.LineFile(Path("/dev/full")) as full,
     ):
         full.append({"a": 1})
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     if os.geteuid() != 0:  # root may write anywhere
         closed = tmp_path / "closed"
         closed.mkdir(mode=0o500)
@@ -397,7 +399,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
             RunFolder.open(path, CONFIG)
 
 
-def test_a_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_system_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> int:
         raise OSError(30, "Read-only file system")
 
@@ -406,7 +410,7 @@ def test_a_read_only_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         RunFolder.open(tmp_path, CONFIG)
 
 
-def test_a_folder_of_something_else(tmp_path: Path) -> None:
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     for name in ("result.json", "problems.jsonl"):
         (tmp_path / name).write_text("{}\n")
         with pytest.raises(UserError, match=f"holds {name} but no config"):
@@ -432,7 +436,7 @@ def test_starts_are_kept(tmp_path: Path) -> None:
     assert RunFolder(tmp_path).starts() == [{"n": 0}, {"n": 1}]
 
 
-def test_numbers_that_are_no_json(tmp_path: Path) -> None:
+def test_nan_and_infinity_become_null(tmp_path: Path) -> None:
     import numpy
 
     odd = {"a": [float("nan"), -float("inf"), 1.5], "b": numpy.float32(0.5), "c": {"d", "c"}}
@@ -532,7 +536,7 @@ def test_changed_weights_are_refused_by_name(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_folder_without_identities_goes_on_and_says_so_once(tmp_path: Path) -> None:
+def test_a_folder_without_identities_resumes_with_one_note(tmp_path: Path) -> None:
     begun(tmp_path)
     for notes in (1, 0):
         with RunFolder.open(tmp_path, CONFIG) as folder:
@@ -653,7 +657,7 @@ def test_a_lock_that_was_deleted_is_made_again(tmp_path: Path) -> None:
         solve_all(folder, 1)
 
 
-def test_where_locks_mean_nothing_the_second_writer_stops(tmp_path: Path) -> None:
+def test_without_working_locks_the_second_writer_stops(tmp_path: Path) -> None:
     """As on a network file system: two hold the folder, and each sees what the other appends."""
     path = tmp_path / "lines"
     with files.LineFile(path) as one, files.LineFile(path) as two:

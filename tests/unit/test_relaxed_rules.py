@@ -58,7 +58,7 @@ def example(seed: int) -> tuple[torch.Tensor, torch.Tensor, list[int], list[int]
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0, 0.5), st.floats(0, 1))
-def test_typical_acceptance(seed: int, epsilon: float, delta: float) -> None:
+def test_typical_acceptance_equals_a_plain_loop(seed: int, epsilon: float, delta: float) -> None:
     p, _, parents, tokens = example(seed)
     shape = shape_of(parents, len(tokens), CPU)
     flags = typical_nodes(p, torch.tensor(tokens), shape.rows, epsilon, delta).tolist()
@@ -71,7 +71,7 @@ def test_typical_acceptance(seed: int, epsilon: float, delta: float) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 9), st.floats(0, 1))
-def test_top_k_and_delta(seed: int, k: int, delta: float) -> None:
+def test_top_k_and_delta_equal_a_plain_loop(seed: int, k: int, delta: float) -> None:
     p, _, parents, tokens = example(seed)
     best = p.log().topk(min(k, p.shape[-1]), -1)
     shape = shape_of(parents, len(tokens), CPU)
@@ -105,13 +105,13 @@ SLOW: dict[str, Callable[[Row, Row], float]] = {
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(DIVERGENCES)))
-def test_divergences(seed: int, name: str) -> None:
+def test_divergences_equal_a_plain_loop(seed: int, name: str) -> None:
     p, q, _, _ = example(seed)
     for told, a, b in zip(DIVERGENCES[name](p, q).tolist(), p.tolist(), q.tolist(), strict=True):
         assert told == pytest.approx(SLOW[name](a, b), abs=1e-5)
 
 
-def test_numbers_that_are_none_are_never_near() -> None:
+def test_tokens_with_nan_are_never_near() -> None:
     p = torch.full((2, 5), torch.nan)
     rows, token = torch.tensor([0]), torch.tensor([0])
     best = p.topk(2, -1)
@@ -133,7 +133,7 @@ def solve(rule: Any, tree: str, sampling: Sampling, seed: int) -> tuple[list[int
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("name", ["typical", "fuzzy", "judge_head"])
-def test_what_is_never_looser_is_lossless_token_for_token(name: str, tree: str) -> None:
+def test_rules_without_tolerance_are_lossless_token_for_token(name: str, tree: str) -> None:
     never = {
         "typical": Typical(epsilon=1, delta=1e9),
         "fuzzy": Fuzzy(threshold=0),
@@ -151,7 +151,7 @@ def test_what_is_never_looser_is_lossless_token_for_token(name: str, tree: str) 
     [Typical(epsilon=0), TopKDelta(k=6, delta=1), Fuzzy(threshold=math.inf, divergence="js")],
     ids=str,
 )
-def test_what_accepts_all_keeps_every_first_child(rule: Any, tree: str) -> None:
+def test_rules_that_accept_all_keep_every_first_child(rule: Any, tree: str) -> None:
     for seed in range(10):
         for done in solve(rule, tree, Sampling(1.0), seed)[1]:
             parents = done.parents or list(range(-1, len(done.drafted) - 1))
@@ -163,7 +163,7 @@ def test_what_accepts_all_keeps_every_first_child(rule: Any, tree: str) -> None:
 
 
 @pytest.mark.parametrize("tree", ["chain", "dynamic"])
-def test_greedy_keeps_its_favourites_alone_unless_told_otherwise(tree: str) -> None:
+def test_greedy_keeps_only_its_favourites_by_default(tree: str) -> None:
     """At temperature 0 one token has all the probability; top-k/delta looks at what was before."""
     greedy = Sampling(0.0)
     plain = [solve(Lossless(), tree, greedy, seed)[0] for seed in range(5)]
@@ -237,7 +237,7 @@ def test_only_the_thinking_is_relaxed(prompt: str, written: Sequence[int], kept:
         ("accept=fuzzy accept.threshold=nan", "0 or more"),
     ],
 )
-def test_options_that_mean_nothing(arguments: str, words: str) -> None:
+def test_options_without_meaning_are_refused(arguments: str, words: str) -> None:
     with pytest.raises(UserError) as error:
         configuration("split=token", *arguments.split())
     assert words in str(error.value) and "\n" not in str(error.value)
@@ -278,7 +278,7 @@ def test_the_judge_of_tokens_sees_the_state_after_each(tree: str) -> None:
         assert flag == (1 / (1 + math.exp(-score)) >= 0.5)
 
 
-def test_the_shipped_judge_tells_wrong_tokens_from_right_ones(
+def test_the_shipped_judge_separates_wrong_tokens_from_right_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of fresh solutions, and bound to the target that it was trained for."""

@@ -40,7 +40,7 @@ def questions(folder: Path) -> dict[str, str]:
 # --- reading ---
 
 
-def test_a_result_keeps_to_its_schema(run: Path, tmp_path: Path) -> None:
+def test_a_result_fits_its_schema(run: Path, tmp_path: Path) -> None:
     result = json.loads((run / "result.json").read_text())
     check(result, SCHEMA)
     without = make_run(tmp_path / "alone", 1, plain=False, correct=lambda i: (None, None))
@@ -54,7 +54,7 @@ def test_a_result_keeps_to_its_schema(run: Path, tmp_path: Path) -> None:
         check({**result, "pass_at_1": 1.5}, SCHEMA)
 
 
-def test_an_unfinished_run_is_told_by_what_is_there(run: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_reported_from_its_problems_so_far(run: Path, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "half", 4, finished=False)
     with (folder / "problems.jsonl").open("a") as file:
         file.write('{"id":"x"}\n[1]\n{"id":"torn","te')  # of another version; no object; torn
@@ -73,7 +73,7 @@ def test_any_one_file_is_enough_for_a_page(tmp_path: Path, left: str) -> None:
     assert "<h1>run" in run_page(read_run(folder))
 
 
-def test_files_full_of_nonsense_are_no_accident(tmp_path: Path) -> None:
+def test_files_full_of_nonsense_still_make_a_page(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", 2)
     for name in ("config.json", "result.json", "status.json", "rounds.jsonl"):
         for nonsense in (
@@ -105,7 +105,7 @@ def test_an_older_result_is_computed_again(run: Path, tmp_path: Path) -> None:
     assert found.finished and found.result["pass_at_1_p"] == 1.0
 
 
-def test_a_job_of_a_launcher_tells_the_command_that_runs_it(tmp_path: Path) -> None:
+def test_a_launchers_job_shows_the_command_that_runs_it(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "one", 2)
     result = json.loads((folder / "result.json").read_text())
     result["provenance"]["command"] = ["python", "-u", "-m", "submitit.core._submit", "%j"]
@@ -116,7 +116,7 @@ def test_a_job_of_a_launcher_tells_the_command_that_runs_it(tmp_path: Path) -> N
     assert "api_key=abcdef" not in page
 
 
-def test_what_a_sweep_says_of_its_jobs_is_read(tmp_path: Path) -> None:
+def test_names_and_states_of_jobs_come_from_the_sweep(tmp_path: Path) -> None:
     make_run(tmp_path / "s" / "one", 3)
     waiting = tmp_path / "s" / "two"
     waiting.mkdir()
@@ -138,7 +138,7 @@ def test_what_a_sweep_says_of_its_jobs_is_read(tmp_path: Path) -> None:
     assert "2 of 3 jobs: 1 finished, 1 failed" in sweep_page(tmp_path / "s", runs)
 
 
-def test_several_sweeps_in_one_page(tmp_path: Path) -> None:
+def test_several_sweeps_share_one_page(tmp_path: Path) -> None:
     for sweep in ("sweep_a", "sweep_b"):
         for job in ("seed=0", "seed=1,50%"):
             folder = make_run(tmp_path / "runs" / sweep / job, 3)
@@ -162,7 +162,7 @@ def test_several_sweeps_in_one_page(tmp_path: Path) -> None:
         assert str(tmp_path) not in place.read_text()
 
 
-def test_a_page_far_from_its_jobs_does_not_tell_where_they_are(tmp_path: Path) -> None:
+def test_a_page_far_from_its_jobs_does_not_link_to_them(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "one", 3)
     (folder / "report.html").write_text("its own")
     runs = read_sweep(tmp_path)
@@ -170,7 +170,7 @@ def test_a_page_far_from_its_jobs_does_not_tell_where_they_are(tmp_path: Path) -
     assert "report.html" not in sweep_page(tmp_path, runs, Path("/nowhere"))
 
 
-def test_artifacts_are_no_jobs(tmp_path: Path) -> None:
+def test_artifacts_are_not_taken_for_jobs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no runs"):
         read_sweep(beside_package("hub_artifacts"))
     write_json(tmp_path / "config.json", {"model_type": "llama"})
@@ -252,11 +252,11 @@ def test_texts_are_escaped_and_cut() -> None:
         ("[/a/b,/c/d]", "[b,d]"),
     ],
 )
-def test_paths_of_this_machine_stay_here(given: str, told: str) -> None:
+def test_paths_of_this_machine_are_left_out(given: str, told: str) -> None:
     assert without_folders(given) == told
 
 
-def test_no_page_tells_where_somebody_works(run: Path) -> None:
+def test_no_page_holds_a_users_folders(run: Path) -> None:
     page = run_page(read_run(run))
     assert "/home" not in page and "jane" not in page
     assert "hydra.run.dir=x" in page and "0123456789ab" in page
@@ -304,20 +304,22 @@ def test_sentences_claim_no_more_than_the_data() -> None:
     assert words.speed({**base, "speedup_interval": (1.5, 2.5)}).startswith("Faster: 2.00 times")
     assert words.speed({**base, "speedup_interval": (0.5, 0.9)}).startswith("Slower")
     assert words.speed({**base, "speedup_interval": (0.9, 2.5)}).startswith(
-        "No difference in speed"
+        "No clear difference in speed"
     )
     few = {**base, "plain": {"problems": 2, "graded": 2}, "speedup_interval": (1.9, 2.1)}
     assert "too few" in words.speed(few)
-    assert "can be told" in words.speed({**base, "plain": None, "speedup_interval": None})
+    assert "there is no speed-up" in words.speed({**base, "plain": None, "speedup_interval": None})
     assert words.quality(base) == "pass@1 fell: 8 lost and 0 won of 40 problems, p = 0.008."
-    assert words.quality({**base, "pass_at_1_p": 0.2}).startswith("No change of pass@1 can be told")
+    assert words.quality({**base, "pass_at_1_p": 0.2}).startswith("No clear change of pass@1")
     assert words.quality({**base, "pass_at_1": None}) == "Nothing was graded."
 
 
 # --- the command ---
 
 
-def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_page_or_the_schema(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "page.html"
     main([f"run={run}", f"out={out}", "transcripts=0"])
     assert str(out) in capsys.readouterr().out
@@ -334,7 +336,8 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["run={tmp}"], "holds no run"),
         (["sweep={tmp}"], "holds no runs"),
         (["sweep={tmp}/none"], "no folder"),
-        (["run={run}", "transcripts=some"], "transcripts= is a number"),
+        (["run={run}", "transcripts=some"], "transcripts=some: give a whole number"),
+        (["sweep=a", "transcripts=3"], "transcripts= belongs to run=FOLDER"),
         (["run={run}", "colour=red"], "unknown option 'colour'"),
         (["run={run}", "out={tmp}/none/page.html"], "No such file"),
     ],

@@ -10,7 +10,7 @@ from semspec.types import Round
 from tests.unit.test_context_drafters import solved
 
 
-def test_shares_of_rounds_counted_by_hand() -> None:
+def test_shares_of_sources_equal_those_counted_by_hand() -> None:
     def round_of(found: str, origin: str, kept: int) -> Round:
         return Round(kept=[0] * kept, found=found, origin=origin)
 

@@ -53,7 +53,7 @@ def test_the_guarantee_holds_over_many_calibrations(risk: float) -> None:
     assert sum(kept) / len(kept) > 0.15, "certified, but hardly anything is accepted"
 
 
-def test_a_threshold_without_a_bound_breaks_it() -> None:
+def test_a_threshold_without_a_bound_breaks_the_guarantee() -> None:
     """The plain empirical quantile, which looks alike, does not keep the risk: a sharp test."""
     broken = 0
     for seed in range(300):
@@ -74,7 +74,7 @@ def test_one_step_a_problem_counts() -> None:
         certify(scores, truths, [0] * 500, risk=0.02, least=0.5)
 
 
-def test_a_problems_step_is_any_of_its_steps() -> None:
+def test_the_step_of_a_problem_is_drawn_from_all_of_its_steps() -> None:
     """Steps come in the order of their cuts: a guarantee from first steps is one for first steps."""
     truths = [float(step == 0) for _ in range(400) for step in range(4)]
     groups = [problem for problem in range(400) for _ in range(4)]

@@ -15,13 +15,13 @@ from semspec.calibration.risk import certify
 from semspec.cli import calibrate_risk
 from semspec.config import drawn_by
 from semspec.errors import UserError
+from semspec.jobs.stages import hold
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.protocols import Run
 from semspec.rules.semantic_risk import SemanticRisk
 from semspec.solver import Solver
 from semspec.storage.lock import is_locked
 from semspec.training.probes.compose import build
-from semspec.training.resume import at_work
 from tests.support.binding import run_of
 from tests.support.pair import configuration
 
@@ -75,7 +75,7 @@ def test_steps_of_another_probe_are_refused(
     made.check_score(other, allow_mismatch=False)
 
 
-def test_what_is_no_probability_is_refused(
+def test_scores_that_are_no_probabilities_are_refused(
     probe: Probe, columns: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     columns["scores"] = columns["scores"] * 2
@@ -84,11 +84,11 @@ def test_what_is_no_probability_is_refused(
         RiskCalibration.load(tmp_path / "risk")
 
 
-def test_its_folder_is_held_while_it_works(
+def test_the_command_locks_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [f"probe={PLUS}", f"folder={tmp_path}", f"apart={tmp_path / 'risk'}"]
-    with at_work(tmp_path), pytest.raises(SystemExit) as stopped:
+    with hold(tmp_path), pytest.raises(SystemExit) as stopped:
         calibrate_risk.main(words)
     assert stopped.value.code == 2
     told = capsys.readouterr().err
@@ -143,7 +143,7 @@ ARC = (
          "at top_p=1, not 0.9 and on drafts of embedded/tiny-draft, not of embedded/tiny-copier:"),
     ],
 )  # fmt: skip
-def test_a_guarantee_is_one_for_runs_that_draw_as_it_was_measured(
+def test_a_guarantee_holds_only_for_runs_that_draw_alike(
     given: tuple[str, ...], other: tuple[str, ...], says: str
 ) -> None:
     bound(*given)
@@ -171,7 +171,7 @@ def test_a_run_asks_whether_the_guarantee_holds() -> None:
         Solver(configuration("accept=logprob", "temperature=1", "top_p=0.5", *nested))
 
 
-def test_what_was_drawn_is_recorded_with_the_steps(
+def test_the_sampling_is_recorded_with_the_steps(
     probe: Probe, columns: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     words = ["draft=tiny", "temperature=1", "top_p=0.8", "chains=mixed"]

@@ -68,7 +68,9 @@ def outputs(drafter: LanguageModel, rule: Any, temperature: float, count: int = 
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
-def test_above_one_it_is_the_lossless_rule(folder: str, tree: str, temperature: float) -> None:
+def test_a_threshold_above_one_is_the_lossless_rule(
+    folder: str, tree: str, temperature: float
+) -> None:
     rule = Arc(calibration=folder, theta=1.01, allow_mismatch=True).bind(
         run_of(FACTS, "token", 1.0)
     )
@@ -78,7 +80,7 @@ def test_above_one_it_is_the_lossless_rule(folder: str, tree: str, temperature: 
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_at_one_the_likeliest_token_is_kept(folder: str, tree: str) -> None:
+def test_a_threshold_of_one_keeps_the_likeliest_token(folder: str, tree: str) -> None:
     """theta = 1 is not lossless: U of the likeliest token is 0 whatever the coin says."""
     rule = Arc(calibration=folder, theta=1.0).bind(run_of(FACTS, "token", 1.0))
     lossless = outputs(TREES[tree], Lossless(), 1.0)
@@ -154,7 +156,9 @@ def test_tokens_that_top_p_excludes_are_kept_on_request_alone(
         )
         kept = []
         for rule in rules:
-            session = rule.prepare(FACTS, "token", 0.6).open(toy_kit(rule, target, sampling, seed))
+            session = rule.bind(run_of(FACTS, "token", 0.6)).open(
+                toy_kit(rule, target, sampling, seed)
+            )
             draft = Draft(list(tokens), list(range(1, 7)), parents=parents)
             ask(session.judge(context, draft), target, [])
             assert session.loose is not None
@@ -225,7 +229,7 @@ def test_asks_for_each_embedding_once_and_for_no_pass_more(folder: str) -> None:
     assert [query.passes for query in seen] == [True, False, True, True]
 
 
-def test_nothing_loose_at_an_end_of_text(folder: str) -> None:
+def test_an_end_of_text_is_never_kept_loosely(folder: str) -> None:
     target = TOY.models()["target"]
     (stop,) = target.stop_ids
     rule = Arc(calibration=folder, theta=0.0).bind(run_of(FACTS, "token", 1.0))
@@ -240,14 +244,14 @@ def test_nothing_loose_at_an_end_of_text(folder: str) -> None:
     assert kept < 25
 
 
-def test_resume_or_not(folder: str) -> None:
+def test_sampling_resumes_after_a_kept_token_or_not_as_asked(folder: str) -> None:
     """Without it the bound is not asked again after a token that only the lossless rule kept."""
     made = {r: Arc(calibration=folder, theta=0.3, resume=r).bind(run_of(FACTS, "token", 1.0)) for r in (True, False)}  # fmt: skip
     kept = {r: sum(len(d.kept) for o in outputs(TREES["chain"], rule, 1.0) for d in o.rounds) for r, rule in made.items()}  # fmt: skip
     assert kept[True] > kept[False]
 
 
-def test_pruned_trees(folder: str) -> None:
+def test_every_pruning_writes_less_than_the_whole_tree(folder: str) -> None:
     options = {"calibration": folder, "theta": 2.0}
     drafter = TREES["dynamic"]
     whole = outputs(drafter, Arc(**options).bind(run_of(FACTS, "token", 1.0)), 1.0)
@@ -294,7 +298,7 @@ def test_watchers_see_pruned_trees(folder: str) -> None:
     assert watching.rows >= len(done.value.rounds)
 
 
-def test_prune_refuses_what_it_cannot_prune(folder: str) -> None:
+def test_prune_refuses_trees_that_it_cannot_prune(folder: str) -> None:
     rule = Arc(calibration=folder, prune="entropy", allow_mismatch=True).bind(run_of(FACTS, "token", 1.0))  # fmt: skip
     with pytest.raises(UserError, match="tree=dynamic"):
         outputs(TREES["sampled"], rule, 1.0, 1)
@@ -313,7 +317,7 @@ ARC = ("split=token", "accept=arc", "accept.prune=entropy", "accept.allow_mismat
         (("draft=token_recycling",), "draft=token_recycling has none: use accept.prune=none, or"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_pruned_is_refused_before_any_model_loads(
+def test_unprunable_drafts_are_refused_before_any_model_loads(
     given: tuple[str, ...], says: str
 ) -> None:
     with pytest.raises(UserError, match=re.escape(says)):
@@ -325,7 +329,7 @@ def test_what_cannot_be_pruned_is_refused_before_any_model_loads(
         configuration("accept=logprob", "nested_accept=arc", "nested_accept.prune=entropy", *nested)
 
 
-def test_what_can_be_pruned_is_taken() -> None:
+def test_prunable_drafts_are_accepted() -> None:
     configuration(*ARC, "draft.tree=dynamic")
     configuration(*ARC, "draft.tree=chain", "temperature=0")  # a chain has nothing to prune
 
@@ -344,8 +348,8 @@ def test_published_constants_are_refused_at_temperature_0() -> None:
     llama = {"target": ModelFacts("meta-llama/Llama-3.1-8B-Instruct", "c0ffee", "", 32, 4096, "f")}
     words = "cannot be asked at temperature 0: one token is possible"
     with pytest.raises(UserError, match=f"^paper-llama-3.1-8b {words}"):
-        Arc().prepare(llama, "token", 0.0)
-    assert Arc(allow_mismatch=True).prepare(llama, "token", 0.0)
+        Arc().bind(run_of(llama, "token", 0.0))
+    assert Arc(allow_mismatch=True).bind(run_of(llama, "token", 0.0))
     asked = {"semspec": {"accept": "arc", "theta": 0.5}}
     served = Verification(Options(calibration="paper-qwen3-8b"))
     with pytest.raises(UserError, match=f"^paper-qwen3-8b {words}"):
@@ -355,7 +359,7 @@ def test_published_constants_are_refused_at_temperature_0() -> None:
     assert loose.of(asked, Sampling(0.0)) is not None
 
 
-def test_buckets_are_taken(folder: str, tmp_path: Path) -> None:
+def test_constants_of_a_bucket_are_used(folder: str, tmp_path: Path) -> None:
     never, always = Constants(1.0, 1.0, 0.0), Constants(0.0, 0.0, 1.0)
     told = some_calibration(TOY_FACTS, never)
     told.config["settings"][0]["buckets"] = {
@@ -421,7 +425,9 @@ def test_the_root_is_the_row_behind_the_path(tmp_path: Path, parents: list[int] 
     assert met >= {(kept, loose) for kept in (0, 1, 3) for loose in (False, True)}
 
 
-def test_certified_threshold(folder: str, tmp_path: Path) -> None:
+def test_the_certified_threshold_grows_with_the_allowed_divergence(
+    folder: str, tmp_path: Path
+) -> None:
     told = some_calibration(TOY_FACTS, BY)
     evidence = told.tensors["evidence"]  # the divergence grows with the bound
     evidence[:, 6] = torch.linspace(0.0, 0.6, len(evidence))
@@ -439,7 +445,7 @@ def test_certified_threshold(folder: str, tmp_path: Path) -> None:
         )
 
 
-def test_presets_and_refusals(folder: str, tmp_path: Path) -> None:
+def test_published_constants_are_for_their_own_model(folder: str, tmp_path: Path) -> None:
     llama = ModelFacts("meta-llama/Llama-3.1-8B-Instruct", "c0ffee", "", 32, 4096, "f" * 64)
     rule = Arc().bind(run_of({"target": llama}, "token", 0.7))
     assert rule.known.setting.constants == Constants(4.32e-4, 22.75, 3.123)

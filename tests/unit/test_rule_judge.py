@@ -53,7 +53,7 @@ def text(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Text(make(tmp_path_factory.mktemp(request.param)))
 
 
-def test_ten_digits_behind_our_own_prefill(text: Text) -> None:
+def test_all_ten_digits_are_tokens_after_the_prefill(text: Text) -> None:
     tail, digits = ask_for_a_digit(kit_of(text))
     assert text.decode(tail).rstrip().endswith(PREFILL)
     assert set(digits.values()) == set(range(10))
@@ -107,7 +107,7 @@ def test_units_are_asked_about_from_left_to_right_until_the_first_rejection() ->
     assert verdict.handover is not None and verdict.handover.units == 1
 
 
-def test_an_end_of_text_is_not_said_twice() -> None:
+def test_an_end_of_text_is_not_written_twice() -> None:
     words = Words()
     session = Judge().open(words.kit())
     plan = session.judge(words.context(), words.draft(" Done.<stop>"))
@@ -128,7 +128,7 @@ def test_the_first_steps_are_the_targets() -> None:
     asked(session.judge(words.context(" a.\n\n b.\n\n c.\n\n"), draft))
 
 
-def test_reading_a_row() -> None:
+def test_a_score_is_read_from_the_row_of_digits() -> None:
     digits = {10 + d: d for d in range(10)} | {30: 9}  # 30: " 9"
     ids = [5, 12, 30, 19]
     logprobs = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
@@ -160,6 +160,6 @@ def test_digits_that_are_no_tokens_are_refused(tmp_path: Path) -> None:
         ({"first_by_target": -1}, "at least 0"),
     ],
 )
-def test_wrong_options(options: dict[str, object], told: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, object], told: str) -> None:
     with pytest.raises(UserError, match=told):
         Judge(**options)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def judged(words: Words, draft: Draft, *answers: Answer, **options: object):  # 
     return finish(plan, tuple(answers))
 
 
-def test_all_alike() -> None:
+def test_steps_that_mean_the_same_are_all_kept() -> None:
     words = Words()
     verdict = judged(words, words.draft(ONE, TWO), wrote(words, ONE), wrote(words, TWO))
     assert (verdict.keep, verdict.write, verdict.handover) == (4, [], None)
@@ -70,7 +70,7 @@ def test_the_token_that_revealed_an_end_is_written_with_the_step() -> None:
     assert (verdict.keep, words.decode(verdict.write)) == (0, " Uno. Now")
 
 
-def test_an_end_of_text_is_part_of_what_is_said() -> None:
+def test_an_end_of_text_is_part_of_a_steps_meaning() -> None:
     words = Words()
     ended, open_ = " One.<stop>", " One.\n\n"
     assert judged(words, words.draft(ended), wrote(words, ended)).keep == 2
@@ -89,7 +89,7 @@ def test_a_loop_is_caught() -> None:
     assert verdict.keep == 0 and "repeats" in verdict.note
 
 
-def test_by_meaning_in_the_embedded_world() -> None:
+def test_the_oracle_compares_steps_by_meaning() -> None:
     domain = world.DOMAINS["residues"]
     problem = domain.make(random.Random(3))
     words = Words()
@@ -104,7 +104,7 @@ def test_by_meaning_in_the_embedded_world() -> None:
         Lookahead(compare="oracle").open(words.kit(prompt="How many?"))
 
 
-def test_by_entailment_in_the_embedded_world() -> None:
+def test_entailment_finds_nearly_all_paraphrases() -> None:
     """The embedded model tells paraphrases from steps that say something else, nearly always."""
     words = Words()
     session = Lookahead().bind(run_of({}, "paragraph", 0.6)).open(words.kit())
@@ -150,7 +150,7 @@ def test_cosine_of_mean_pooled_states(encoder: Path) -> None:
     assert found.cosine(a, "we " * 1000) < 1.0  # cut to what the model can read
 
 
-def test_by_embedding(encoder: Path) -> None:
+def test_the_threshold_on_embeddings_decides(encoder: Path) -> None:
     words = Words()
     model = ModelConfig(path=str(encoder))
     for threshold, alike in ((-1.0, True), (0.99999, False)):
@@ -159,20 +159,20 @@ def test_by_embedding(encoder: Path) -> None:
         assert session.same("", "we add five.", "stop.") is alike
 
 
-def test_models_that_cannot_be_loaded(tmp_path: Path) -> None:
+def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path) -> None:
     model = ModelConfig(path=str(tmp_path))
     with pytest.raises(UserError, match="no encoder can be loaded"):
         Lookahead(compare="embedding", model=model).bind(run_of({}, "paragraph", 0.6))
 
 
-def test_wrong_options() -> None:
+def test_wrong_options_are_refused() -> None:
     with pytest.raises(UserError, match="nli, embedding, oracle, exact"):
         Lookahead(compare="llm")
     with pytest.raises(UserError, match="never exceeded"):
         Lookahead(threshold=1.0)
 
 
-def test_a_query_says_what_it_is_for() -> None:
+def test_queries_name_their_purpose() -> None:
     words = Words()
     plan = Lookahead(compare="exact").open(words.kit()).judge(words.context(), words.draft(ONE))
     (query,) = next(plan)

@@ -86,7 +86,7 @@ def test_rewards_are_transformers_own(model: Any, threshold: float) -> None:
         assert verdict.scores == pytest.approx(expected[:1], abs=1e-4)
 
 
-def test_a_classifier_says_nothing_about_tokens(model: Any) -> None:
+def test_a_classifier_offers_no_reads_over_the_vocabulary(model: Any) -> None:
     engine = Hf(device="cpu").load(str(model.folder))
     assert What.HIDDEN in engine.offers
     assert not engine.offers & {What.PROBS, What.LOGITS, What.TOP_K, What.LOGPROBS}
@@ -114,7 +114,7 @@ def refused(folder: Path) -> str:
     return str(error.value)
 
 
-def test_what_is_no_reward_model(model: Any) -> None:
+def test_folders_without_a_reward_model_are_refused(model: Any) -> None:
     edit(model.folder, score_weight=torch.zeros(5, 32))
     assert "1 or 2 rows (shape [5, 32])" in refused(model.folder)
     edit(model.folder, score_weight=None)
@@ -124,6 +124,6 @@ def test_what_is_no_reward_model(model: Any) -> None:
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan")])
-def test_wrong_options(threshold: float) -> None:
+def test_wrong_options_are_refused(threshold: float) -> None:
     with pytest.raises(UserError, match="rewards go from 0 to 1"):
         Rsd(threshold=threshold)

@@ -39,7 +39,7 @@ CALM, DOUBT, CHECK, YES = (
         ("", None),
     ],
 )
-def test_moods(opening: str, mood: str | None) -> None:
+def test_openings_are_classified_by_their_words(opening: str, mood: str | None) -> None:
     assert Triggers().mood(opening) == mood
 
 
@@ -88,7 +88,7 @@ def test_only_the_opening_counts() -> None:
     assert limit(trace.judge(" So I wait\n\n")) == 20
 
 
-def test_a_recap_after_many_doubts_and_how_it_grows() -> None:
+def test_a_recap_follows_many_doubts_and_grows() -> None:
     """Patience 2, 3, 4, 4; recaps of 10, 14, 16, 16 tokens."""
     trace = Trace(
         patience=2,
@@ -110,14 +110,14 @@ def test_a_recap_after_many_doubts_and_how_it_grows() -> None:
         assert trace.judge(CALM).handover is None
 
 
-def test_positive_openings_try_nobodys_patience() -> None:
+def test_positive_openings_do_not_count_as_doubts() -> None:
     trace = Trace(patience=1)
     for _ in range(3):
         assert limit(trace.judge(YES)) == 20
         trace.target_writes(CALM)
 
 
-def test_nothing_is_asked_and_a_loop_is_caught() -> None:
+def test_a_loop_is_caught_without_a_query() -> None:
     words = Words()
     session = Triggers().open(words.kit(max_repeats=2))
     context = words.context(CALM + CALM)
@@ -135,12 +135,12 @@ def test_nothing_is_asked_and_a_loop_is_caught() -> None:
         ({"negative": ("wait", " ")}, "empty word"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], told: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         Triggers(**options)
 
 
-def test_there_is_nothing_to_salvage() -> None:
+def test_salvage_is_refused() -> None:
     config = RunConfig(
         draft=LanguageModel(),
         accept=Triggers(),

@@ -20,7 +20,7 @@ def test_temperature_zero_is_the_first_largest() -> None:
     assert rows.tolist() == [[1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
 
 
-def test_temperature_divides() -> None:
+def test_temperature_divides_the_logits() -> None:
     expected = (LOGITS / 0.5).softmax(-1)
     assert torch.allclose(probabilities(LOGITS, Sampling(0.5)), expected)
 

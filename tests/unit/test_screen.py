@@ -110,7 +110,7 @@ def screen(width: int = 400, **options: Any) -> tuple[Screen, Callable[[], str]]
 
 
 @given(st.text(st.characters(codec=None)))
-def test_no_text_commands_the_terminal_and_what_can_be_read_stays(text: str) -> None:
+def test_no_text_controls_the_terminal_and_readable_text_stays(text: str) -> None:
     shown = visible(text)
     assert all(c.isprintable() or c in "\n\u200c\u200d" for c in shown)
     rest = iter(shown)
@@ -133,7 +133,7 @@ def test_scripts_and_emoji_that_need_joiners_keep_them() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "cp1252"])
-def test_echo_says_it_in_any_encoding(encoding: str) -> None:
+def test_echo_prints_in_any_encoding(encoding: str) -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
     echo(HOSTILE, file=file, flush=True)
@@ -231,7 +231,7 @@ def test_a_traceback_of_a_command_is_harmless(capsys: Captured) -> None:
     assert done.returncode == 1 and "RuntimeError: a[/INST] [red]" in text and "Traceback" in text
 
 
-def test_what_ends_a_server_s_process_is_one_line_of_text() -> None:
+def test_the_end_of_a_servers_process_is_one_line_of_text() -> None:
     assert str(last_line(f"plugin: {HOSTILE}")) == f"plugin: {ONE_LINE}"
 
 
@@ -285,14 +285,14 @@ def test_tensors_and_files_are_inspected_as_text(
     assert SHOWN_WRITTEN in shown and f"{SHOWN_NAME}.txt" in shown
 
 
-def test_what_would_be_published_is_text(probe: Path, kind: str, capsys: Captured) -> None:
+def test_a_publish_shows_files_and_card_as_text(probe: Path, kind: str, capsys: Captured) -> None:
     shown = printed(capsys, lambda: publish.main([f"path={probe}", "repo=me/it"]))
     assert SHOWN_WRITTEN in shown and "nothing was sent" in shown
     refused = printed(capsys, lambda: publish.main([f"path={probe}", f"repo={HOSTILE}"]))
     assert "semspec: " in refused and SHOWN in refused
 
 
-def test_a_repository_with_names_that_would_command_the_terminal_is_refused() -> None:
+def test_a_repository_with_names_that_could_control_the_terminal_is_refused() -> None:
     with pytest.raises(UserError, match=r"holds a file named 'weights\\x1b\[2J.safetensors'"):
         MODEL.check(["config.json", "weights\x1b[2J.safetensors"], "owner/name")
 
@@ -307,7 +307,7 @@ def test_a_comparison_names_runs_as_text(tmp_path: Path, kind: str, capsys: Capt
     assert told["a"] == f"A{NAME}"  # as data it is exact
 
 
-def test_a_report_says_where_it_is_as_text(tmp_path: Path, kind: str, capsys: Captured) -> None:
+def test_a_report_prints_its_path_as_text(tmp_path: Path, kind: str, capsys: Captured) -> None:
     make_run(tmp_path / NAME, 2)
     shown = printed(capsys, lambda: report_command.main([f"run={tmp_path / NAME}"]))
     assert f"report: {tmp_path}/{SHOWN_NAME}/report.html\n" in shown

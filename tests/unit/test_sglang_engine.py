@@ -70,7 +70,7 @@ def test_connections_are_kept_and_one_that_was_closed_is_replaced() -> None:
     assert connections == 3
 
 
-def test_answers_in_chunks() -> None:
+def test_answers_in_chunks_are_joined() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await heard(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -103,7 +103,7 @@ def test_patience_ends_where_no_sensible_answer_comes(said: bytes) -> None:
     assert asked >= 2
 
 
-def test_a_server_that_says_nothing_is_named_with_the_option() -> None:
+def test_a_silent_server_is_named_with_the_option() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await heard(reader)
         await asyncio.sleep(5)
@@ -167,7 +167,7 @@ def test_a_connection_that_the_system_gives_up_is_lost(monkeypatch: Any, when: s
     ("status", "match"),
     [(b"401 No", "SEMSPEC_SGLANG_KEY"), (b"404 No", "has no /generate"), (b"400 No", "too long")],
 )
-def test_what_a_server_refuses_is_said_once(status: bytes, match: str) -> None:
+def test_a_refusal_of_a_server_is_one_line(status: bytes, match: str) -> None:
     body = b'{"error": {"message": "too long\\nby far"}}'
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -182,7 +182,7 @@ def test_what_a_server_refuses_is_said_once(status: bytes, match: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_request_to_write() -> None:
+def test_a_request_to_write_has_the_querys_sampling() -> None:
     told = requests.write([1, 2], Sampling(0.6, 0, 0.9), 7, frozenset({9, 4}), Stops(("\n\n",)))
     params = told["sampling_params"]
     assert told["input_ids"] == [1, 2]
@@ -191,7 +191,7 @@ def test_a_request_to_write() -> None:
     assert params["stop"] == ["\n\n"] and params["no_stop_trim"] and "stop_regex" not in params
 
 
-def test_how_far_to_write_at_a_time() -> None:
+def test_writing_is_asked_for_in_pieces_of_sensible_length() -> None:
     def first(ask: Generate, room: int = 1000) -> int:
         return Writing(ask, room, frozenset(), 64).next_limit()
 
@@ -207,7 +207,7 @@ def test_how_far_to_write_at_a_time() -> None:
     assert (writing.tokens, writing.ends, writing.finish) == ([0, 1, 0, 1], [2, 4], "units")
 
 
-def test_a_tree_as_paths() -> None:
+def test_a_tree_is_sent_as_its_paths() -> None:
     assert Paths([-1, -1, 0, 2, 2, 1]).paths == [[0, 2, 3], [0, 2, 4], [1, 5]]
 
 
@@ -298,7 +298,7 @@ def test_while_no_replica_is_there_all_are_tried_until_patience_is_over(
     assert 2.0 <= time.monotonic() - began < 8.0
 
 
-def test_replicas_that_tell_what_they_are_and_answer_nothing_do_not_keep_a_run_for_ever(
+def test_replicas_that_only_name_their_model_do_not_keep_a_run_for_ever(
     moody: tuple[SglangEngine, list[Moody]],
 ) -> None:
     engine, places = moody
@@ -345,7 +345,7 @@ def test_a_replica_that_comes_back_with_other_weights_of_that_name_is_asked_noth
         ("/c/models--Qwen--QwQ-32B/snapshots/0123abc", "QwQ-32B"),
     ],
 )
-def test_names_of_models(path: str, name: str) -> None:
+def test_a_models_name_comes_from_its_path(path: str, name: str) -> None:
     assert identity.model_name(path) == name
 
 
@@ -374,7 +374,7 @@ def test_a_password_in_an_address_signs_in_and_is_shown_nowhere() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://me:pw@host", "me:pw@host:99999999", "http://me:pw@"])
-def test_a_wrong_address_is_told_without_its_password(url: str) -> None:
+def test_a_wrong_address_is_named_without_its_password(url: str) -> None:
     with pytest.raises(UserError, match="no server's address") as told:
         Http(url)
     assert "pw" not in str(told.value)
@@ -383,7 +383,7 @@ def test_a_wrong_address_is_told_without_its_password(url: str) -> None:
     assert "pw" not in str(told.value)
 
 
-def test_what_a_server_says_that_it_holds() -> None:
+def test_the_model_of_a_server_is_read_from_its_info() -> None:
     commit = "ab" * 20
     for info, wanted in (
         ({"model_path": "/models/qwen", "revision": None}, "/models/qwen"),

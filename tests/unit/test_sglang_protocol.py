@@ -85,7 +85,7 @@ def test_a_question_survives_a_label() -> None:
         {"spans": [[1, 2]], "layers": ["all"]},
     ],
 )
-def test_questions_that_make_no_sense_are_told(told: dict[str, Any]) -> None:
+def test_senseless_questions_are_refused(told: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         Ask.of({"semspec": told})
 
@@ -224,7 +224,7 @@ ASKED = st.one_of(
 
 @effort(max_examples=600, deadline=None)
 @given(asked=ASKED)
-def test_whatever_is_asked_is_parsed_or_refused(asked: Any) -> None:
+def test_any_question_is_parsed_or_refused(asked: Any) -> None:
     """Where it arrives and in the workers; what is parsed is within the limits."""
     params = {"semspec": asked}
     try:
@@ -320,7 +320,7 @@ def test_reads_become_one_question() -> None:
     assert ask_for([Read(What.LOGPROBS)], 10) is None
 
 
-def test_replies_become_values() -> None:
+def test_replies_become_the_values_of_their_reads() -> None:
     score = Read(What.SCORE, spans=((0, 4),), probe="abc")
     assert values([score], {"semspec": [{"scores": [0.5]}]})[score].tolist() == [0.5]
     assert values([Read(What.LOGPROBS)], {}) == {}
@@ -363,7 +363,7 @@ def test_a_reply_of_another_shape_is_refused() -> None:
 # ---- settings ---------------------------------------------------------------------------------
 
 
-def test_inert_unless_asked() -> None:
+def test_the_plugin_is_inert_unless_asked() -> None:
     assert not settings.asked({}, ["serve", "--json-model-override-args", '{"rope": 1}'])
     before = set(sys.modules)
     sglang_plugin.register()
@@ -395,7 +395,7 @@ def test_the_argument_is_handed_on_by_the_environment(argv: list[str]) -> None:
         ('{"probe": 3}', "object of its options"),
     ],
 )
-def test_settings_that_make_no_sense(text: str, told: str) -> None:
+def test_senseless_settings_are_refused(text: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         settings.read({settings.VARIABLE: text}, [])
 

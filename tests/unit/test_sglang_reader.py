@@ -143,14 +143,16 @@ def test_a_request_that_comes_again_starts_over() -> None:
         (Ask(spans=((3, 9),), probe="none"), 0, "", "probe none is not loaded there"),
     ],
 )
-def test_what_cannot_be_read_is_told(ask: Ask, first: int, trouble: str, told: str) -> None:
+def test_unreadable_requests_are_answered_with_the_reason(
+    ask: Ask, first: int, trouble: str, told: str
+) -> None:
     piece = Piece(0, "r", ask.params(), IDS, first, PROMPT, 0)
     one = worker().begin(1, PROMPT, [piece])
     assert one is not None
     assert told in one.replies(None, trouble)[0]["error"]
 
 
-def test_digests_tell_probes_apart() -> None:
+def test_digests_differ_between_probes_that_score_differently() -> None:
     one = random_probe()
     assert one.digest == random_probe().digest != random_probe(seed=1).digest
     other = random_probe()

@@ -226,7 +226,7 @@ def test_tokens_that_the_model_does_not_have_are_refused(tmp_path: Path) -> None
         store.following(store.longest([1, 2], 8), 4, 10)
 
 
-def test_damaged_shards_are_refused_in_words(tmp_path: Path) -> None:
+def test_damaged_shards_are_refused_with_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "it.safetensors"
     write_shard(path, [[1, 2, 3]], 8)
     whole = path.read_bytes()

@@ -54,12 +54,12 @@ def gappy(text: str) -> list[str]:
     return [p for c in text for p in (c, "")]
 
 
-def test_all_are_registered() -> None:
+def test_all_splitters_are_registered() -> None:
     assert set(NAMES) <= set(plugins("split"))
     assert all(plugins("split")[name].summary for name in NAMES)
 
 
-def test_token() -> None:
+def test_every_token_is_a_unit() -> None:
     assert stream("token", ["a", "", "\n\n", "<|im_end|>"]) == [0, 0, 0, 0]
 
 
@@ -97,11 +97,11 @@ PARAGRAPHS: list[tuple[list[str], list[int | None]]] = [
 
 
 @pytest.mark.parametrize(("pieces", "steps"), PARAGRAPHS)
-def test_paragraph(pieces: list[str], steps: list[int | None]) -> None:
+def test_a_blank_line_ends_a_paragraph(pieces: list[str], steps: list[int | None]) -> None:
     assert stream("paragraph", pieces) == steps
 
 
-def test_paragraph_cap() -> None:
+def test_a_cap_ends_a_paragraph() -> None:
     assert stream("paragraph", ["a", "b", "c", "\n\n", "d"], cap=3) == [None, None, 0, None, None]
     assert stream("paragraph", ["\n"] * 5, cap=2) == [None, 0, None, 0, None]
 
@@ -161,7 +161,7 @@ It is so.| (See above.)| Then go.
 
 @pytest.mark.parametrize("tokenise", [words, characters, gappy])
 @pytest.mark.parametrize("marked", SENTENCES)
-def test_sentence(marked: str, tokenise: object) -> None:
+def test_a_sentence_ends_where_marked(marked: str, tokenise: object) -> None:
     assert callable(tokenise)
     expected = marked.replace(r"\n", "\n").split("|")
     pieces = tokenise("".join(expected))
@@ -197,11 +197,11 @@ SENTENCE_STEPS: list[tuple[list[str], list[int | None]]] = [
 
 
 @pytest.mark.parametrize(("pieces", "steps"), SENTENCE_STEPS)
-def test_sentence_steps(pieces: list[str], steps: list[int | None]) -> None:
+def test_sentences_end_at_the_expected_token(pieces: list[str], steps: list[int | None]) -> None:
     assert stream("sentence", pieces) == steps
 
 
-def test_sentence_cap() -> None:
+def test_a_cap_ends_a_sentence() -> None:
     assert stream("sentence", ["a", "b", "c", "d"], cap=2) == [None, 0, None, 0]
     assert stream("sentence", ["It", ".", " B", " c"], cap=3) == [None, None, -1, None]
     assert stream("sentence", ["A", ".", " B", " c"], cap=2) == [None, 0, None, 0]

@@ -58,7 +58,7 @@ class Pair:
 
 @pytest.mark.parametrize("split", ENDS)
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_a_step_is_said_as_often_as_it_may_be(split: str, length: int) -> None:
+def test_a_step_is_written_only_as_often_as_allowed(split: str, length: int) -> None:
     pair = Pair(split)
     step, own = (text + ENDS[split] for text in (STEP, OWN))
     outcome = pair.solve(2, length)
@@ -85,7 +85,7 @@ def test_a_step_that_is_drafted_in_parts_is_compared_whole(split: str, cap: int)
 
 
 @pytest.mark.parametrize("split", ENDS)
-def test_the_shortest_step_that_can_be_a_loop(split: str) -> None:
+def test_a_step_of_four_tokens_can_be_a_loop(split: str) -> None:
     """Four tokens, of which a sentence's first is in the context before the others are drafted."""
     four = {"paragraph": " So it is.", "sentence": " So it is four."}[split]
     pair = Pair(split, four)

@@ -52,7 +52,7 @@ def test_matches_equal_a_search_from_the_end(longest: int) -> None:
             assert automaton.match == search(text[:end], longest), text[:end]
 
 
-def test_it_stays_as_small_as_theory_says() -> None:
+def test_the_automaton_stays_as_small_as_theory_says() -> None:
     """At most 2n - 1 states and 3n - 4 transitions (Blumer et al. 1985)."""
     for text in texts(2_000, random.Random(0)):
         automaton = SuffixAutomaton(16)

@@ -25,7 +25,7 @@ def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None
     assert ticks(low, high) == pytest.approx(expected)
 
 
-def test_everything_that_is_drawn_is_there() -> None:
+def test_everything_drawn_is_in_the_svg() -> None:
     plot = Plot("a < b & c", "x", "y", x=(0, 1), y=(0, 1))
     plot.points([0, 0.5, math.nan], [0, 0.5, 1], label="points")
     plot.line([0, 1], [1, 0], label="line", dashed=True)
@@ -61,7 +61,7 @@ def test_a_logarithmic_axis_names_its_values() -> None:
     assert {"100", "1000", "10000"} <= {t.text for t in root.findall(f".//{SVG}text")}
 
 
-def test_an_empty_plot_is_a_plot() -> None:
+def test_a_plot_without_points_is_valid() -> None:
     plot = Plot("nothing", "x", "y")
     plot.line([], [])
     plot.points([1.0], [2.0])

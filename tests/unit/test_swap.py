@@ -170,7 +170,7 @@ def staging_is_taken(folder: Path) -> None:
         (staging_is_taken, "is in the way"),
     ],
 )
-def test_what_is_no_artifact_of_this_kind_is_not_replaced(
+def test_only_an_artifact_of_the_same_kind_is_replaced(
     make: Callable[[Path], None], says: str, tmp_path: Path
 ) -> None:
     make(tmp_path / "it")
@@ -181,7 +181,7 @@ def test_what_is_no_artifact_of_this_kind_is_not_replaced(
     assert {f: f.read_bytes() for f in sorted(tmp_path.rglob("*")) if f.is_file()} == before
 
 
-def test_what_is_ours_is_replaced_also_through_a_link(tmp_path: Path) -> None:
+def test_our_own_artifact_is_replaced_also_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for bias in (1.0, 2.0):
         head(bias).save(tmp_path / "empty")

@@ -140,7 +140,7 @@ def test_jobs_end_alone_and_only_what_is_not_finished_is_run_again(
     assert "2/4" in said(console) and "4/4" in said(console)
 
 
-def test_a_quiet_sweep_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_sweep_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loud = [o for o in TINY if not o.startswith("quiet")]
     assert sweep.main([*TINY, f"sweep={tmp_path}"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -197,7 +197,7 @@ def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
     assert state_of(job, tmp_path)[0] == "finished"
 
 
-def test_what_was_killed_is_told_with_the_process_that_it_was(tmp_path: Path) -> None:
+def test_a_killed_job_is_reported_with_its_process(tmp_path: Path) -> None:
     (job,) = plan(TINY)
     (tmp_path / job.name).mkdir()
     was: dict[str, Any] = {"state": "running", "error": None, "pid": 123, "host": "node7"}
@@ -211,7 +211,7 @@ def test_what_was_killed_is_told_with_the_process_that_it_was(tmp_path: Path) ->
     }  # fmt: skip
 
 
-def test_a_lock_outlives_no_status(tmp_path: Path) -> None:
+def test_a_running_status_without_its_lock_means_killed(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text('{"state": "running"}')
     lock = FolderLock(tmp_path)
     assert RunFolder(tmp_path).status["state"] == "running"
@@ -252,13 +252,13 @@ def test_launchers_take_their_own_options() -> None:
         ("hydra.sweep.subdir=x", "means nothing in a sweep"),
     ],
 )
-def test_mistakes_with_launchers_are_one_line(given: str, says: str) -> None:
+def test_mistakes_with_launchers_end_in_one_line(given: str, says: str) -> None:
     with pytest.raises(UserError, match=says) as told:
         options_of([given])
     assert "\n" not in str(told.value)
 
 
-def test_a_launcher_that_is_not_installed_says_how_it_comes(
+def test_a_missing_launcher_names_its_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -266,7 +266,9 @@ def test_a_launcher_that_is_not_installed_says_how_it_comes(
         options_of(["hydra/launcher=submitit_local"])
 
 
-def test_slurm_without_slurm_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_on_a_machine_without_it_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, options = options_of(["hydra/launcher=submitit_slurm"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"submitit_slurm: .*srun"):

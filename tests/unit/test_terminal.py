@@ -84,7 +84,7 @@ def test_without_a_terminal_lines_are_few() -> None:
     assert "\x1b" not in file.getvalue()
 
 
-def test_quiet_says_nothing() -> None:
+def test_quiet_progress_prints_nothing() -> None:
     for live in (False, True):
         file = io.StringIO()
         console = Screen(file=file, force_terminal=live)
@@ -94,7 +94,7 @@ def test_quiet_says_nothing() -> None:
         assert file.getvalue() == ""
 
 
-def test_live_ends_with_one_line() -> None:
+def test_live_progress_ends_with_one_line() -> None:
     file = io.StringIO()
     console = Screen(file=file, force_terminal=True, width=80)
     with Progress(2, console=console, live=True) as progress:
@@ -113,7 +113,7 @@ def test_forced_colour_in_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch)
     assert "\x1b[?25" not in file.getvalue() and len(file.getvalue().splitlines()) == 1
 
 
-def test_live_display_fits_80_columns() -> None:
+def test_the_live_display_fits_80_columns() -> None:
     progress = Progress(500, console=Screen(file=io.StringIO()), clock=ticking(1000))
     for n in range(123):
         progress.advance(a_line(n, tokens=1234567))
@@ -134,7 +134,7 @@ def test_resumed_problems_count_but_not_for_the_pace() -> None:
     assert progress.headline().startswith("7/10  pass@1 1.00")
 
 
-def test_progress_without_plain_grades_or_total() -> None:
+def test_progress_copes_without_plain_grades_or_total() -> None:
     progress = Progress(None, console=Screen(file=io.StringIO()))
     assert progress.headline() == "0  pass@1 -  - tok/s  accepted -"
     shown(progress.render())
@@ -143,14 +143,14 @@ def test_progress_without_plain_grades_or_total() -> None:
     assert "plain" not in shown(progress.render())
 
 
-def test_durations() -> None:
+def test_durations_are_in_hours_minutes_and_seconds() -> None:
     assert [duration(s) for s in (0.2, 61, 3599.7, 3661)] == ["0:00", "1:01", "1:00:00", "1:01:01"]
 
 
 # --- result ---
 
 
-def test_the_table() -> None:
+def test_the_table_has_both_modes_and_intervals() -> None:
     lines = [a_line(n, details={"steps": 4, "steps_true": 3}) for n in range(12)]
     text = shown(result_table(summarise(lines), "a run"))
     rows = {line[:25].strip(): line[25:].split() for line in text.splitlines()}
@@ -175,17 +175,17 @@ def test_short_latencies_keep_their_digits() -> None:
     assert "0.0123" in text and "6.00 / 6.00" in text
 
 
-def test_the_table_without_plain() -> None:
+def test_the_table_leaves_out_the_plain_mode() -> None:
     text = shown(result_table(summarise([a_line(n, plain=False) for n in range(10)])))
     assert "speed-up [95 %]" not in text
-    assert "note: the plain target was not run: no speed-up can be told" in text
+    assert "note: the plain target was not run, so there is no speed-up" in text
 
 
-def test_what_cannot_be_told_is_noted() -> None:
+def test_missing_figures_are_explained_in_notes() -> None:
     def told(*lines: Line) -> str:
         return " | ".join(notes(summarise(lines)))
 
-    assert "1 problem: no interval" in told(a_line())
+    assert "1 problem: too few for an interval" in told(a_line())
     assert "2 problems: the intervals are rough" in told(a_line(), a_line())
     assert "nothing was graded" in told(a_line(correct=None))
     assert "1 of 2 problems were not graded" in told(a_line(), a_line(correct=None))
@@ -223,13 +223,13 @@ D+T  0.50│ Next, So y=04.
 """
 
 
-def test_a_transcript() -> None:
+def test_a_transcript_is_the_same_from_rounds_and_from_lines() -> None:
     assert shown(transcript(pieces(ROUNDS, decode))) == EXPECTED
     stored = [asdict(r) for r in ROUNDS]
     assert shown(transcript(pieces(stored, decode))) == EXPECTED
 
 
-def test_what_was_salvaged_is_the_drafts() -> None:
+def test_salvaged_text_is_the_drafts() -> None:
     rounds = [
         Round(drafted=[1, 3], ends=[2], written=[1, 2], scores=[0.1], note="1 of 2 tokens salvaged")
     ]
@@ -260,7 +260,7 @@ def test_rejected_drafts_can_be_left_out() -> None:
     assert "rejected" not in text
 
 
-def test_colours() -> None:
+def test_colours_show_who_wrote() -> None:
     text = coloured(transcript(pieces(ROUNDS, decode)))
     assert "\x1b[36mFirst, x=76." in text  # the draft's
     assert "\x1b[1;33mNext, y=04." in text  # the target's
@@ -274,7 +274,7 @@ def test_a_plain_solution_is_split_into_paragraphs() -> None:
     assert text.splitlines()[1:] == ["  T│ First, x=76.", "  T│ Next, y=04.", "  T│ So y=04."]
 
 
-def test_tokens_share_a_line() -> None:
+def test_tokens_of_a_paragraph_share_a_line() -> None:
     tokens = ["Let", " us", " see", ".", "\n", "\n", "Then"]
     rounds = [
         Round(drafted=[0, 1, 3], ends=[1, 2, 3], kept=[0, 1], written=[2], scores=[1, 1, 0]),
@@ -337,13 +337,13 @@ def test_long_steps_wrap_behind_the_mark() -> None:
         shown(transcript([Piece("target", long)]), width)
 
 
-def test_text_cannot_command_the_terminal() -> None:
+def test_text_cannot_control_the_terminal() -> None:
     text = coloured(transcript([Piece("draft", "a\x1b[2J\x07b\tc\r\nd\x9b\u202e", ends=True)]))
     assert "\x1b[2J" not in text and "\x07" not in text and "\x9b" not in text
     assert "\u202e" not in text and "a␛[2J␇b    c" in text
 
 
-def test_characters_split_over_pieces() -> None:
+def test_characters_split_over_pieces_appear_whole() -> None:
     """Byte-level tokens: half a character is nothing until its other half comes."""
     data = "é = 4 数".encode()
 
@@ -361,7 +361,7 @@ def test_characters_split_over_pieces() -> None:
 
 
 @given(st.data())
-def test_nothing_is_lost_or_said_twice(data: st.DataObject) -> None:
+def test_kept_pieces_make_up_the_output(data: st.DataObject) -> None:
     """Whatever the rounds, the pieces that were not rejected are the output."""
     vocabulary = ["a", " b", ".", "\n", "\n\n", "c.\n\n", "é"]
     token = st.integers(0, len(vocabulary) - 1)
@@ -389,7 +389,7 @@ def test_nothing_is_lost_or_said_twice(data: st.DataObject) -> None:
     assert "".join(said.split()) == "".join(whole.split())
 
 
-def test_a_poor_encoding_is_no_error() -> None:
+def test_a_poor_encoding_shows_question_marks() -> None:
     code = (
         "from semspec.report.terminal import open_console, transcript\n"
         "from semspec.report.transcript import Piece\n"

@@ -58,7 +58,7 @@ def test_pieces_keep_the_space_that_a_decoder_drops(tmp_path: Path) -> None:
     assert text.piece(2) == " go"
 
 
-def test_prompt(text: Text) -> None:
+def test_the_prompt_follows_the_chat_template(text: Text) -> None:
     prompt, ids = text.prompt("How many?", system="Be brief.")
     assert prompt == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHow many?<|im_end|>\n"
@@ -74,26 +74,26 @@ def test_an_empty_question_is_refused(text: Text, question: str) -> None:
         text.prompt(question)
 
 
-def test_no_chat_template(tmp_path: Path) -> None:
+def test_a_missing_chat_template_is_refused(tmp_path: Path) -> None:
     text = Text(small.save(tmp_path, small.bpe(), ["<e>"], None, "<e>"))
     with pytest.raises(UserError, match=r"no chat template.*instruction-tuned"):
         text.prompt("How many?")
 
 
-def test_a_template_that_refuses(tmp_path: Path) -> None:
+def test_a_template_that_raises_is_refused(tmp_path: Path) -> None:
     text = Text(small.r1(tmp_path))
     assert text.prompt("Why?")[0] == f"{small.R1[3]}{small.R1[1]}Why?{small.R1[2]}<think>\n"
     with pytest.raises(UserError, match=r"no system message, please.*leave the system message out"):
         text.prompt("Why?", system="Be brief.")
 
 
-def test_a_template_that_makes_nothing(tmp_path: Path) -> None:
+def test_a_template_that_renders_nothing_is_refused(tmp_path: Path) -> None:
     text = Text(small.save(tmp_path, small.bpe(), ["<e>"], "{{- '' -}}", "<e>"))
     with pytest.raises(UserError, match="empty prompt"):
         text.prompt("Why?")
 
 
-def test_sizes_and_stops(text: Text) -> None:
+def test_sizes_and_stops_come_from_the_tokenizer(text: Text) -> None:
     assert text.size == 306 == len(text.vocabulary)
     assert list(text.added) == small.QWQ
     assert text.eos == 302
@@ -101,13 +101,13 @@ def test_sizes_and_stops(text: Text) -> None:
     assert text.stop_ids == {300, 302}
 
 
-def test_stops_without_a_generation_config(tmp_path: Path) -> None:
+def test_a_generation_config_adds_stops(tmp_path: Path) -> None:
     assert Text(small.qwq(tmp_path)).stop_ids == {302}
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": 300}')
     assert Text(str(tmp_path)).stop_ids == {300, 302}
 
 
-def test_the_file_is_taken_at_its_word(tmp_path: Path) -> None:
+def test_the_tokenizer_file_decides_over_its_class(tmp_path: Path) -> None:
     """A config of model type qwen2 must not exchange the pre-tokenizer."""
     plain = Text(small.qwq(tmp_path / "plain"))
     typed = Text(small.qwq(tmp_path / "typed", config={"model_type": "qwen2"}))
@@ -127,24 +127,24 @@ def test_the_file_is_taken_at_its_word(tmp_path: Path) -> None:
         ("a/b/c", "give an existing folder or a Hub name"),
     ],
 )
-def test_names_that_are_none(name: str, way: str) -> None:
+def test_malformed_names_are_refused(name: str, way: str) -> None:
     with pytest.raises(UserError, match=way):
         Text(name)
 
 
-def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is it a model's folder") as caught:
         Text(str(tmp_path))
     assert "\n" not in str(caught.value)
 
 
-def test_a_broken_tokenizer(tmp_path: Path) -> None:
+def test_a_broken_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match=r"tokenizer\.json cannot be read"):
         Text(str(tmp_path))
 
 
-def test_a_hub_name_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The way out names everything that may be wrong; nothing is asked of the network here."""
     from transformers.utils import hub
 
@@ -170,7 +170,7 @@ def test_the_fingerprint_is_the_same_in_another_process(text: Text, folder: str)
     assert len(text.fingerprint) == 64
 
 
-def test_the_fingerprint_is_over_what_decides_ids(text: Text, tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_what_decides_ids(text: Text, tmp_path: Path) -> None:
     same = Text(small.qwq(tmp_path / "same"))
     same.encode("something")
     same.tokenizer.chat_template = "another"

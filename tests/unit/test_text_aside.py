@@ -84,21 +84,21 @@ def test_the_turn_is_closed_and_the_reply_begun(tmp_path: Path, family: str) -> 
     assert text.aside("Why?", "So")[0].endswith("So")
 
 
-def test_a_template_without_earlier_turns(tmp_path: Path) -> None:
+def test_a_template_that_drops_earlier_turns_is_refused(tmp_path: Path) -> None:
     last = "{{- messages[-1]['content'] + '<|im_start|>' -}}"
     text = Text(small.save(tmp_path, small.bpe(), small.QWQ, last, "<|im_end|>"))
     with pytest.raises(UserError, match="leaves turns out"):
         text.aside(ASKED, SCORE)
 
 
-def test_a_template_that_refuses(tmp_path: Path) -> None:
+def test_a_template_that_raises_is_refused(tmp_path: Path) -> None:
     no = "{{- raise_exception('one turn only') -}}"
     text = Text(small.save(tmp_path, small.bpe(), small.QWQ, no, "<|im_end|>"))
     with pytest.raises(UserError, match=r"one turn only.*mend"):
         text.aside(ASKED, SCORE)
 
 
-def test_no_template(tmp_path: Path) -> None:
+def test_a_missing_template_is_refused(tmp_path: Path) -> None:
     text = Text(small.save(tmp_path, small.bpe(), ["<e>"], None, "<e>"))
     with pytest.raises(UserError, match="no chat template"):
         text.aside(ASKED, SCORE)

@@ -24,7 +24,7 @@ PIECES = ["so", "</", "think", ">", "</think>", " x</think>\n\n", "<think>", "</
         ([7, 3], None),
     ],
 )
-def test_the_tag_in_one_token_or_several(tokens: list[int], at: int | None) -> None:
+def test_the_tag_is_found_in_one_token_or_several(tokens: list[int], at: int | None) -> None:
     assert Thinking(PIECES.__getitem__).closes_at(tokens) == at
     bit_by_bit = Thinking(PIECES.__getitem__)
     for number, token in enumerate(tokens, start=1):

@@ -190,7 +190,7 @@ def test_greedy_follows_the_argmax_and_ends_with_the_text() -> None:
 
 
 @pytest.mark.parametrize("sampled", [True, False])
-def test_numbers_that_are_none(sampled: bool) -> None:
+def test_rows_with_nan_are_treated_as_missing(sampled: bool) -> None:
     """q that is not a number was not drawn from; p that is none leaves nothing to write."""
     parents, tokens = [-1, -1, 0], torch.tensor([0, 1, 2])
     shape = shape_of(parents, 3, CPU)

@@ -89,7 +89,7 @@ def test_best_first_keeps_the_most_probable_ways(depth: int, top_k: int, nodes: 
     assert set(ways(draft.tokens, draft.parents)) == set(expected)
 
 
-def test_the_fixed_shape() -> None:
+def test_the_fixed_shape_has_the_asked_nodes_and_depth() -> None:
     shape = fixed_shape(6, 10, 32)
     assert sum(shape.values()) == 32
     assert max(map(len, shape)) < 6 and max(shape.values()) <= 10
@@ -165,7 +165,7 @@ def test_one_pass_a_level_over_its_new_nodes_alone(kind: str, temperature: float
         ("draft=lm tree=static split=token accept=lossless ahead=true", "leave ahead=true out"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(arguments: str, words: str) -> None:
+def test_impossible_trees_are_refused_in_one_line(arguments: str, words: str) -> None:
     with pytest.raises(UserError) as error:
         configuration(*config.expand_shorthands(arguments.split()))
     assert words in str(error.value) and "\n" not in str(error.value)

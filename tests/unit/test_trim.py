@@ -21,7 +21,7 @@ def tree(tokens: list[int], parents: list[int]) -> Draft:
     return Draft(tokens, ends, probs=rows, parents=parents, evidence={ROWS: rows})
 
 
-def test_depths() -> None:
+def test_depths_count_from_the_root() -> None:
     assert depths([-1, -1, 0, 2, 1]) == [1, 1, 2, 3, 2]
     with pytest.raises(UserError, match="parents come first"):
         depths([-1, 1])
@@ -44,7 +44,7 @@ def test_a_tree_loses_what_follows_the_thinking() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_what_stays_is_the_tree_without_the_rest(data: st.DataObject) -> None:
+def test_trimming_removes_whole_branches(data: st.DataObject) -> None:
     count, left = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))
     tokens = data.draw(st.lists(st.integers(0, 4), min_size=count, max_size=count))
     parents = [data.draw(st.integers(-1, node - 1)) for node in range(count)]

@@ -20,7 +20,7 @@ def accepted(*tokens: list[int]) -> Round:
 
 
 @pytest.mark.parametrize("opened", ["", "<think>\n"], ids=["whole", "opened in the prompt"])
-def test_accepted_steps_are_held_against_the_truth(opened: str) -> None:
+def test_accepted_steps_are_compared_with_the_truth(opened: str) -> None:
     problem, steps = solution(0)
     own = [text().encode(step) for step in steps]
     wrong = text().encode(FALSE)
@@ -57,7 +57,7 @@ def test_without_a_truth_of_steps_there_is_no_figure() -> None:
     assert not [row for row in result_rows(result) if row[0].startswith("risk")]
 
 
-def test_asked_and_measured_risk_stand_beside_each_other() -> None:
+def test_the_result_has_asked_and_measured_risk() -> None:
     lines = []
     for name, wrong in (("a", 0), ("b", 3)):
         one = problem_line(name, solve([Round(kept=[1])], 1.0, True), solve([Round()], 2.0, True))

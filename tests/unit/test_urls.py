@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from semspec.errors import UserError, told, without_passwords
+from semspec.errors import UserError, describe_error, without_passwords
 
 
 def test_user_and_password_go_and_the_rest_stays() -> None:
@@ -23,8 +23,8 @@ def test_user_and_password_go_and_the_rest_stays() -> None:
 
 
 def test_errors_of_other_libraries_lose_them_too() -> None:
-    assert told(UserError("no http://me:pw@host")) == "no http://host"
-    assert told(OSError("no http://me:pw@host")) == "OSError: no http://host"
+    assert describe_error(UserError("no http://me:pw@host")) == "no http://host"
+    assert describe_error(OSError("no http://me:pw@host")) == "OSError: no http://host"
 
 
 def test_hostile_lengths_take_no_time() -> None:

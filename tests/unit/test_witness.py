@@ -134,7 +134,7 @@ CASES: dict[str, tuple[type[Watching], Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_are_those_of_a_fresh_pass(case: str, seed: int) -> None:
+def test_watched_rows_equal_those_of_a_fresh_pass(case: str, seed: int) -> None:
     drafter, rule, options = CASES[case]
     context, sessions = watched(drafter, rule, seed, **options)
     expected = truth(context)
@@ -149,7 +149,7 @@ def test_rows_are_those_of_a_fresh_pass(case: str, seed: int) -> None:
                 torch.testing.assert_close(mine, whole[position])
 
 
-def test_rows_of_a_real_model() -> None:
+def test_watched_rows_of_a_real_model_equal_those_of_a_fresh_pass() -> None:
     """The same over engine=hf, whose passes run over a cache: a draft that is often wrong."""
     target, draft = load("llama"), load("qwen3")
     kit = Kit(

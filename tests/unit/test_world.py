@@ -107,11 +107,11 @@ def test_the_problem_is_found_in_a_whole_prompt(domain: str, seed: int) -> None:
         "Counting weekdays, let x=Someday, k is 2 days after x. Find k.",
     ],
 )
-def test_what_is_no_problem_is_not_taken_for_one(text: str) -> None:
+def test_other_texts_are_not_taken_for_problems(text: str) -> None:
     assert world.find_problem(text) is None
 
 
-def test_a_known_problem() -> None:
+def test_a_known_problem_has_the_expected_values() -> None:
     problem = world.find_problem(
         "Modulo 100, let x=76, k is x - 2, b is 2 * k, h is b + x. Find h."
     )

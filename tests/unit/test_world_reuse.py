@@ -74,7 +74,7 @@ def test_an_edit_changes_one_line_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("task", "share"), [("editing", 0.7), ("grounded", 0.5)], ids=["editing", "grounded"]
 )
-def test_most_of_a_solution_stands_in_its_question(task: str, share: float) -> None:
+def test_most_of_a_solution_is_in_its_question(task: str, share: float) -> None:
     """Runs of four tokens, as the embedded pair's tokenizer writes them."""
     text = Text(str(beside_package("hub_artifacts") / "tiny-target"))
 
