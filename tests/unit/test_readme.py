@@ -44,6 +44,18 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def names_something(dotted: str) -> bool:
+    """Return whether a dotted name is a module of the package, or is written in one."""
+    place, names = ROOT, dotted.split(".")
+    while names and (place / names[0]).is_dir():
+        place /= names.pop(0)
+    module = place / f"{names.pop(0)}.py" if names else place / "__init__.py"
+    invented = str(module.relative_to(ROOT)) in INVENTED
+    if not module.exists():  # a name that the package itself has
+        names, module = [module.stem], place / "__init__.py"
+    return invented or (module.exists() and all(n in module.read_text() for n in names))
+
+
 def of_run(arguments: Sequence[str]) -> None:
     if "--help" in arguments:
         return
@@ -147,6 +159,8 @@ def test_links_and_paths_of_a_document_exist(page: Path) -> None:
         assert not ours or path in INVENTED or any((b / path).exists() for b in bases), path
     for path in re.findall(r"\bsemspec/[\w/]+\.py\b", text):
         assert path in INVENTED or (ROOT / path).exists(), path
+    for dotted in re.findall(r"(?<![\w.])semspec(?:\.\w+)+", text):
+        assert dotted.split(".")[-1].isupper() or names_something(dotted), dotted  # semspec.NAME
 
 
 @pytest.mark.parametrize("line", COMMANDS)
