@@ -222,7 +222,7 @@ def router(folder: Path, *workers: str) -> Iterator[str]:
 
 
 def healthy(url: str, count: int) -> bool:
-    """Whether a router has this many workers."""
+    """Return True if a router has this many workers."""
     try:
         with urllib.request.urlopen(f"{url}/workers", timeout=5) as reply:
             return sum(one["is_healthy"] for one in json.load(reply)["workers"]) == count

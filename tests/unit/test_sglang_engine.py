@@ -1,4 +1,4 @@
-"""What engine=sglang does without a server: its HTTP, its requests, its choice of replicas."""
+"""engine=sglang without a server: its HTTP, its requests, its choice of replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run shows, with and without a terminal, at 80 columns and without colour."""
+"""The display of a run, with and without a terminal, at 80 columns and without colour."""
 
 from __future__ import annotations
 

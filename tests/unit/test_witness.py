@@ -1,4 +1,4 @@
-"""What a drafter watches is what a fresh pass over the finished text reads, at every position."""
+"""Rows that a drafter watches equal those of a fresh pass over the finished text, at every position."""
 
 from __future__ import annotations
 
