@@ -29,9 +29,10 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from semspec.engines._lean.engine import HfEngine
 from semspec.engines.hf import Hf
 from semspec.errors import UserError
-from semspec.probes.mlp import NAMES, Folded, Mlp
+from semspec.probes.mlp import NAMES, Folded
 from semspec.storage import provenance
 from semspec.storage.files import write_json
+from semspec.training.probes.train import Mlp
 from semspec.types import Context, Generate, Query, Read, Sampling, What
 
 SHAPES = {  # layers, width, MLP, heads, kv heads, vocabulary: of the published configurations

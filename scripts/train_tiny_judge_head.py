@@ -26,7 +26,7 @@ from semspec import world
 from semspec.artifacts import base, binding
 from semspec.artifacts.judge_head import JudgeHead
 from semspec.engines.hf import Hf
-from semspec.models.location import ModelConfig, facts
+from semspec.models.location import ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.protocols import Engine
 from semspec.rules.judge_head import LAST
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config = {
         "kind": JudgeHead.kind,
         "version": JudgeHead.version,
-        "model": binding.of(facts(model, text.fingerprint)),
+        "model": binding.of(read_facts(model, text.fingerprint)),
         "data": {"name": "semspec's embedded world", "seed": a.seed, "solutions": a.problems},
         "training": {
             "tokens": len(x),

@@ -9,19 +9,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import hydra
-from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import registry
+from semspec.deferred import hydra
 from semspec.errors import UserError, without_passwords
-from semspec.models.location import ModelConfig, known_as
+from semspec.models.location import ModelConfig, canonical_name
 from semspec.protocols import Drafter, Setup
 from semspec.storage.packaged import beside_package
 from semspec.types import Sampling
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 GROUPS = {
     "draft": "drafter",
@@ -127,7 +129,7 @@ _STORED: dict[tuple[str, str], type[Any]] = {}  # what Hydra knows of, by group 
 
 def register_configs() -> None:
     """Make every plugin's dataclass a node of its Hydra group."""
-    store = ConfigStore.instance()
+    store = hydra.core.config_store.ConfigStore.instance()
     if not _STORED:
         store.store(name="run_schema", node=composable(RunConfig))
     for group, kind in GROUPS.items():
@@ -342,7 +344,14 @@ def drawn_by(drafter: Drafter) -> str | None:
     if drafter.plain:
         return None
     models = drafter.models()
-    return known_as(models["draft"]) if "draft" in models else registry.name_of(drafter)
+    return canonical_name(models["draft"]) if "draft" in models else registry.name_of(drafter)
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Read overrides by Hydra's grammar; raises HydraException."""
+    return hydra.core.override_parser.overrides_parser.OverridesParser.create().parse_overrides(
+        list(overrides)
+    )
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:

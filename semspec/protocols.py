@@ -11,8 +11,8 @@ The life of a plugin, in this order (``config.build``, ``solver.Solver``):
 2. ``check_setup(setup)`` raises UserError where it cannot work in this configuration: before a model loads.
 3. ``models()`` names the models that it brings along, by role (drafters and rules). They are fetched.
 4. ``bind(run)`` returns a copy that has what it was trained with, and raises UserError where that does
-   not belong to the run's models or does not hold for the run: before weights load.
-5. ``open(kit)`` begins one problem (drafters and rules; a splitter opens a stream, and so on).
+   not belong to the run's models or does not hold for the run: before weights load (drafters, rules, splitters).
+5. ``open(kit)`` begins one problem; a splitter opens a stream, an engine loads a model.
 
 ``example(folder)`` gives the contract tests plugins to try: ``tests/contract`` names none.
 """

@@ -12,9 +12,6 @@ import os
 import sys
 from pathlib import Path
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -22,16 +19,18 @@ from semspec import __version__, config
 from semspec.cli import reproduce
 from semspec.cli.arguments import check_arguments, split_arguments
 from semspec.cli.command import ends_in_one_line
+from semspec.cli.help import show
 from semspec.config import build, one_line
+from semspec.deferred import hydra
 from semspec.errors import UserError
+from semspec.jobs import sweep
+from semspec.runner import execute
 from semspec.storage.screen import complain, echo
 
 
 def run_job(composed: DictConfig) -> None:
     """One run, in Hydra's run directory."""
-    from semspec.runner import execute
-
-    folder = Path(HydraConfig.get().runtime.output_dir)
+    folder = Path(hydra.core.hydra_config.HydraConfig.get().runtime.output_dir)
     try:
         plain = OmegaConf.to_container(composed, resolve=True)
         assert isinstance(plain, dict)
@@ -50,8 +49,6 @@ def main() -> None:
 
 def _main(arguments: list[str]) -> None:
     if {"-h", "--help"} & set(arguments):
-        from semspec.cli.help import show
-
         show()
         return
     if "--version" in arguments:
@@ -70,8 +67,6 @@ def _main(arguments: list[str]) -> None:
         raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
     check_arguments([o for o in overrides if o not in own], sweep=bool(several))
     if several:
-        from semspec.jobs import sweep
-
         if others := [f for f in flags if f.startswith("-") and f not in several]:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")
         sys.exit(sweep.main(overrides))
@@ -83,7 +78,7 @@ def _main(arguments: list[str]) -> None:
     )
     try:
         start(run_job)()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (hydra.errors.HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(error)) from error
     except OSError as error:  # Hydra's own: the run's folder cannot be made
         raise UserError(f"{error}: choose another hydra.run.dir, or free space") from error

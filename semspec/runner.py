@@ -13,6 +13,7 @@ from rich.text import Text as Styled
 
 from semspec.config import RunConfig, free, recorded
 from semspec.errors import UserError
+from semspec.models.text import Text
 from semspec.protocols import BenchmarkProblem
 from semspec.report import terminal
 from semspec.report.page import REPORT
@@ -225,8 +226,6 @@ def _show_transcript(
     console: terminal.Screen,
 ) -> None:
     """One problem in which both wrote, so that there is something to see."""
-    from semspec.models.text import Text
-
     lines = {line["id"]: line for line in run.problem_lines()}
     there = [p for p in problems if p.id in lines]
     both = (p for p in there if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"])

@@ -25,7 +25,7 @@ from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models import hub
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.text import OPEN, Text
-from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run
+from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run, Splitter
 from semspec.results.identity import identities
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
@@ -90,7 +90,6 @@ class Solver:
         config = self.config
         self.drafter, self.rule = config.draft, config.accept
         self.nested, self.nested_rule = config.nested, config.nested_accept
-        self.splitter = registry.plugin("split", config.split).cls()
         self.engines: dict[Role, Engine] = {}
         # all folders first: a missing one is reported before anything heavy begins
         here = config.engine.holds_weights
@@ -117,6 +116,7 @@ class Solver:
             )
 
         own, nested = run(config.split, self.drafter), run("token", self.nested)
+        self.splitter: Splitter = registry.plugin("split", config.split).cls().bind(own)
         self.probes = {role: (str(at),) for role, at in self.rule.probe_sources(own).items()}
         self.drafter, self.rule = self.drafter.bind(own), self.rule.bind(own)
         if not self.nested.plain:

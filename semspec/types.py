@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Role = str
 """Which model a query is for: ``target``, ``draft``, or a name that a plugin gives to a model of its own
-(``Plugin.models``). Each role that is asked has an engine of its own."""
+(``Rule.models``). Each role that is asked has an engine of its own."""
 
 Purpose = Literal["draft", "verify", "write"]
 """How a query's time is booked: proposing, judging, or the target writing on its own."""

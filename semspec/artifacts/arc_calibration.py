@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
 from semspec.calibration.arc import COLUMNS, Setting
 from semspec.decoding.arc_bound import Constants
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.registry import register

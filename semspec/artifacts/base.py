@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from safetensors.torch import save
-from torch import Tensor
-
 from semspec.artifacts import _card, binding
 from semspec.artifacts.upload import upload
+from semspec.deferred import Tensor, safetensors_torch
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
@@ -310,7 +308,9 @@ def write(
     contents = {CONFIG: (dumps(config, indent=2) + "\n").encode()}
     contents |= {name: text.encode() for name, text in texts.items()}
     if tensors:
-        contents[TENSORS] = save({n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"})
+        contents[TENSORS] = safetensors_torch.save(
+            {n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"}
+        )
     with os_errors_as_user_errors(folder):
         swap.recover(folder)
         swap.check_replaceable(folder, kind)

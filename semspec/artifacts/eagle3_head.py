@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
 from semspec.artifacts.model import Model
+from semspec.deferred import Tensor, torch
 from semspec.heads.eagle3 import EMBEDDING, Shape, check_maps
 from semspec.models.location import EXAMPLE_VOCABULARY
 from semspec.registry import register

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base
+from semspec.deferred import Tensor, torch
 from semspec.registry import register
 from semspec.storage import foreign
 from semspec.storage.json_schema import Schema

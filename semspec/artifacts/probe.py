@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
@@ -29,7 +27,6 @@ from semspec.storage.tensors import Layout
 from semspec.types import Read, What
 
 LOGPROBS = Read(What.LOGPROBS)
-_STORED = (torch.float16, torch.float32)
 Spans = Sequence[tuple[int, int]]
 
 SCHEMA = base.of_schema(
@@ -307,8 +304,9 @@ def _layout(config: Mapping[str, Any]) -> Layout:
     size = features.size(model["layers"], model["width"])
     if not size or size != own["inputs"]:
         raise ValueError(f"features.inputs is {own['inputs']}, the features are {size} numbers")
+    stored = (torch.float16, torch.float32)
     layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
-        name: (shape, _STORED) for name, shape in shapes(size, own["hidden"]).items()
+        name: (shape, stored) for name, shape in shapes(size, own["hidden"]).items()
     }
     layout |= dict.fromkeys(("mean", "std"), ((size,), (torch.float32,)))
     layout |= {f"calibration.{n}": ((-1,), (torch.float32,)) for n in ("scores", "semantic")}

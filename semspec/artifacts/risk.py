@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts import base, binding
 from semspec.artifacts.probe import Probe
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
 from semspec.registry import register

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semspec.errors import UserError
-from semspec.models.hub import Listing, Wanted, content_hash, list_files, said
+from semspec.models.hub import Listing, Wanted, content_hash, list_files, safe_message
 from semspec.storage import manifests
 
 if TYPE_CHECKING:
@@ -184,5 +184,5 @@ def _errors_after_commit(at: str, what: str, token: str | None) -> Iterator[None
 
 
 def _line(error: Exception, token: str | None) -> str:
-    text = said(error)
+    text = safe_message(error)
     return text.replace(token, "***") if token else text

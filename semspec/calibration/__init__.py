@@ -1,1 +1,1 @@
-"""Thresholds with guarantees: one file for one kind of calibration."""
+"""Thresholds with guarantees: one file for each kind of calibration."""

@@ -1,7 +1,7 @@
 """ARC-Decode's calibration (algorithm 1): from measured pairs of tokens to the constants of the bound.
 
-A pair is a likeliest and another token at one place of a text, with the divergence of what the target
-says after the one and after the other. Columns of what was measured stand in ``COLUMNS``.
+A pair is the likeliest and another token at one place of a text, with the divergence between the target's
+next steps after the one and after the other. ``COLUMNS`` names the columns of the measurements.
 """
 
 from __future__ import annotations
@@ -12,28 +12,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from semspec.calibration.risk import Certified, certify
 from semspec.decoding.arc_bound import LARGEST_JS, Constants, bounds
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.results.metrics import quantile, wilson
 
 COLUMNS = ("setting", "group", "depth", "entropy", "distance", "margin", "js", "drafted")
 CORRECTIONS = ("none", "clopper_pearson", "wilson")
 DEPTHS = (1, 3)  # buckets of depth: 0; 1 and 2; 3 and more
-FEWEST = 100  # pairs in a bucket; one with fewer takes the constants of all
+FEWEST = 100  # pairs in a bucket; one with fewer takes the overall constants
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """How far the quantiles of algorithm 1 go."""
+    """The levels and corrections of algorithm 1's quantiles."""
 
     delta: float = 0.05
-    sequence: int = 0  # positions that delta is for all together (union bound); 0: each by itself
+    sequence: int = 0  # positions that delta covers jointly (union bound); 0: each by itself
     alpha: float = 1.0  # the safety factor of eq. 13
-    correction: str = "clopper_pearson"  # of a quantile from so many samples
+    correction: str = "clopper_pearson"  # for the finite number of samples
     confidence: float = 0.95  # of that correction
 
     def __post_init__(self) -> None:
@@ -46,7 +44,7 @@ class Quantiles:
 
     @property
     def share(self) -> float:
-        """What may lie beyond one quantile.
+        """The share of values that may lie beyond one quantile.
 
         Corollary (ii): over T positions P(some JS > tau) <= T (delta_1 + delta_2), in equal parts here.
         """
@@ -54,10 +52,10 @@ class Quantiles:
 
 
 def upper_quantile(values: Tensor, by: Quantiles) -> float:
-    """The (1 - delta) quantile; corrected, one that lies above the true one with ``confidence``.
+    """Return the (1 - delta) quantile; if corrected, it exceeds the true one with ``confidence``.
 
-    Corollary (iii): the k-th of n values lies above the true quantile of level p unless k or more of
-    them fell below it, which has the probability P(Bin(n, p) >= k).
+    Corollary (iii): the k-th of n values exceeds the true quantile of level p unless k or more of them
+    fell below it, which has the probability P(Bin(n, p) >= k). Raise UserError for too few values.
     """
     ordered = values.double().sort().values
     count, level = len(ordered), 1 - by.share
@@ -68,10 +66,10 @@ def upper_quantile(values: Tensor, by: Quantiles) -> float:
         assert found is not None
         return found
     if by.correction == "clopper_pearson":
-        from scipy.stats import binom  # a second to import: listing plugins stays quick
+        from scipy.stats import binom  # takes a second: listing plugins stays quick
 
         place = int(binom.ppf(by.confidence, count, level)) + 1
-    else:  # the first of which a share of at least that level lies below, by Wilson's lower limit
+    else:  # the first value for which Wilson's lower limit of the share below it reaches the level
         from scipy.special import ndtri
 
         z, first = float(ndtri(by.confidence)), math.ceil(count * level)
@@ -86,12 +84,15 @@ def upper_quantile(values: Tensor, by: Quantiles) -> float:
 
 
 def ratios(js: Tensor, raw: Tensor) -> Tensor:
-    """JS / U_raw; a divergence over nothing is infinite, nothing over nothing is 0."""
+    """Return JS / U_raw; infinite for a divergence over 0, and 0 for 0 / 0."""
     return torch.where(raw > 0, js / raw, torch.where(js > 0, math.inf, 0.0))
 
 
 def fit(pairs: Tensor, by: Quantiles) -> Constants:
-    """Algorithm 1, lines 11 to 14, of pairs [n, columns]."""
+    """Fit the constants to pairs [n, columns] (algorithm 1, lines 11 to 14).
+
+    Raise UserError if no factor bounds the pairs.
+    """
     distance, margin, js = (_column(pairs, name) for name in ("distance", "margin", "js"))
     c_s = upper_quantile(ratios(js, distance), by)
     alpha_kappa = by.alpha * upper_quantile(ratios(js, margin.square()), by)
@@ -112,12 +113,12 @@ def _column(pairs: Tensor, name: str) -> Tensor:
 class Buckets:
     """Constants by depth in the draft and by the root's entropy (corollary (i))."""
 
-    depths: tuple[int, ...]  # where a bucket of depths begins, but for the first
+    depths: tuple[int, ...]  # where each bucket of depths begins, except the first
     entropies: tuple[float, ...]
     constants: tuple[tuple[Constants, ...], ...]  # [depths + 1][entropies + 1]
 
     def of(self, depths: Tensor, entropy: float) -> Constants:
-        """For each node: ``depths`` [n]."""
+        """Return the constants of each node, whose ``depths`` are [n]."""
         column = sum(entropy >= edge for edge in self.entropies)
         edges = torch.tensor(self.depths, device=depths.device)
         row = torch.bucketize(depths, edges, right=True)
@@ -130,7 +131,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What was found at one temperature."""
+    """The calibration at one temperature."""
 
     temperature: float
     constants: Constants
@@ -141,11 +142,11 @@ class Setting:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Setting:
-        buckets = told.get("buckets")
+    def from_json(cls, parsed: Mapping[str, Any]) -> Setting:
+        buckets = parsed.get("buckets")
         return cls(
-            float(told["temperature"]),
-            _constants(told["constants"]),
+            float(parsed["temperature"]),
+            _constants(parsed["constants"]),
             Buckets(
                 tuple(int(d) for d in buckets["depths"]),
                 tuple(float(e) for e in buckets["entropies"]),
@@ -153,19 +154,21 @@ class Setting:
             )
             if buckets
             else None,
-            dict(told.get("figures") or {}),
+            dict(parsed.get("figures") or {}),
         )
 
 
-def _constants(told: Mapping[str, Any]) -> Constants:
-    values = [float(told[name]) for name in ("c_s", "alpha_kappa", "tau")]
+def _constants(parsed: Mapping[str, Any]) -> Constants:
+    values = [float(parsed[name]) for name in ("c_s", "alpha_kappa", "tau")]
     if not all(math.isfinite(v) and v >= 0 for v in values):
         raise ValueError(f"constants {values} are not all finite and at least 0")
     return Constants(*values)
 
 
-def settle(pairs: Tensor, temperature: float, by: Quantiles, source: str = "uniform") -> Setting:
-    """Constants, buckets and figures of the pairs of one temperature; fitted to those of ``source``."""
+def fit_setting(
+    pairs: Tensor, temperature: float, by: Quantiles, source: str = "uniform"
+) -> Setting:
+    """Fit constants and buckets to the pairs of ``source`` at one temperature, and add figures."""
     drafted = _column(pairs, "drafted") > 0
     chosen = pairs[drafted if source == "drafted" else ~drafted]
     constants = fit(chosen, by)
@@ -193,7 +196,7 @@ def settle(pairs: Tensor, temperature: float, by: Quantiles, source: str = "unif
 
 
 def figures_of(pairs: Tensor, by: Constants) -> dict[str, Any] | None:
-    """How divergences and bounds are spread, and how often the bound holds."""
+    """Summarise how divergences and bounds are distributed, and how often the bound holds."""
     if not len(pairs):
         return None
     js = _column(pairs, "js")
@@ -219,10 +222,11 @@ def figures_of(pairs: Tensor, by: Constants) -> dict[str, Any] | None:
 def certified(
     pairs: Tensor, by: Constants, *, js: float, risk: float, confidence: float
 ) -> Certified:
-    """The largest U that keeps P(JS > ``js`` | U is at most that) <= ``risk``; ``threshold`` is -U.
+    """Certify the largest U with P(JS > ``js`` | U is at most that) <= ``risk``; ``threshold`` is -U.
 
-    On the divergences that were measured, by learn-then-test (see ``risk``): what the bound promises
-    plays no part, it only orders the tokens. Of every text one pair is used, any of them.
+    It relies on the measured divergences, by learn-then-test (see ``risk``): the bound's promise plays no
+    part, it only orders the tokens. One pair of each text is used, any of them. Raise UserError if no
+    threshold can be certified.
     """
     u = bounds(_column(pairs, "distance"), _column(pairs, "margin"), by)
     groups = [int(g) for g in _column(pairs, "group").tolist()]
@@ -234,7 +238,7 @@ def certified(
 
 
 def vacuous(tau: float) -> str | None:
-    """The warning where a budget promises nothing."""
+    """Return the warning for a budget that promises nothing, else None."""
     if tau <= LARGEST_JS:
         return None
     return (
@@ -244,11 +248,11 @@ def vacuous(tau: float) -> str | None:
 
 
 def hashed(prompt: str) -> str:
-    """What a calibration remembers of a prompt, so that none is evaluated on."""
+    """Return the hash of a prompt that a calibration stores, to exclude the prompt from evaluation."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
 def overlap(prompts: Sequence[str], calibrated: Sequence[str]) -> list[str]:
-    """The prompts that a calibration has used."""
+    """Return the prompts that a calibration has used."""
     known = set(calibrated)
     return [prompt for prompt in prompts if hashed(prompt) in known]

@@ -1,14 +1,13 @@
-"""A threshold on a score, so that accepted steps are seldom something that the target would not say.
+"""A threshold on a score, so that accepted steps are seldom ones that the target would not write.
 
-Asked: P(semantic probability of a step < m | the step is accepted) <= risk, and this with confidence
+The guarantee: P(semantic probability of a step < m | the step is accepted) <= risk, with confidence
 1 - delta over the draw of the calibration set. Learn-then-test (Angelopoulos et al. 2021) with
 fixed-sequence testing: thresholds are tried from the strictest to the most lenient, each is certified
 by an exact binomial bound (Clopper-Pearson) on the steps it accepts, and the first that fails ends the
-sequence, so that no correction for the number of thresholds is due. A sequence that begins early ends
-at the first wrong step, one that begins late may have passed the good thresholds by: there are
-three, each at a third of delta. Where they begin is known before any label is looked at. One step a
-problem is used, any of them: steps of the same problem are not independent, and its first ones are
-not like the others.
+sequence, so no correction for the number of thresholds is due. A sequence that begins early ends at the
+first wrong step, one that begins late may skip the good thresholds: there are three, each at a third of
+delta. Their beginnings are fixed before any label is looked at. One step of each problem is used, any
+of them: steps of the same problem are not independent, and its first ones are not like the others.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-import torch
-
+from semspec.deferred import torch
 from semspec.errors import UserError
 
-ALLOWED = (0, 2, 8)  # a sequence begins where a bound could hold with so many wrong steps
+ALLOWED = (0, 2, 8)  # a sequence begins where a bound could hold with this many wrong steps
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A threshold and what is known about it."""
+    """A certified threshold and the figures behind it."""
 
     threshold: float
     steps: int  # of the calibration set that it accepts
@@ -36,8 +34,8 @@ class Certified:
 
 
 def upper_bound(wrong: int, steps: int, delta: float) -> float:
-    """Clopper-Pearson: the largest rate under which ``wrong`` or fewer have probability delta."""
-    # what scipy.stats.beta.ppf asks, without its checks; here, so that listing plugins stays quick
+    """Return the Clopper-Pearson bound: at this rate ``wrong`` or fewer have probability delta."""
+    # what scipy.stats.beta.ppf calls, without its checks; here, so that listing plugins stays quick
     from scipy.special import betaincinv
 
     return 1.0 if wrong >= steps else float(betaincinv(wrong + 1, steps - wrong, 1 - delta))
@@ -52,10 +50,10 @@ def certify(
     least: float,
     delta: float = 0.05,
 ) -> Certified:
-    """The most lenient threshold that is certified; refuses where there is none."""
+    """Return the most lenient certified threshold; raise UserError if there is none."""
     given = list(zip(scores, semantic, groups, strict=True))
     rows: dict[int, tuple[float, float]] = {}
-    # whichever of a group comes first in an order that is always the same
+    # one step of each group, the first in an order that is always the same
     for at in torch.randperm(len(given), generator=torch.Generator().manual_seed(0)).tolist():
         score, true, group = given[at]
         rows.setdefault(group, (score, true))
@@ -87,6 +85,6 @@ def certify(
 
 @lru_cache
 def _first_test(steps: int, risk: float, delta: float, allowed: int) -> int:
-    """The fewest accepted steps for which a bound could hold with so many wrong ones."""
+    """Return the fewest accepted steps for which a bound could hold with ``allowed`` wrong ones."""
     counts = range(1, steps + 1)
     return next((n for n in counts if upper_bound(allowed, n, delta) <= risk), steps + 1)

@@ -7,12 +7,11 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import config
 from semspec.config import build, compose, one_line
+from semspec.deferred import hydra
 from semspec.errors import UserError
 
 FLAGS_WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--info", "-i"}
@@ -50,10 +49,10 @@ def check_arguments(
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not value.strip():
             raise UserError(f"{key} is empty: name a folder")
         try:
-            (override,) = OverridesParser.create().parse_overrides([text])
+            (override,) = config.parse([text])
             swept = override.is_sweep_override()
             values = list(override.sweep_string_iterator()) if swept else []
-        except HydraException as error:
+        except hydra.errors.HydraException as error:
             raise UserError(f"cannot read '{text}' ({one_line(error)}): quote it") from error
         if swept and not sweep:
             raise UserError(_several(text, [a for a in given if a != text]))
@@ -65,7 +64,7 @@ def check_arguments(
             plain = [a for a in job if not a.startswith(("hydra.", "hydra/"))]
             try:
                 build(compose(plain))
-            except (HydraException, OmegaConfBaseException) as error:
+            except (hydra.errors.HydraException, OmegaConfBaseException) as error:
                 raise UserError(_explain(error, plain, command, own)) from error
     if not choices:
         build(compose([]))
@@ -77,7 +76,7 @@ def _several(text: str, others: Sequence[str]) -> str:
     key, _, value = text.partition("=")
     plain = [a for a in others if not a.startswith(("hydra.", "hydra/"))]
     for one in (f"{key}=[{value}]", f"{key}='{value}'"):
-        with contextlib.suppress(UserError, HydraException, OmegaConfBaseException):
+        with contextlib.suppress(UserError, hydra.errors.HydraException, OmegaConfBaseException):
             build(compose([*plain, one]))
             return f"{message}, or write {shlex.quote(one)} for one value"
     return message

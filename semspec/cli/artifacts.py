@@ -14,10 +14,12 @@ from rich.table import Table
 
 from semspec import registry
 from semspec.artifacts import base, inspection
+from semspec.artifacts.evaluation import Evaluation
 from semspec.artifacts.upload import WHOLE
-from semspec.cli.command import ends_in_one_line, options
+from semspec.cli.command import ends_in_one_line
 from semspec.config import did_you_mean
 from semspec.errors import UserError
+from semspec.jobs.options import strings
 from semspec.models.hub import content_hash, hub_errors, list_files, split_revision
 from semspec.report.terminal import open_console
 from semspec.storage import manifests
@@ -138,7 +140,6 @@ def seal(given: Mapping[str, str]) -> int:
 
 
 def evaluation(given: Mapping[str, str]) -> int:
-    from semspec.artifacts.evaluation import Evaluation
 
     out = Path(required(given, "out"))
     Evaluation.of_run(Path(required(given, "run"))).save(out)
@@ -184,7 +185,7 @@ def run(arguments: Sequence[str]) -> int:
         near = did_you_mean(name, list(COMMANDS))
         raise UserError(f"unknown command '{name}'{near} known: {', '.join(COMMANDS)}")
     command, known = COMMANDS[name]
-    return command(options(arguments[1:], known, f"python -m semspec.artifacts {name}"))
+    return command(strings(arguments[1:], known, f"semspec.artifacts {name}"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,7 +6,9 @@ of the next step, and how often the rule's bound covered it (ARC-Decode, table A
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
 from semspec.config import build, compose
 from semspec.errors import UserError
+from semspec.jobs.options import described, names, option, read_known
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
 from semspec.solver import Solver
@@ -27,41 +30,45 @@ from semspec.storage.files import write_json
 from semspec.training.calibration.audit import Accepted, audited, summary
 from semspec.training.calibration.next_step import Measure
 
-HELP = """\
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command's own options; every other one is an option of semspec.run."""
+
+    # fmt: off
+    top: int = option(20, "a divergence is measured on the union of two top-K sets", least=2)
+    smoothing: float = option(
+        1e-4, "of both distributions on it: mu", least=sys.float_info.min, give="a number above 0, such as 1e-4")
+    out: str = option("", "a JSON file for the figures")
+    # fmt: on
+
+
+HELP = f"""\
 usage: python -m semspec.audit accept=arc theta=0.3 split=token draft_length=5 [problems=32] [...]
 
 Takes the options of semspec.run, and of its own:
-  top=20, smoothing=1e-4   how a divergence is measured: on the union of two top-K sets, smoothed by mu
-  out=FILE.json            also write the figures there
 
-Every rule that keeps tokens can be audited; coverage is for accept=arc and accept=arc_certified.
+{described(Options)}
+
+Every rule that keeps tokens can be audited; coverage is of accept=arc and accept=arc_certified alone.
 """
 
 
 def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
-    """Solve problems, measure the accepted tokens, and return the figures."""
-    own: dict[str, Any] = {"top": 20, "smoothing": 1e-4, "out": ""}
-    passed = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key in own:
-            try:
-                own[key] = type(own[key])(value)
-            except ValueError:
-                raise UserError(f"{argument}: give a number") from None
-        else:
-            passed.append(argument)
-    if own["top"] < 2 or not own["smoothing"] > 0:
-        raise UserError("top is at least 2, smoothing above 0")
+    """Solve, measure, and return the figures.
+
+    Raises UserError for wrong options, and for a rule that does not keep drafted tokens.
+    """
+    own, passed = read_known(Options, arguments, "semspec.audit")
     passed = shared.expand_shorthands(passed)
-    check_arguments(passed, sweep=False, command="semspec.audit", own=own)
+    check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:
         raise UserError(
             "an audit is of drafted tokens: use a draft, and a rule that keeps tokens, such as"
             " accept=arc or accept=lossless with split=token"
         )
-    measure = Measure(own["top"], own["smoothing"], config.temperature)
+    measure = Measure(own.top, own.smoothing, config.temperature)
     with Solver(config) as solver:
         problems = list(islice(config.benchmark.problems(), config.problems))
         with steps.stage("solving", len(problems)) as stage:
@@ -81,8 +88,8 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
         if known is not None:
             figures["tau"] = float(known.setting.constants.tau)
             figures["warning"] = vacuous(figures["tau"])
-    if own["out"]:
-        write_json(Path(own["out"]), figures | {"arguments": list(arguments)})
+    if own.out:
+        write_json(Path(own.out), figures | {"arguments": list(arguments)})
     return figures
 
 

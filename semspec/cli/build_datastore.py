@@ -1,29 +1,25 @@
 """``python -m semspec.build_datastore``: build a corpus that drafters copy from, from texts to artifact.
 
 Texts, then a suffix array (sparse), or the target's states over them, a projection and an index (dense): see
-``semspec.training.datastores.build``. Every stage resumes after a kill.
+``semspec.training.datastores.build``. After a kill every stage resumes.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from semspec.artifacts.datastore import Datastore
 from semspec.cli.command import run_command
-from semspec.jobs.part_jobs import carry_out_parts, divided
-from semspec.jobs.parts import Part, split
+from semspec.jobs import stages
 from semspec.jobs.sweep import Job
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
-from semspec.storage.screen import echo
-from semspec.training.datastores.build import folder_of, make
+from semspec.training.datastores.build import make
 from semspec.training.datastores.settings import HELP, split_options
-from semspec.training.datastores.stages import build_part, stages
+from semspec.training.datastores.stages import Reading
 
 
 def result_table(made: Datastore) -> Table:
@@ -37,51 +33,25 @@ def result_table(made: Datastore) -> Table:
     return table
 
 
-def do_part(job: Job, console: Screen) -> None:
-    """Build one of several parts, as a launcher's job."""
-    (part,), _, rest = split(job.overrides)
-    _build_part(rest, part, job.stage, job.about, console)
-
-
-def _build_part(
-    arguments: Sequence[str], part: Part, until: str, about: Mapping[str, Any], console: Screen
-) -> None:
+def work_of(arguments: Sequence[str]) -> Reading:
     options, config = split_options(arguments)
-    steps = Steps(console, config.quiet)
-    until = until or stages(options)[-1]
-    build_part(config, options, part, folder_of(config, options), until, about, steps)
+    return Reading(config, options)
 
 
-def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
-    """Build all parts with a launcher (``-m part=...``); return the exit code."""
-    own, hydra_ones = divided(arguments)
-    options, config = split_options(own)
-    folder, shown = folder_of(config, options), open_console(quiet=config.quiet)
-    code = carry_out_parts(
-        "semspec.cli.build_datastore", own, hydra_ones, parts, stages(options), folder, shown
-    )
-    if not code:
-        echo(
-            f"parts: {folder}; the same command without -m and part= makes the datastore",
-            newline=" ",
-        )
-    return code
+def run_shard(job: Job, console: Screen) -> None:
+    """Run one shard as a launcher's job."""
+    stages.run_job(work_of, job, console)
 
 
-def _main(given: Sequence[str]) -> None:
-    parts, several, rest = split(given)
-    if several:
-        sys.exit(_in_parts(parts, rest))
-    console = open_console()
-    if parts:
-        about = {"job": parts[0].name, "overrides": rest}
-        _build_part(rest, parts[0], "", about, console)
+def run(arguments: Sequence[str]) -> None:
+    if stages.run_in_shards("semspec.cli.build_datastore", work_of, arguments):
         return
-    options, config = split_options(rest)
+    options, config = split_options(arguments)
+    console = open_console()
     made, out = make(config, options, Steps(console, config.quiet))
     console.print(result_table(made))
     console.say(f"datastore: {out}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    run_command(_main, HELP, arguments, parts=True)
+    run_command(run, HELP, arguments, parts=True)

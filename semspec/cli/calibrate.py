@@ -1,27 +1,31 @@
 """``python -m semspec.calibrate``: measure the constants of ARC-Decode's bound, from texts to artifact.
 
-The target (and with ``draft=`` the draft) reads its own texts, and its next step after its likeliest
-token is compared with that after another one (algorithm 1). Every stage resumes after a kill.
+The target (and with ``draft=`` the draft) reads its own texts, and what it would say after its
+likeliest token is compared with what it would say after another one (algorithm 1). After a kill every stage
+resumes.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from semspec.artifacts import base, binding
 from semspec.artifacts.arc_calibration import ArcCalibration
-from semspec.calibration.arc import Quantiles, Setting, hashed, settle, vacuous
+from semspec.calibration.arc import Quantiles, Setting, fit_setting, hashed, vacuous
 from semspec.cli.command import run_command
 from semspec.decoding.whitening import Whitened, deviation
+from semspec.deferred import torch
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts, known_as
+from semspec.jobs.options import described, names, option, pairs, read_known
+from semspec.jobs.stages import hold
+from semspec.models.location import ModelFacts, canonical_name
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
 from semspec.training.calibration.arc_card import card, plots
@@ -29,74 +33,71 @@ from semspec.training.calibration.next_step import Measure
 from semspec.training.calibration.pairs import Spots, as_columns, measure_chains
 from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import Pair, make_chains, provenance_of
-from semspec.training.probes.pipeline import probe_facts
 from semspec.training.probes.settings import ProbeConfig
-from semspec.training.resume import at_work, begin
+from semspec.training.probes.stages import keep_options, probe_facts
 
-HELP = """\
+COMMAND = "semspec.calibrate"
+SPOTS, MEASURE, QUANTILES = Spots(), Measure(), Quantiles()  # the defaults
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The command's own options; every other one is an option of semspec.train_probe."""
+
+    # fmt: off
+    temperatures: tuple[float, ...] = option(
+        (1.0,), "where to calibrate: 1.0,0.6,0.3 makes one artifact for three", shown="1.0")
+    positions: int = option(SPOTS.positions, "places of each text", least=1)
+    levels: int = option(SPOTS.levels, "tokens that a draft has: places lie 0 to levels - 1 below its root", least=1)
+    top: int = option(
+        MEASURE.top, "K: candidates are among the K likeliest, divergences on the union of two top-K sets", least=2)
+    smoothing: float = option(
+        MEASURE.smoothing, "mu on that union", least=sys.float_info.min, give="a number above 0, such as 1e-4")
+    delta: float = option(QUANTILES.delta, "what may lie beyond a quantile")
+    sequence: int = option(QUANTILES.sequence, "positions that share delta (0: each has its own)")
+    alpha: float = option(QUANTILES.alpha, "safety factor of the logit side")
+    correction: str = option(QUANTILES.correction, "of a quantile of so many samples: clopper_pearson, wilson or none")
+    confidence: float = option(QUANTILES.confidence, "of that correction")
+    fit: str = option(
+        "uniform", "pairs that the constants are fitted to: uniform (the paper's), or drafted", choices=("uniform", "drafted"))
+    out: str = option("", "the calibration", shown="FOLDER/arc")
+    # fmt: on
+
+    @property
+    def quantiles(self) -> Quantiles:
+        return Quantiles(self.delta, self.sequence, self.alpha, self.correction, self.confidence)
+
+    @property
+    def measure(self) -> Measure:
+        return Measure(self.top, self.smoothing)
+
+    def spots(self, config: ProbeConfig) -> Spots:
+        return Spots(self.positions, self.levels, not config.draft.plain, config.seed)
+
+
+SHARED = {  # options of semspec.train_probe that are of use here
+    "model=": "the target: a preset, or model.path=FOLDER_OR_REPO",
+    "draft=": "also measure tokens that this draft proposes (accept=arc_certified goes by them)",
+    "problems=200": "texts; source=, data=, domains=, max_new_tokens=, batch= as of semspec.train_probe"
+    " (source=hub data=... chains=answers lets the model answer a data set's questions)",
+    "seed=0": "of the problems",
+    "folder=": "the work; after a kill the same folder resumes (runs/arc-MODEL)",
+}
+HELP = f"""\
 usage: python -m semspec.calibrate model=NAME [draft=NAME] [out=FOLDER] [...]
 
-  model=           the target: a preset, or model.path=FOLDER_OR_REPO
-  draft=           also measure tokens that this draft proposes (accept=arc_certified needs them)
-  temperatures=1.0 temperatures to calibrate at: 1.0,0.6,0.3 makes one artifact for three
-  problems=200     texts; source=, data=, domains=, max_new_tokens=, batch= as in semspec.train_probe
-                   (source=hub data=... chains=answers lets the model answer a data set's questions)
-  positions=8      places of each text
-  levels=6         tokens that a draft has: places lie 0 to levels - 1 below its root
-  top=20           K: candidates are among the K likeliest, divergences on the union of two top-K sets
-  smoothing=1e-4   mu on that union
-  delta=0.05       share that may lie beyond a quantile; sequence=T divides it among T positions
-  alpha=1          safety factor of the logit side
-  correction=clopper_pearson, wilson or none: for the quantile of a finite sample; confidence=0.95
-  fit=uniform      pairs that the constants are fitted to: uniform (the paper's), or drafted
-  seed=0           of the problems; folder=runs/arc-MODEL resumes after a kill; out=FOLDER/arc
+{described(Options, SHARED)}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of this command alone; all others are options of semspec.cli.train_probe."""
+def split_options(arguments: Sequence[str]) -> tuple[Options, dict[str, str]]:
+    """Return the command's own options, and those of semspec.train_probe.
 
-    temperatures: tuple[float, ...] = (1.0,)
-    fit: str = "uniform"
-    out: str = ""
-    quantiles: Quantiles = field(default_factory=Quantiles)
-    spots: Spots = field(default_factory=Spots)
-    measure: Measure = field(default_factory=Measure)
-
-
-def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
-    """Split into this command's options and the remaining arguments; raises UserError for bad values."""
-    parts: dict[str, Any] = {"quantiles": Quantiles, "spots": Spots, "measure": Measure}
-    names = {
-        **{f.name: ("quantiles", f.type) for f in fields(Quantiles)},
-        **dict.fromkeys(("positions", "levels"), ("spots", "int")),
-        "top": ("measure", "int"),
-        "smoothing": ("measure", "float"),
-    }
-    given: dict[str, dict[str, Any]] = {part: {} for part in parts}
-    own: dict[str, Any] = {}
-    passed = []
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        try:
-            if key == "temperatures":
-                own[key] = tuple(float(x) for x in value.strip("[]").split(","))
-            elif key in ("fit", "out"):
-                own[key] = value
-            elif key in names:
-                part, kind = names[key]
-                given[part][key] = {"int": int, "float": float, "str": str}[str(kind)](value)
-            else:
-                passed.append(argument)
-        except ValueError:
-            raise UserError(f"{argument}: give a number (see --help)") from None
-    options = Options(**own, **{part: cls(**given[part]) for part, cls in parts.items()})
-    _check(options, [a.partition("=")[0] for a in passed])
-    return options, passed
-
-
-def _check(options: Options, passed: Sequence[str]) -> None:
+    Raises UserError for a wrong option of its own.
+    """
+    options, rest = read_known(Options, arguments, COMMAND)
+    passed = pairs(rest)
+    _ = options.quantiles  # checks itself
     if "temperature" in passed:
         raise UserError(
             "temperature=: here it is temperatures=, one or several: temperatures=1,0.6"
@@ -105,47 +106,42 @@ def _check(options: Options, passed: Sequence[str]) -> None:
         raise UserError("temperatures are above 0.001: greedy decoding leaves nothing to calibrate")
     if len(set(options.temperatures)) < len(options.temperatures):
         raise UserError("temperatures=: one of them is there twice")
-    if options.fit not in ("uniform", "drafted"):
-        raise UserError(f"fit={options.fit}: give uniform or drafted")
-    if options.spots.positions < 1 or options.spots.levels < 1 or options.measure.top < 2:
-        raise UserError("positions and levels are at least 1, top at least 2")
-    if not options.measure.smoothing > 0:
-        raise UserError("smoothing is above 0, such as 1e-4")
+    return options, passed
 
 
 def calibrate(arguments: Sequence[str], steps: Steps) -> tuple[ArcCalibration, Path]:
-    """Run all stages; return the calibration and its folder."""
+    """Do all stages; return the artifact and its folder.
+
+    Raises UserError for wrong options, and if the folder was begun with others.
+    """
     options, passed = split_options(arguments)
-    given = {argument.partition("=")[0] for argument in passed}
     configs = []
     for temperature in options.temperatures:
-        more = [f"temperature={temperature}"] + ["problems=200"] * ("problems" not in given)
-        configs.append(build([*passed, *more]))
+        given = {"problems": "200", **passed, "temperature": f"{temperature}"}
+        configs.append(build([f"{k}={v}" for k, v in given.items()], COMMAND, names(Options)))
     first = configs[0]
     if options.fit == "drafted" and first.draft.plain:
         raise UserError("fit=drafted needs a draft model: add draft=tiny, or another one")
-    spots = replace(options.spots, drafted=not first.draft.plain, seed=first.seed)
-    options = replace(options, spots=spots)
     model = first.model.path.rstrip("/").rpartition("/")[2]
     folder = Path(first.folder or f"runs/arc-{model}")
     out = Path(options.out) if options.out else folder / "arc"
-    with at_work(folder):
-        calibration = _all(options, configs, folder, out.name, steps)
-        calibration.save(out)
-    return calibration, out
+    with hold(folder):
+        told = _all(options, configs, folder, out.name, steps)
+        told.save(out)
+    return told, out
 
 
 def _all(
     options: Options, configs: Sequence[ProbeConfig], folder: Path, name: str, steps: Steps
 ) -> ArcCalibration:
     facts = probe_facts(configs[0])
-    known: Whitened | None = None
+    spots, known = options.spots(configs[0]), None
     sigma = torch.empty(0)
     evidence, settings, prompts = [], [], dict[str, None]()
     for number, config in enumerate(configs):
         own = folder / f"T-{config.temperature:g}"
         own.mkdir(exist_ok=True)
-        begin(own, config, facts, spots=options.spots, measure=options.measure)
+        keep_options(own, config, facts, spots=spots, measure=options.measure)
         label = f"T = {config.temperature:g}: "
         pair = Pair(config)
         try:
@@ -157,11 +153,11 @@ def _all(
             measure = replace(options.measure, temperature=config.temperature)
             with steps.stage(label + "pairs", len(chains)) as stage:
                 path = own / "pairs.jsonl"
-                lines = measure_chains(pair, chains, options.spots, measure, known, path, stage.to)
+                lines = measure_chains(pair, chains, spots, measure, known, path, stage.to)
         finally:
             pair.close()
         pairs = as_columns(lines, number)
-        settings.append(settle(pairs, config.temperature, options.quantiles, options.fit))
+        settings.append(fit_setting(pairs, config.temperature, options.quantiles, options.fit))
         evidence.append(pairs)
         prompts |= dict.fromkeys(hashed(chain.prompt) for chain in chains)
     data = _config(options, configs, facts, settings, list(prompts))
@@ -204,10 +200,10 @@ def _config(
         "prompts": list(prompts),
         "data": provenance_of(config)
         | {"seed": config.seed, "top_k": config.top_k, "top_p": config.top_p}
-        | {"draft": None if config.draft.plain else known_as(config.draft.model)}
-        | {name: getattr(options.spots, name) for name in ("positions", "levels")},
+        | {"draft": None if config.draft.plain else canonical_name(config.draft.model)}
+        | {name: getattr(options, name) for name in ("positions", "levels")},
         "training": asdict(options.quantiles)
-        | {"fit": options.fit, "top": options.measure.top, "smoothing": options.measure.smoothing},
+        | {"fit": options.fit, "top": options.top, "smoothing": options.smoothing},
         "provenance": base.made_with(),
     }
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
@@ -23,9 +22,12 @@ from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import certify
-from semspec.cli.command import flag, run_command
+from semspec.cli.command import run_command
+from semspec.deferred import torch
 from semspec.errors import UserError
-from semspec.models.location import EMBEDDED, ModelFacts, known_as
+from semspec.jobs.options import described, names, option, pairs, read_known
+from semspec.jobs.stages import hold
+from semspec.models.location import EMBEDDED, ModelFacts, canonical_name
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
 from semspec.results.metrics import wilson
@@ -34,25 +36,37 @@ from semspec.training.probes.contexts import provenance_of
 from semspec.training.probes.dataset import Rows
 from semspec.training.probes.pipeline import labelled_rows, sampled
 from semspec.training.probes.settings import ProbeConfig
-from semspec.training.resume import at_work
 
 RISKS = (0.02, 0.05, 0.1)
 SCORES = ("probe", "logprob")
 Columns = tuple[Sequence[float], Sequence[float], Sequence[int]]
 """Scores, semantic probabilities, problem numbers."""
-HELP = """\
+COMMAND = "semspec.calibrate_risk"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The command's own options; every other one is an option of semspec.train_probe."""
+
+    # fmt: off
+    probe: str = option("", "the probe of the target; its model is the one to sample")
+    out: str = option("", "the probe with its new calibration (default: its folder, if it is one)")
+    apart: str = option("", "a folder for the calibration alone, for accept.calibration=; the probe stays as it is")
+    score: str = option(
+        SCORES[0], "probe, or logprob: the steps' lowest log-probability, for accept=logprob, no probe is asked", choices=SCORES)
+    measure: bool = option(False, "calibrate nothing; hold fresh steps against what the probe (or apart=) certifies")
+    least: float = option(0.05, "a step below this semantic probability counts as wrong")
+    # fmt: on
+
+
+HELP = f"""\
 usage: python -m semspec.calibrate_risk probe=FOLDER_OR_REPO [out=FOLDER] [measure=true] [...]
        python -m semspec.calibrate_risk score=logprob apart=FOLDER [model=...] [measure=true] [...]
 
-  probe=    the probe of the target; its model is the one to sample
-  out=      the probe with its new calibration (default: the probe's folder, if it is local)
-  apart=    a folder for the calibration alone, for accept.calibration=; the probe stays as it is
-  score=    logprob: the steps' lowest log-probability, for accept=logprob; without a probe
-  measure=  true: calibrate nothing; measure the risk that the probe (or apart=) certifies on fresh steps
-  least=    a step below this semantic probability counts as wrong (default 0.05)
+{described(Options)}
   problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.train_probe
 
-One step of each problem is used. After a kill, the same folder= resumes.
+One step of each problem is used. A run that was killed resumes in the same folder=.
 """
 
 
@@ -78,12 +92,11 @@ class Judged:
 
 
 def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -> Judged:
-    """Sample, cluster and score steps in a locked folder, resuming after a kill.
+    """Sample, cluster and score; after a kill every stage resumes.
 
     Without a probe a step's score is its lowest log-probability, and no state is kept.
     """
-    given = {a.partition("=")[0] for a in arguments}
-    defaults = {
+    given = {
         "draft": "tiny",
         "chains": "mixed",
         "problems": "600",
@@ -95,19 +108,18 @@ def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -
         "seed": "1",
     }
     if probe:
-        defaults |= {
+        given |= {
             "features": "plus",
             "pooling": f"[{','.join(probe.features.pooling) or 'mean'}]",
             "temperature": str(probe.config["temperature"]["sampled"]),
             "split": probe.config["split"],
         }
     else:
-        defaults |= {"features": "logprobs", "pooling": "[]"}
-    added = [f"{key}={value}" for key, value in defaults.items() if key not in given]
-    model = probe.config["model"]["id"] if probe else known_as(build([*added, *arguments]).model)
-    if "cluster" not in given:
-        added.append(f"cluster={'oracle' if model.startswith(EMBEDDED) else 'nli'}")
-    config = build([*added, *arguments])
+        given |= {"features": "logprobs", "pooling": "[]"}
+    given |= pairs(arguments)
+    model = probe.config["model"]["id"] if probe else canonical_name(_composed(given).model)
+    oracle = "oracle" if model.startswith(EMBEDDED) else "nli"
+    config = _composed({"cluster": oracle} | given)
     features = dataclasses.replace(config.features, pooling=[], layers="all", logprobs=True)
     if probe:
         features = dataclasses.replace(
@@ -119,11 +131,15 @@ def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -
     config = dataclasses.replace(config, features=features)
     own = probe.name if probe else f"logprob-{model.rpartition('/')[2]}"
     folder = Path(config.folder or f"runs/risk-{own}-{config.seed}")
-    with at_work(folder):
+    with hold(folder):
         chains, facts = sampled(config, folder, steps)
         if probe:
             probe.check(facts, split=config.split, temperature=config.temperature, role="target")
         return _judged(probe, labelled_rows(config, folder, chains, facts, steps), config, facts)
+
+
+def _composed(given: Mapping[str, str]) -> ProbeConfig:
+    return build([f"{k}={v}" for k, v in given.items()], COMMAND, names(Options))
 
 
 def drawn(config: ProbeConfig) -> dict[str, Any]:
@@ -132,7 +148,7 @@ def drawn(config: ProbeConfig) -> dict[str, Any]:
         "temperature": config.temperature,
         "top_k": config.top_k,
         "top_p": config.top_p,
-        "draft": None if config.draft.plain else known_as(config.draft.model),
+        "draft": None if config.draft.plain else canonical_name(config.draft.model),
     }
 
 
@@ -221,34 +237,21 @@ def show(rows: Sequence[dict[str, Any]], console: Screen) -> None:
 
 
 def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
-    own = {"probe": "", "out": "", "apart": "", "measure": "false", "least": "0.05"}
-    own["score"] = SCORES[0]
-    passed = []
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key in own:
-            own[key] = value
-        else:
-            passed.append(argument)
+    own, passed = read_known(Options, arguments, COMMAND)
     _check(own)
-    try:
-        least = float(own["least"])
-    except ValueError:
-        raise UserError(f"least={own['least']} is no number") from None
-    measure = flag(own, "measure")
-    is_folder = own["probe"].startswith(EMBEDDED) or Path(own["probe"]).is_dir()
-    if own["probe"] and not (own["out"] or own["apart"] or measure or is_folder):
-        raise UserError(f"{own['probe']} is no folder: say where to write the probe, out=FOLDER")
-    probe = Probe.load(own["probe"]) if own["probe"] else None
-    if measure:
-        columns = _certifying(probe, own["apart"])
-        rows = measured(columns, drafted_steps(probe, passed, Steps(open_console())), least)
+    is_folder = own.probe.startswith(EMBEDDED) or Path(own.probe).is_dir()
+    if own.probe and not (own.out or own.apart or own.measure or is_folder):
+        raise UserError(f"{own.probe} is no folder: say where to write the probe, out=FOLDER")
+    probe = Probe.load(own.probe) if own.probe else None
+    if own.measure:
+        columns = _certifying(probe, own.apart)
+        rows = measured(columns, drafted_steps(probe, passed, Steps(open_console())), own.least)
         show(rows, open_console())
         return rows
     fresh = drafted_steps(probe, passed, Steps(open_console()))
-    if own["apart"]:
-        _apart(probe, fresh, least).save(Path(own["apart"]))
-        open_console().say(f"{len(fresh.scores)} steps: {own['apart']}")
+    if own.apart:
+        _apart(probe, fresh, own.least).save(Path(own.apart))
+        open_console().say(f"{len(fresh.scores)} steps: {own.apart}")
         return None
     assert probe is not None
     probe.tensors |= {f"calibration.{name}": column for name, column in fresh.tensors.items()}
@@ -256,28 +259,26 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
         "steps": len(fresh.scores),
         "problems": len(set(fresh.groups)),
         **fresh.how,
-        "below": {str(least): sum(x < least for x in fresh.semantic)},
+        "below": {str(own.least): sum(x < own.least for x in fresh.semantic)},
     }
-    out = Path(own["out"] or base.find(own["probe"]))
+    out = Path(own.out or base.find(own.probe))
     probe.save(out)
     open_console().say(f"{len(fresh.scores)} steps calibrate {out}")
     return None
 
 
-def _check(own: Mapping[str, str]) -> None:
-    """Raise UserError for options that contradict each other."""
-    if own["score"] not in SCORES:
-        raise UserError(f"score={own['score']}: give {' or '.join(SCORES)}")
-    if own["score"] == "logprob":
-        if own["probe"] or own["out"]:
+def _check(own: Options) -> None:
+    """Raise UserError for options that do not go together."""
+    if own.score == "logprob":
+        if own.probe or own.out:
             raise UserError("score=logprob asks no probe: leave probe= and out= out")
-        if not own["apart"]:
+        if not own.apart:
             raise UserError(
                 "give the calibration's folder, to write or with measure=true to read: apart=FOLDER"
             )
-    elif not own["probe"]:
+    elif not own.probe:
         raise UserError("give the probe to calibrate: probe=FOLDER, or score=logprob (see --help)")
-    if own["out"] and own["apart"]:
+    if own.out and own.apart:
         raise UserError("out= writes into a probe, apart= beside it: give one of them")
 
 

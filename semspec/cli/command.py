@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from semspec.errors import UserError
 from semspec.storage.screen import complain, echo
@@ -45,17 +45,20 @@ def no_sweep(arguments: Sequence[str]) -> None:
 
 def run_command(
     run: Callable[[Sequence[str]], object],
-    help_text: str,
+    help_text: str | Callable[[], object],
     arguments: Sequence[str] | None,
     parts: bool = False,
 ) -> None:
-    """Run a command that loads models, without transformers' chatter, or print its help.
+    """Show a command's help, or run it without transformers' chatter.
 
-    With ``parts`` it accepts ``-m part=...`` (``semspec.jobs.parts``).
+    ``parts``: the command knows ``-m part=...`` (``semspec.jobs.stages``).
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if {"-h", "--help"} & set(given):
-        echo(help_text.rstrip())
+        if callable(help_text):
+            help_text()
+        else:
+            echo(help_text.rstrip())
         return
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
@@ -65,25 +68,3 @@ def run_command(
         run(given)
 
     ends_in_one_line(checked)
-
-
-def options(arguments: Sequence[str], known: Sequence[str], command: str) -> dict[str, str]:
-    """Parse ``name=value`` arguments of a command without Hydra; raises UserError for unknown names."""
-    given: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals:
-            raise UserError(f"'{argument}' is not an option: options are written name=value")
-        if name not in known:
-            listed = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise UserError(f"unknown option '{name}' of {command}: {listed}")
-        given[name] = value
-    return given
-
-
-def flag(given: Mapping[str, str], name: str) -> bool:
-    """Return an option that is true or false, by default false; raises UserError for other values."""
-    value = given.get(name, "false")
-    if value not in ("true", "false"):
-        raise UserError(f"{name}={value}: give true or false")
-    return value == "true"

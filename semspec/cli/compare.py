@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from semspec.cli.command import flag, options, run_command
+from semspec.cli.command import run_command
 from semspec.errors import UserError
+from semspec.jobs.options import described, option, read_known
 from semspec.report.comparison import Comparison, Finding, compare
 from semspec.report.terminal import number, open_console
 from semspec.report.words import p_value
 from semspec.storage.files import dumps
 from semspec.storage.screen import echo, visible
 
-HELP = """\
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How runs are compared, and how it is shown."""
+
+    # fmt: off
+    margin: float = option(
+        2.0,
+        "percentage points of pass@1: where the whole interval is within them, quality counts as the same",
+        least=0,
+        most=99.99,
+        give="percentage points, such as margin=2",
+        shown="2",
+    )
+    json: bool = option(False, "print all of it as JSON instead")
+    # fmt: on
+
+
+HELP = f"""\
 usage: python -m semspec.compare A B [margin=2] [json=true]
 
 A and B are folders of runs with the same target, engine and benchmark. Prints in plain sentences whether
@@ -25,10 +45,8 @@ different runs depend as much on the machine's load as on the method.
 Quality: problem by problem where both solved the same ones (McNemar's exact test, Newcombe's interval), else
 as two samples (exact permutation test).
 
-  margin   percentage points of pass@1: if the whole interval is within them, quality counts as the same
-  json     print everything as JSON instead
+{described(Options)}
 """
-OPTIONS = ("margin", "json")
 
 
 def sentences(found: Comparison) -> list[str]:
@@ -73,20 +91,15 @@ def _quality(finding: Finding, found: Comparison) -> str:
 
 
 def run(arguments: Sequence[str]) -> None:
-    named = [a for a in arguments if a.partition("=")[0] in OPTIONS and "=" in a]
-    folders = [a for a in arguments if a not in named]  # the name of a job's folder can hold a "="
-    given = options(named, OPTIONS, "python -m semspec.compare")
+    given, folders = read_known(
+        Options, arguments, "semspec.compare"
+    )  # a folder's name may hold a "="
     if len(folders) != 2:
         raise UserError(f"give two folders of runs, A and B, not {len(folders)}; see --help")
-    try:
-        margin = float(given.get("margin", "2")) / 100
-    except ValueError:
-        margin = -1.0
-    if not 0 <= margin < 1:
-        raise UserError(f"margin={given['margin']}: give percentage points, such as margin=2")
-    found = compare(*(Path(folder).expanduser() for folder in folders), margin=margin)
+    a, b = (Path(folder).expanduser() for folder in folders)
+    found = compare(a, b, margin=given.margin / 100)
     console = open_console()
-    if flag(given, "json"):
+    if given.json:
         echo(dumps(found.as_json(), indent=2))
         return
     for line in sentences(found):

@@ -27,42 +27,56 @@ from typing import Any
 
 from semspec import config as configuration
 from semspec.cli.arguments import check_arguments
-from semspec.cli.command import flag, options, run_command
+from semspec.cli.command import run_command
 from semspec.config import RunConfig
 from semspec.engines.sglang import KEY
 from semspec.errors import UserError
+from semspec.jobs.options import described, names, option, read_known, take
 from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
+from semspec.models.text import Text
 from semspec.protocols import Run
 from semspec.sglang_plugin.settings import VARIABLE
 from semspec.storage.screen import echo
 from semspec.types import Role
 
-HELP = """\
+COMMAND = "semspec.launch"
+PORT: dict[str, Any] = {"least": 1, "most": (1 << 16) - 1, "give": "a port, 1 to 65535"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command's own options; every other one is an option of semspec.run."""
+
+    # fmt: off
+    start: bool = option(
+        False, "start them, wait until they answer, print what to give to semspec.run, stay until Ctrl-C")
+    host: str = option("127.0.0.1", "where they listen")
+    target_port: int = option(30000, "of the target's server", **PORT)
+    draft_port: int = option(30001, "of the draft's", **PORT)
+    target_args: str = option(
+        "", "more of SGLang's arguments for the target's server, quoted: target_args=\"--tp-size 4\"")
+    draft_args: str = option("", "likewise for the draft's")
+    both_args: str = option("", "for both")
+    target_gpu: str = option("", "CUDA devices of the target's server, such as 0,1")
+    draft_gpu: str = option(
+        "", "of the draft's. If both are given and have none in common, each server takes the memory it wants")
+    python: str = option(sys.executable, "the Python of an environment that has SGLang (this one)", shown="")
+    wait: float = option(900.0, "seconds that a server may take to start", give="seconds", shown="900")
+    # fmt: on
+
+
+HELP = f"""\
 usage: python -m semspec.launch [name=value ...]
 
 Prints the two SGLang commands for a configuration, given by options of python -m semspec.run
 (model=... draft=... accept=...). The target comes first: each server takes a share of the GPU memory
 that is free when it starts. Its own options:
 
-  start=true       start them, wait until they answer, print the options for semspec.run, stay until Ctrl-C
-  host=            where they listen (127.0.0.1)
-  target_port=     port of the target's server (30000)
-  draft_port=      port of the draft's (30001)
-  target_args=     more of SGLang's arguments for the target's server, quoted: target_args="--tp-size 4"
-  draft_args=      likewise for the draft's
-  both_args=       for both
-  target_gpu=      CUDA devices of the target's server, such as 0,1; draft_gpu= of the draft's. If both
-                   are given and have none in common, each server takes the memory it wants
-  python=          the Python of an environment that has SGLang (this one)
-  wait=            seconds that a server may take to start (900)
+{described(Options)}
 
 A rule with probes gets them inside the servers (SEMSPEC_SGLANG, docs/sglang_plugin.md).
 """
-OWN = (
-    *("start", "host", "target_port", "draft_port", "target_args", "draft_args", "both_args"),
-    *("target_gpu", "draft_gpu", "python", "wait"),
-)
-LAST_LINES = 15  # of a log, shown if a server does not start
+LAST_LINES = 15  # of a log that are shown where a server does not come up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,40 +100,45 @@ class Planned:
 Running = Sequence[tuple[Planned, "subprocess.Popen[bytes]"]]
 
 
-def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
-    """Plan the servers of a configuration, target first; raises UserError for bad options."""
+def plan(config: RunConfig, given: Options) -> list[Planned]:
+    """Return the servers of a configuration, target first.
+
+    Raises UserError if both would have one port, and for arguments that cannot be split.
+    """
     models: dict[Role, ModelConfig] = {"target": config.model}
     models |= {**config.nested.models(), **config.draft.models()}
     variables = _plugin(config, models)
     shared = len(models) > 1 and not _apart(given)
     planned: list[Planned] = []
-    for role, default in (("target", "30000"), ("draft", "30001")):
+    roles: tuple[tuple[Role, int, str, str], ...] = (
+        ("target", given.target_port, given.target_args, given.target_gpu),
+        ("draft", given.draft_port, given.draft_args, given.draft_gpu),
+    )
+    for role, port, args, gpus in roles:
         if role not in models:
             continue
-        host, port = given.get("host", "127.0.0.1"), given.get(f"{role}_port", default)
-        if not port.isdigit() or not 0 < int(port) < 1 << 16:
-            raise UserError(f"{role}_port={port} is no port: give 1 to 65535")
-        if any(other.port == int(port) for other in planned):
+        host = given.host
+        if any(other.port == port for other in planned):
             raise UserError(
                 f"target_port and draft_port are both {port}: each server needs a port of its own"
             )
         share = config.engine.target_memory if role == "target" else config.engine.draft_memory
-        arguments = [given.get("python", sys.executable), "-m", "sglang.launch_server"]
+        arguments = [given.python, "-m", "sglang.launch_server"]
         arguments += ["--model-path", _place(models[role])]
         if models[role].revision:
             arguments += ["--revision", str(models[role].revision)]
-        arguments += ["--host", host, "--port", port]
-        if shared:  # alone on its devices, a server chooses for itself
+        arguments += ["--host", host, "--port", str(port)]
+        if shared:  # alone on its devices, a server knows best
             arguments += ["--mem-fraction-static", str(share)]
-        for name in ("both_args", f"{role}_args"):
+        for name, words in (("both_args", given.both_args), (f"{role}_args", args)):
             try:
-                arguments += shlex.split(given.get(name, ""))
+                arguments += shlex.split(words)
             except ValueError as error:
                 raise UserError(
-                    f"{name}={given[name]}: {str(error).lower()}; quote it as in a shell"
+                    f"{name}={words}: {str(error).lower()}; quote it as in a shell"
                 ) from error
         own = dict(variables.get(role, {}))
-        if gpus := given.get(f"{role}_gpu"):
+        if gpus:
             own["CUDA_VISIBLE_DEVICES"] = gpus
         shown = "127.0.0.1" if host == "0.0.0.0" else host
         planned.append(
@@ -129,17 +148,17 @@ def plan(config: RunConfig, given: Mapping[str, str]) -> list[Planned]:
                 variables=own,
                 url=f"http://{shown}:{port}",
                 host=host,
-                port=int(port),
+                port=port,
             )
         )
     return planned
 
 
-def _apart(given: Mapping[str, str]) -> bool:
-    """Return True if both servers are given devices and share none."""
+def _apart(given: Options) -> bool:
+    """Say if each server has GPUs of its own."""
     target, draft = (
-        {name.strip() for name in given.get(f"{role}_gpu", "").split(",") if name.strip()}
-        for role in ("target", "draft")
+        {name.strip() for name in gpus.split(",") if name.strip()}
+        for gpus in (given.target_gpu, given.draft_gpu)
     )
     return bool(target and draft) and not target & draft
 
@@ -155,7 +174,6 @@ def _plugin(
     config: RunConfig, models: Mapping[Role, ModelConfig]
 ) -> Mapping[Role, Mapping[str, str]]:
     """Return the variables that give each server the probe that the rule scores with, by role."""
-    from semspec.models.text import Text
 
     def fingerprint(model: ModelConfig) -> str:
         return Text(str(model.fetch(weights=False))).fingerprint
@@ -233,7 +251,7 @@ def _check_running(one: Planned, process: subprocess.Popen[bytes], log: Path) ->
 
 
 def watch(running: Running, logs: Path) -> None:
-    """Block until a server exits, then raise UserError; a server may be slow to answer."""
+    """Block until a server exits, then raise UserError. One that is slow to answer is at work."""
     while True:
         for one, process in running:
             _check_running(one, process, _log(logs, one))
@@ -271,14 +289,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def read(arguments: Sequence[str]) -> tuple[RunConfig, dict[str, str]]:
-    """Split the arguments into the run's configuration and the options of this command."""
-    own = [a for a in arguments if a.partition("=")[0] in OWN]
-    given = options(own, OWN, "python -m semspec.launch")
+def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
+    """Return the run's configuration, and the options of this command."""
+    given, rest = read_known(Options, arguments, COMMAND)
     configuration.register_configs()
-    rest = [a for a in arguments if a not in own and a.partition("=")[0] != "engine"]
+    rest = take(rest, ("engine",))[1]
     overrides = configuration.expand_shorthands(["engine=sglang", *rest])
-    check_arguments(overrides, sweep=False, command="semspec.launch", own=OWN)
+    check_arguments(overrides, sweep=False, command=COMMAND, own=names(Options))
     return configuration.build(configuration.compose(overrides)), given
 
 
@@ -306,18 +323,14 @@ def run(arguments: Sequence[str]) -> None:
     if warning := open_to_all(planned):
         print(f"semspec: {warning}", file=sys.stderr)
     line = " ".join(f"engine.{one.role}_url={one.url}" for one in planned)
-    if not flag(given, "start"):
+    if not given.start:
         for one in planned:
             echo(f"# the {one.role}\n{one.command}\n")
         echo(f"# then: python -m semspec.run engine=sglang {line} ...")
         return
-    try:
-        wait = float(given.get("wait", "900"))
-    except ValueError as error:
-        raise UserError(f"wait={given['wait']}: give seconds") from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends them as Ctrl-C does
     logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-    with started(planned, wait, logs) as processes:
+    with started(planned, given.wait, logs) as processes:
         echo(line, flush=True)
         echo(f"# logs: {logs}; Ctrl-C ends both", flush=True)
         with contextlib.suppress(KeyboardInterrupt):

@@ -8,7 +8,8 @@ last, everybody sees the old revision.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +19,39 @@ from rich.table import Table
 from semspec.artifacts import base, inspection
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.upload import upload
-from semspec.cli.command import ends_in_one_line, flag, options
+from semspec.cli.command import ends_in_one_line
 from semspec.errors import UserError
+from semspec.jobs.options import described, option, read, take
 from semspec.probes import index
 from semspec.report.terminal import Screen, open_console
 from semspec.storage import manifests
 from semspec.storage.screen import echo, visible
 
-HELP = """\
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is published, where, and how."""
+
+    # fmt: off
+    path: str = option(text="an artifact's folder, or embedded/NAME; it must pass python -m semspec.artifacts verify")
+    repo: str = option(text="where to; it is made where there is none")
+    confirm: bool = option(False, "upload. Without it nothing is sent: files, sizes and the card are shown")
+    private: bool = option(False, "the repository is made private; one that is public already is refused")
+    update: bool = option(False, "replace what an existing repository holds (earlier revisions stay)")
+    tag: str = option("", "a tag for the new revision, such as v1.0")
+    message: str = option("", "of the commit")
+    # fmt: on
+
+
+HELP = f"""\
 usage: python -m semspec.publish path=FOLDER repo=OWNER/NAME [name=value ...]
 
-  path=      an artifact's folder, or embedded/NAME; it must pass python -m semspec.artifacts verify
-  repo=      the repository; created if it does not exist
-  confirm=   true: upload. Without it nothing is sent: files, sizes and the card are shown
-  private=   true: the repository is made private; one that is public already is refused
-  update=    true: replace what an existing repository holds (earlier revisions stay)
-  tag=       a tag for the new revision, such as v1.0
-  message=   message of the commit
+{described(Options)}
 
 One commit holds exactly the folder's files. Log in with 'hf auth login', or set HF_TOKEN: a token is never
 an option, since others can see command lines, and is never printed.
 To be found by a model's name, a published probe needs a line in conf/probes.yaml, which is printed.
 """
-KNOWN = ("path", "repo", "confirm", "private", "update", "tag", "message")
 
 
 def publish(folder: Path, repo_id: str, **options: Any) -> str:
@@ -49,12 +60,12 @@ def publish(folder: Path, repo_id: str, **options: Any) -> str:
     return upload(folder, repo_id, **options)
 
 
-def show(folder: Path, repo: str, given: Mapping[str, str], console: Screen) -> None:
-    """Show what would be sent, without the network."""
+def show(folder: Path, given: Options, console: Screen) -> None:
+    """Show what would be sent, without any request."""
     artifact = inspection.check(folder)
-    kind = "a private" if flag(given, "private") else "a public"
-    tag = f", tagged {given['tag']}" if given.get("tag") else ""
-    console.say(f"{artifact.kind} {folder} -> {repo} ({kind} repository{tag})", "bold")
+    kind = "a private" if given.private else "a public"
+    tag = f", tagged {given.tag}" if given.tag else ""
+    console.say(f"{artifact.kind} {folder} -> {given.repo} ({kind} repository{tag})", "bold")
     table = Table(box=SIMPLE_HEAD)
     table.add_column("file")
     table.add_column("bytes", justify="right")
@@ -71,26 +82,23 @@ def run(arguments: Sequence[str]) -> None:
     if not arguments or {"-h", "--help"} & set(arguments):
         echo(HELP.rstrip())
         return
-    if any(a.partition("=")[0] in ("token", "hf_token") for a in arguments):
+    if take(arguments, ("token", "hf_token"))[0]:
         raise UserError("a token is no option: log in with 'hf auth login', or set HF_TOKEN")
-    given = options(arguments, KNOWN, "python -m semspec.publish")
-    for name in ("path", "repo"):
-        if not given.get(name):
-            raise UserError(f"{name}= is missing: see python -m semspec.publish --help")
-    folder, repo = inspection.local(given["path"]), given["repo"]
+    given = read(Options, arguments, "semspec.publish")
+    folder, repo = inspection.local(given.path), given.repo
     if repo.count("/") != 1:
         raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
     console = open_console()
-    if not flag(given, "confirm"):
-        show(folder, repo, given, console)
+    if not given.confirm:
+        show(folder, given, console)
         return
     commit = publish(
         folder,
         repo,
-        private=flag(given, "private"),
-        update=flag(given, "update"),
-        tag=given.get("tag"),
-        commit_message=given.get("message"),
+        private=given.private,
+        update=given.update,
+        tag=given.tag or None,
+        commit_message=given.message or None,
     )
     console.say(f"published: {repo}@{commit}")
     artifact = inspection.check(folder)

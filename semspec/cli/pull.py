@@ -5,21 +5,33 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from semspec.artifacts import base, inspection
 from semspec.artifacts.upload import WHOLE
-from semspec.cli.command import ends_in_one_line, options
+from semspec.cli.command import ends_in_one_line
 from semspec.errors import UserError
+from semspec.jobs.options import described, option, read
 from semspec.storage import manifests, swap
 from semspec.storage.files import os_errors_as_user_errors
 from semspec.storage.screen import echo
 
-HELP = """\
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is fetched, and where to."""
+
+    # fmt: off
+    repo: str = option(text="a repository of the Hub; a revision is a branch, a tag or a commit")
+    out: str = option("", "a folder to copy it to (it must not be there); without it, it stays in the Hub's cache")
+    # fmt: on
+
+
+HELP = f"""\
 usage: python -m semspec.pull repo=OWNER/NAME[@REVISION] [out=FOLDER]
 
-  repo=   a repository of the Hub; a revision is a branch, a tag or a commit
-  out=    a folder to copy it to, which must not exist; without it, it stays in the Hub's cache
+{described(Options)}
 
 Every file is hashed and compared with the Hub's listing and the artifact's manifest, then the artifact is
 loaded as for use. HF_HUB_OFFLINE=1 uses earlier downloads only.
@@ -51,11 +63,8 @@ def run(arguments: Sequence[str]) -> None:
     if not arguments or {"-h", "--help"} & set(arguments):
         echo(HELP.rstrip())
         return
-    given = options(arguments, ("repo", "out"), "python -m semspec.pull")
-    if not given.get("repo"):
-        raise UserError("repo= is missing: see python -m semspec.pull --help")
-    out = Path(given["out"]).expanduser() if given.get("out") else None
-    folder, artifact = pull(given["repo"], out)
+    given = read(Options, arguments, "semspec.pull")
+    folder, artifact = pull(given.repo, Path(given.out).expanduser() if given.out else None)
     echo(f"{artifact.kind}: {folder}", newline=" ")
 
 

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from semspec.cli.command import flag, options, run_command
+from semspec.cli.command import run_command
 from semspec.errors import UserError
+from semspec.jobs.options import described, option, read
 from semspec.report.html_transcript import Limits
 from semspec.report.write import write_run, write_sweep
 from semspec.results.schema import SCHEMA
 from semspec.storage.screen import echo
 
-HELP = """\
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is reported, and where to."""
+
+    # fmt: off
+    run: str = option("", "a run's folder")
+    sweep: str = option("", "a sweep's folder")
+    out: str = option("", "the file", shown="FOLDER/report.html")
+    transcripts: int = option(
+        -1, "problems of a run that are shown step by step (0: none)", least=0, shown=str(Limits().problems))
+    schema: bool = option(False, "print the JSON schema of result.json")
+    # fmt: on
+
+
+HELP = f"""\
 usage: python -m semspec.report run=FOLDER   [out=FILE] [transcripts=24]
        python -m semspec.report sweep=FOLDER [out=FILE]
        python -m semspec.report schema=true      the JSON schema of result.json
@@ -22,31 +39,29 @@ Writes report.html into the folder (or out=FILE): one file below 2 MB that fetch
 browser, passed on or printed. Every run writes its own at its end; this command writes it again, or while the
 run or the sweep is still going on. The jobs of a finished sweep keep their own reports.
 
-  transcripts   how many problems are shown step by step (0: none)
+{described(Options)}
 """
 
 
 def run(arguments: Sequence[str]) -> None:
-    given = options(
-        arguments, ("run", "sweep", "out", "transcripts", "schema"), "python -m semspec.report"
-    )
-    if flag(given, "schema"):
+    given = read(Options, arguments, "semspec.report")
+    if given.schema:
         echo(json.dumps(SCHEMA, indent=2))
         return
-    if ("run" in given) == ("sweep" in given):
+    if bool(given.run) == bool(given.sweep):
         raise UserError(
             "give either run=FOLDER or sweep=FOLDER; see python -m semspec.report --help"
         )
-    out = Path(given["out"]).expanduser() if given.get("out") else None
+    out = Path(given.out).expanduser() if given.out else None
     limits = Limits()
-    if "transcripts" in given:
-        if "sweep" in given or not given["transcripts"].isdecimal():
-            raise UserError("transcripts= is a number, and belongs to run=FOLDER")
-        limits = Limits(problems=int(given["transcripts"]))
-    if "run" in given:
-        written = write_run(Path(given["run"]).expanduser(), out, limits)
+    if given.transcripts >= 0:
+        if given.sweep:
+            raise UserError("transcripts= belongs to run=FOLDER")
+        limits = Limits(problems=given.transcripts)
+    if given.run:
+        written = write_run(Path(given.run).expanduser(), out, limits)
     else:
-        written = write_sweep(Path(given["sweep"]).expanduser(), out)
+        written = write_sweep(Path(given.sweep).expanduser(), out)
     echo(f"report: {written}", newline=" ")
 
 

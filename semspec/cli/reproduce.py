@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from semspec import config
+from semspec.cli.audit import audit
 from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.experiments import (
@@ -105,8 +106,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
     """Run ``semspec.audit`` for each job that lacks its file; return 1 if one failed, else 0."""
-    from semspec.cli.audit import audit  # which is made of ``semspec.run``, as this is a part of it
-
     failed = 0
     for job in todo:
         file = folder / job.folder / AUDIT

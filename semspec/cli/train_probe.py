@@ -1,25 +1,23 @@
 """``python -m semspec.train_probe``: train a semantic-probability probe, from data to artifact.
 
-Contexts, samples, clusters, training: see ``semspec.training.probes``. Every stage resumes after a
-kill, and a folder's samples serve any number of trainings.
+Contexts, samples, clusters, training: see ``semspec.training.probes``. After a kill every stage resumes, and
+a folder's samples serve any number of trainings.
 """
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text as Line
 
-from semspec.cli.command import ends_in_one_line
-from semspec.jobs.parts import Part, split
+from semspec.cli.command import run_command
+from semspec.jobs import stages
 from semspec.jobs.sweep import Job
+from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
-from semspec.storage.screen import echo
 from semspec.training.probes.checks import HELP
 from semspec.training.probes.compose import GROUPS, build, options
 from semspec.training.probes.settings import ProbeConfig
@@ -77,7 +75,7 @@ def show_help(console: Screen | None = None) -> None:
 
 
 def result_table(figures: dict[str, Any]) -> Table:
-    """Return the table of the test's figures beside the baselines."""
+    """Return a table of the test's figures and those of the baselines."""
     from rich.box import SIMPLE_HEAD
 
     table = Table(box=SIMPLE_HEAD)
@@ -95,67 +93,28 @@ def result_table(figures: dict[str, Any]) -> Table:
     return table
 
 
-def do_part(job: Job, console: Screen) -> None:
-    """Sample one of several parts, as a launcher's job."""
-    (part,), _, rest = split(job.overrides)
-    _sample_part(build(rest), part, job.stage, job.about, console)
+def work_of(arguments: Sequence[str]) -> Any:
+    from semspec.training.probes.stages import Sampling  # torch takes seconds: not for the help
+
+    return Sampling(build(arguments))
 
 
-def _sample_part(
-    config: ProbeConfig, part: Part, until: str, about: Mapping[str, Any], console: Screen
-) -> None:
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    from semspec.report.progress import Steps
-    from semspec.training.probes.pipeline import folder_of, probe_facts
-    from semspec.training.probes.stages import sample_part
-
-    steps = Steps(console, config.quiet)
-    sample_part(config, probe_facts(config), part, folder_of(config), until, about, steps)
+def run_shard(job: Job, console: Screen) -> None:
+    """Run one shard as a launcher's job."""
+    stages.run_job(work_of, job, console)
 
 
-def _in_parts(parts: Sequence[Part], arguments: Sequence[str]) -> int:
-    """Sample all parts with a launcher (``-m part=...``); return the exit code."""
-    from semspec.jobs.part_jobs import carry_out_parts, divided
-
-    own, hydra_ones = divided(arguments)
-    config = build(own)
-    from semspec.training.probes.pipeline import folder_of
-    from semspec.training.probes.stages import stages
-
-    folder, shown = folder_of(config), open_console(quiet=config.quiet)
-    code = carry_out_parts(
-        "semspec.cli.train_probe", own, hydra_ones, parts, stages(config), folder, shown
-    )
-    if not code:
-        echo(
-            f"samples: {folder}; the same command without -m and part= trains the probe",
-            newline=" ",
-        )
-    return code
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    ends_in_one_line(lambda: _main(given))
-
-
-def _main(given: Sequence[str]) -> None:
-    if {"-h", "--help"} & set(given):
-        show_help()
+def run(arguments: Sequence[str]) -> None:
+    if stages.run_in_shards("semspec.cli.train_probe", work_of, arguments):
         return
-    parts, several, rest = split(given)
-    if several:
-        sys.exit(_in_parts(parts, rest))
-    config = build(rest)
-    if parts:
-        about = {"job": parts[0].name, "overrides": rest}
-        _sample_part(config, parts[0], "samples", about, open_console())
-        return
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    from semspec.report.progress import Steps
-    from semspec.training.probes.pipeline import make  # slow: imports torch
+    config = build(arguments)
+    from semspec.training.probes.pipeline import make  # torch takes seconds: not for the help
 
     console = open_console()
     probe, out = make(config, Steps(console, config.quiet))
     console.print(result_table(probe.config["metrics"]))
     console.say(f"probe: {out}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, show_help, arguments, parts=True)

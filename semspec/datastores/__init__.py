@@ -1,1 +1,1 @@
-"""Datastores: texts that drafters copy from, found by their last tokens (sparse) or by a state (dense)."""
+"""Datastores: texts that drafters copy from, found by last tokens (sparse) or by state (dense)."""

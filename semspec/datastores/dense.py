@@ -1,9 +1,9 @@
-"""A dense datastore: places of a corpus where the target's state was alike, and what it wrote there.
+"""A dense datastore: places of a corpus where the target's state was similar, and their continuations.
 
-DReSD (papers: Gritta et al. 2025, section 3): the key of a place is the target's last hidden state, its deviations
-from the mean over their spread (equation 1), its first principal components, scaled to unit length
-(equation 2). Neighbours are those of the highest cosine (equation 3). The value of a place is what follows it in
-the shard's one row of tokens.
+DReSD (papers: Gritta et al. 2025, section 3): the key of a place is the target's last hidden state,
+standardised (equation 1), reduced to its first principal components and scaled to unit length
+(equation 2). Neighbours are the keys of highest cosine (equation 3). The value of a place is the text
+after it in the shard's single row of tokens.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from semspec.datastores.sparse import END, check_tokens
 from semspec.errors import UserError
 
 Floats = NDArray[np.float32]
-EPSILON = 1e-6  # of a variance: a dimension that never changes says nothing
-AT_ONCE = 2**24  # tokens that are looked at in one step
+EPSILON = 1e-6  # of a variance: a dimension that never changes carries no information
+AT_ONCE = 2**24  # tokens scanned in one step
 ROWS_BY_WIDTH = 4  # rows in a step of the incremental decomposition, times the states' width
 
 
 @dataclass(frozen=True)
 class Projection:
-    """From the target's states to keys."""
+    """The map from the target's states to keys."""
 
     mean: Floats  # [width]
     deviation: Floats  # [width]
@@ -41,15 +41,15 @@ class Projection:
         # W ((h - mean) / deviation - centre), as one product and one difference
         folded = self.components.astype(np.float64) / self.deviation
         object.__setattr__(self, "_weight", folded.T.astype(np.float32))
-        told = folded @ self.mean + self.components.astype(np.float64) @ self.centre
-        object.__setattr__(self, "_offset", told.astype(np.float32))
+        offset = folded @ self.mean + self.components.astype(np.float64) @ self.centre
+        object.__setattr__(self, "_offset", offset.astype(np.float32))
 
     @property
     def dims(self) -> int:
         return len(self.components)
 
     def __call__(self, states: Floats) -> Floats:
-        """[n, width] -> [n, dims] of unit length."""
+        """Project states [n, width] to keys [n, dims] of unit length."""
         keys = states @ self._weight - self._offset  # type: ignore[attr-defined]
         lengths = np.linalg.norm(keys, axis=1, keepdims=True)
         unit: Floats = keys / np.maximum(lengths, EPSILON)
@@ -57,7 +57,10 @@ class Projection:
 
 
 def fit(batches: Callable[[], Iterator[Floats]], dims: int) -> tuple[Projection, float]:
-    """The projection of all rows, read twice and never held together; the share of variance it keeps."""
+    """Fit the projection of all rows, read twice and never held at once; with its share of variance.
+
+    Raise ValueError if there are fewer rows than dimensions.
+    """
     from sklearn.decomposition import IncrementalPCA
     from sklearn.preprocessing import StandardScaler
 
@@ -77,7 +80,7 @@ def fit(batches: Callable[[], Iterator[Floats]], dims: int) -> tuple[Projection,
 
 
 def _steps(batches: Iterator[Floats], size: int, least: int) -> Iterator[Floats]:
-    """The same rows, ``size`` at a time; the last step has at least ``least``."""
+    """Regroup rows to ``size`` at a time; the last step has at least ``least``."""
     held: list[Floats] = []
     for rows in batches:
         held.append(rows)
@@ -94,18 +97,18 @@ def shapes(dims: int) -> Shapes:
 
 
 def write_shard(path: Path, keys: Floats, places: NDArray[np.int32], tokens: Sequence[int]) -> None:
-    """``places`` are where in ``tokens`` the token stands whose state each key is."""
+    """Write a shard; ``places`` are the indices in ``tokens`` of the tokens whose states the keys are."""
     kept = keys.astype(np.float16)
     write_arrays(path, {"keys": kept, "places": places, "tokens": np.asarray(tokens, np.int32)})
 
 
 class Neighbour(NamedTuple):
     cosine: float
-    following: list[int]  # the tokens behind its place, to the end of its document
+    following: list[int]  # the tokens after its place, to the end of its document
 
 
 class DenseShard:
-    """A mapped file."""
+    """One shard, mapped from its file."""
 
     def __init__(self, mapped: Mapped) -> None:
         self.keys: NDArray[np.float16] = mapped.array("keys")
@@ -118,9 +121,9 @@ class DenseShard:
         return len(self.keys)
 
     def largest(self) -> int:
-        """The largest token, END if there is none; one below END counts as larger than any."""
+        """Return the largest token, END if there is none; one below END counts as larger than any."""
         parts = (self.tokens[at : at + AT_ONCE] for at in range(0, len(self.tokens), AT_ONCE))
-        # unsigned, END is the largest number of all, and 1 more is 0
+        # as unsigned numbers END is the largest of all, and adding 1 makes it 0
         return max((int((p.view(np.uint32) + np.uint32(1)).max()) for p in parts), default=0) - 1
 
     def following(self, entry: int, length: int) -> list[int]:
@@ -130,23 +133,23 @@ class DenseShard:
 
 
 class DenseStore:
-    """The shards of a datastore, the way to their keys, and an index over them."""
+    """The shards of a datastore, the projection to their keys, and an index over them."""
 
     def __init__(self, shards: Sequence[DenseShard], projection: Projection, index: Index) -> None:
         self.shards, self.projection, self.index = list(shards), projection, index
         self._starts = np.cumsum([0, *map(len, self.shards)])
 
     def bind(self, name: str, vocabulary: int) -> None:
-        """Refuse tokens that a model of this vocabulary does not have; reads all of them once."""
+        """Raise UserError for tokens outside the model's vocabulary; reads all tokens once."""
         largest = max((shard.largest() for shard in self.shards), default=END)
         check_tokens(name, largest, vocabulary)
 
     def nearest(self, state: Floats, count: int, length: int) -> list[Neighbour]:
-        """The places whose states are most like this one [width], the most alike first."""
+        """Return the places whose states are most similar to ``state`` [width], the best first."""
         entries, cosines = self.index.search(self.projection(state[None]), count)
         found = []
         for entry, cosine in zip(entries[0].tolist(), cosines[0].tolist(), strict=True):
-            # an index may have fewer, or be of other keys; keys may be anything
+            # an index may return fewer or belong to other keys, and keys may be anything
             if not 0 <= entry < self._starts[-1] or not math.isfinite(cosine):
                 continue
             shard = int(np.searchsorted(self._starts, entry, "right")) - 1
@@ -156,14 +159,14 @@ class DenseStore:
 
 
 def open_shards(paths: Sequence[Path], dims: int) -> list[DenseShard]:
-    """Maps the files; nothing is read but headers."""
+    """Map the files; only headers are read."""
     return [DenseShard(open_arrays(path, shapes(dims))) for path in paths]
 
 
 def measure(
     keys: Sequence[NDArray[np.float16]], index: Index, exact: Index, count: int, seed: int
 ) -> dict[str, Any]:
-    """How well places find themselves (MRR, the paper's equation 4), and the index the true neighbours."""
+    """Measure how often places find themselves (MRR, equation 4), and the index's recall."""
     starts = np.cumsum([0, *map(len, keys)])
     chosen = np.sort(np.random.default_rng(seed).permutation(starts[-1])[:count])
     at = np.searchsorted(starts, chosen, "right") - 1

@@ -1,6 +1,6 @@
-"""Arrays of a safetensors file that stay where they are: mapped, not read.
+"""Arrays of a safetensors file that are mapped, not read.
 
-A header is read with suspicion, and nothing else of the file: one of many gigabytes opens at once.
+Only the header is read, and checked thoroughly, so a file of many gigabytes opens instantly.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from semspec.errors import UserError, first_line
 from semspec.storage import foreign
 from semspec.storage.files import _write_all, replacing
 
-LARGEST_HEADER = 2**16  # bytes; ours name a few arrays
+LARGEST_HEADER = 2**16  # bytes; a shard's header names a few arrays
 TYPES: Mapping[str, np.dtype[Any]] = {
-    name: np.dtype(told)
-    for name, told in (("U8", "u1"), ("I32", "<i4"), ("I64", "<i8"), ("F16", "<f2"), ("F32", "<f4"))
+    name: np.dtype(code)
+    for name, code in (("U8", "u1"), ("I32", "<i4"), ("I64", "<i8"), ("F16", "<f2"), ("F32", "<f4"))
 }
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Name -> type and shape; -1 is any length."""
@@ -32,14 +32,14 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A file in memory as far as it is looked at, and where its arrays are."""
+    """A mapped file, and where its arrays are."""
 
     path: Path
     map: mmap.mmap
-    places: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], int]]  # and the first byte
+    places: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], int]]  # the last is the first byte
 
     def array(self, name: str) -> NDArray[Any]:
-        """Read only; pages are fetched when they are looked at."""
+        """Return a read-only array; pages are loaded when they are accessed."""
         dtype, shape, start = self.places[name]
         count = math.prod(shape)
         found = np.frombuffer(self.map, dtype, count, start) if count else np.zeros(0, dtype)
@@ -50,7 +50,7 @@ class Mapped:
 
 
 def open_arrays(path: Path, wanted: Shapes) -> Mapped:
-    """Exactly the arrays that are wanted, or a UserError."""
+    """Map a file with exactly these arrays; raise UserError for any other."""
     assert sys.byteorder == "little", "files are little endian"
     try:
         header, base, size = foreign.read_header(path, LARGEST_HEADER)
@@ -99,6 +99,6 @@ def _places(
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Writes the file whole, or leaves what was there."""
+    """Write the file atomically: completely, or not at all."""
     with replacing(path) as fd:
         _write_all(fd, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))

@@ -1,7 +1,7 @@
 """Indices over unit keys: exact, ScaNN (fast), and faiss (small).
 
-Each is built from the shards' keys, kept as bytes by the name of a file (``files``), and made of them again. ScaNN
-and faiss are optional; their own readers are native code, which is given nothing but a manifest's files.
+Each is built from the shards' keys, stored as bytes by file name (``files``), and loaded from them. ScaNN
+and faiss are optional; their own readers are native code, which only gets files of the manifest.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from numpy.typing import NDArray
 
 from semspec.errors import UserError, first_line
 
-Keys = Sequence[NDArray[np.float16]]  # of each shard [n, dims]
+Keys = Sequence[NDArray[np.float16]]  # [n, dims] of each shard
 Floats = NDArray[np.float32]
-Found = tuple[
-    NDArray[np.int64], Floats
-]  # entries [queries, count] and their cosines; entry -1: none
+Found = tuple[NDArray[np.int64], Floats]  # entries [queries, count], -1 for none; their cosines
 Files = Mapping[str, NDArray[np.uint8]]
 NAMES = ("scann", "faiss", "exact")
-CHUNK = 1 << 18  # keys that are compared at a time
-WANTED_BY_SCANN = 20_000  # entries from which on a tree pays
-TOO_MANY_FOR_SCANN = 10_000_000  # entries, of 164 bytes each that are read into memory
+CHUNK = 1 << 18  # keys compared at a time
+WANTED_BY_SCANN = 20_000  # the fewest entries for which a tree pays
+TOO_MANY_FOR_SCANN = 10_000_000  # entries, of which each takes 164 bytes of memory
 SAMPLE = 250_000  # keys that quantisers are trained on
 SCANN_FILES = frozenset(
     {
@@ -41,12 +39,12 @@ SCANN_FILES = frozenset(
 
 class Index(Protocol):
     def search(self, queries: Floats, count: int) -> Found:
-        """The nearest entries of each query, the nearest first."""
+        """Return the nearest entries of each query and their cosines, the nearest first."""
         ...
 
 
 class Exact:
-    """Compares all keys, a part of them at a time."""
+    """Compares every key, one chunk at a time."""
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
@@ -77,7 +75,7 @@ def _best(entries: NDArray[np.int64], cosines: Floats, count: int) -> Found:
 
 
 class Scann:
-    """A tree over the keys, quantised anisotropically, and the best reordered by bf16 (Guo et al. 2020)."""
+    """A tree over the keys, quantised anisotropically, the best reordered in bf16 (Guo et al. 2020)."""
 
     def __init__(self, searcher: Any) -> None:
         self.searcher = searcher
@@ -107,17 +105,20 @@ class Scann:
             .reorder(min(reordered, count), quantize=bf16)
             .build()
         )
-        with tempfile.TemporaryDirectory() as folder:  # its path is absolute, as ScaNN wants it
+        with tempfile.TemporaryDirectory() as folder:  # an absolute path, as ScaNN requires
             searcher.serialize(folder, relative_path=True)
             return {f.name: np.fromfile(f, np.uint8) for f in sorted(Path(folder).iterdir())}
 
     @classmethod
     def load(cls, files: Files) -> Scann:
-        """ScaNN reads a folder, and more of it than it wrote; this one holds what it wrote and nothing else."""
+        """Load an index from a folder with exactly ScaNN's files; raise ValueError for any others.
+
+        ScaNN would read more from a folder than it wrote there.
+        """
         module = _imported("scann")
         if set(files) != SCANN_FILES:
             raise ValueError("it is no index of ScaNN's")
-        # it opens what its list of files names, wherever that is
+        # it opens the files named in its list, wherever they are
         listed = bytes(files["scann_assets.pbtxt"])
         named = re.findall(rb'asset_path: "([a-z0-9_.]+)"', listed)
         if len(named) != listed.count(b"asset_path") or {n.decode() for n in named} - SCANN_FILES:
@@ -129,9 +130,9 @@ class Scann:
 
 
 class Faiss:
-    """Lists of keys by their nearest centre, each a few bytes; the best are compared again, exactly."""
+    """Lists of keys by nearest centre, a few bytes each; the best are compared again, exactly."""
 
-    AGAIN = 8  # so many times more are compared again than are wanted
+    AGAIN = 8  # times as many are compared again as are wanted
 
     def __init__(self, index: Any, keys: Keys) -> None:
         self.index, self.keys = index, keys
@@ -157,7 +158,7 @@ class Faiss:
         sample = [
             k[np.sort(rng.permutation(len(k))[: max(1, round(share * len(k)))])] for k in keys
         ]
-        # half a byte a dimension, which trains in no time; product codes of that size take minutes
+        # half a byte per dimension, which trains instantly; product codes of that size take minutes
         index = module.index_factory(dims, f"IVF{leaves},SQ4", module.METRIC_INNER_PRODUCT)
         index.train(np.concatenate(sample).astype(np.float32))
         for shard in keys:
@@ -168,9 +169,10 @@ class Faiss:
 
     @classmethod
     def load(cls, files: Files, keys: Keys, where: Path) -> Faiss:
-        """Reads headers and centres of the file's one array; its lists are mapped, whatever their size.
+        """Load headers and centres from the file's one array; its lists are mapped, whatever their size.
 
-        A reader of the bytes themselves would first take memory for all of them, and fill it.
+        Reading the bytes themselves would allocate and fill memory for all of them. Raise ValueError if
+        the index is not faiss's or belongs to other keys.
         """
         module = _imported("faiss")
         if set(files) != {"index"}:
@@ -182,19 +184,19 @@ class Faiss:
         if not hasattr(index, "invlists"):
             raise ValueError("its index has no lists")
         count, lists = _counted(keys), module.downcast_InvertedLists(index.invlists)
-        if getattr(lists, "filename", None) != "":  # what is mapped from the index itself has none
+        if getattr(lists, "filename", None) != "":  # lists mapped from the index itself have none
             raise ValueError("its lists are in another file")
         sizes = [lists.list_size(number) for number in range(lists.nlist)]
         if index.d != keys[0].shape[1] or index.ntotal != count or sum(sizes) != count:
             raise ValueError("its index is of other keys")
-        lists.prefetch_nthread = 0  # threads for each question cost more than they save
+        lists.prefetch_nthread = 0  # threads for each query cost more than they save
         return cls(index, keys)
 
 
 class Opening:
-    """An index that is checked and read while models load; the first question waits for it.
+    """An index that is checked and read while models load; the first search waits for it.
 
-    What is drafted therefore never depends on how long that took.
+    So drafts never depend on how long that took.
     """
 
     def __init__(self, read: Callable[[], Index]) -> None:
@@ -206,15 +208,19 @@ class Opening:
         return self._index.result().search(queries, count)
 
 
-def suited(entries: int) -> str:
-    """What ``index=auto`` is: the fastest that opens and fits at this size."""
+def suitable_index(entries: int) -> str:
+    """Choose the index for ``index=auto``: the fastest that opens and fits at this size."""
     if entries > TOO_MANY_FOR_SCANN:
         return "faiss"
     return "scann" if entries >= WANTED_BY_SCANN else "exact"
 
 
 def build(name: str, keys: Keys, leaves: int = 0, searched: int = 0, reordered: int = 200) -> Files:
-    """The index's files; leaves 0: about the root of the entries, searched 0: what finds 0.95 and more."""
+    """Build an index and return its files.
+
+    By default (0) there are about as many leaves as the root of the entries, of which enough are searched
+    for a recall of 0.95 or more. Raise UserError if there are too few entries.
+    """
     count = _counted(keys)
     leaves = leaves or max(1, round(count**0.5))
     searched = searched or max(1, min(leaves, leaves // 20 + 20))
@@ -236,7 +242,7 @@ def load(name: str, files: Files, keys: Keys, where: Path) -> Index:
 
 @contextlib.contextmanager
 def _native(where: Path) -> Iterator[None]:
-    """Whatever native code says of a damaged file, in one line."""
+    """Turn errors of native code about a damaged file into a UserError of one line."""
     try:
         yield
     except UserError:

@@ -1,8 +1,8 @@
-"""A sparse datastore: where in a corpus a text's last tokens stood, and what followed there.
+"""A sparse datastore: the places in a corpus where a text's last tokens occur, and what follows there.
 
-The text of a shard is kept backwards: the longest suffix of a context is then the longest prefix of what is
-looked for, and one binary search finds it. Tokens are four bytes each, the most significant first, so
-that bytes are ordered as tokens are and a step of the search compares bytes of the mapped file.
+The text of a shard is stored backwards: the longest suffix of a context is then the longest prefix of
+the search key, and one binary search finds it. Tokens are four bytes each, the most significant first,
+so bytes are ordered like tokens and a step of the search compares bytes of the mapped file.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from semspec.datastores.files import Mapped, Shapes, open_arrays, write_arrays
 from semspec.datastores.suffixes import sorted_suffixes
 from semspec.errors import UserError
 
-END = -1  # no token: the end of a document
+END = -1  # the end of a document, in place of a token
 SHAPES: Shapes = {"tokens": ("U8", (-1, 4)), "suffixes": ("I32", (-1,))}
 Tokens = NDArray[np.int64]
 
 
 def backwards(documents: Iterable[Sequence[int]]) -> NDArray[np.uint32]:
-    """The text of a shard: documents behind marks of their ends, and all of it backwards."""
+    """Join documents into the text of a shard, each after a mark of its end, and reverse it all.
+
+    Raise ValueError for a token outside 0 to 2^31 - 1.
+    """
     parts = [np.asarray([END, *document], np.int64) for document in documents]
     text = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     if len(text) and (text.min() < END or text.max() >= 2**31):
@@ -34,7 +37,7 @@ def backwards(documents: Iterable[Sequence[int]]) -> NDArray[np.uint32]:
 
 
 def write_shard(path: Path, documents: Iterable[Sequence[int]], depth: int) -> int:
-    """Sorts the documents' tokens and writes the shard; how many places it has."""
+    """Sort the documents' tokens, write the shard and return its number of places."""
     text = backwards(documents)
     order = sorted_suffixes(text, depth)
     tokens = text.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -44,7 +47,7 @@ def write_shard(path: Path, documents: Iterable[Sequence[int]], depth: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Places of one shard before which the context's last ``length`` tokens stand."""
+    """The places of one shard that are preceded by the context's last ``length`` tokens."""
 
     length: int
     shard: Shard
@@ -57,7 +60,7 @@ class Match:
 
 
 class Shard:
-    """A mapped file."""
+    """One shard, mapped from its file."""
 
     def __init__(self, mapped: Mapped) -> None:
         self._map: mmap.mmap = mapped.map
@@ -68,7 +71,7 @@ class Shard:
             raise UserError(
                 f"{mapped.path} has not as many suffixes as tokens: take an intact copy"
             )
-        self._places = self._order.data  # an item of it costs less than numpy's
+        self._places = self._order.data  # an item of it costs less than one of numpy's
 
     def __len__(self) -> int:
         return len(self._order)
@@ -78,7 +81,7 @@ class Shard:
         return self._map[at : at + size]
 
     def longest(self, wanted: bytes, least: int) -> Match | None:
-        """The longest prefix of ``wanted``, of at least ``least`` tokens, with all its places."""
+        """Find the longest prefix of ``wanted``, of at least ``least`` tokens, and all its places."""
         low, high, size = 0, len(self._places), len(wanted)
         places, text, start = self._places, self._map, self._start
         while low < high:
@@ -89,7 +92,7 @@ class Shard:
             else:
                 high = middle
         around = [rank for rank in (low - 1, low) if 0 <= rank < len(places)]
-        # what shares most with it stands beside where it would stand
+        # the key that shares most with it is next to its own position in the order
         length = max((_shared(self._key(rank, size), wanted) for rank in around), default=0)
         if length < max(least, 1):
             return None
@@ -97,7 +100,7 @@ class Shard:
         return Match(length, self, self._first(prefix, low), self._behind(prefix, low))
 
     def _first(self, prefix: bytes, near: int) -> int:
-        """The first suffix that begins with it; all from there to ``near`` do."""
+        """Return the first suffix with this prefix, given that all from there to ``near`` have it."""
         step, size = 1, len(prefix)
         low, high = near, near
         while high > 0 and self._key(max(0, high - step), size) == prefix:
@@ -113,7 +116,7 @@ class Shard:
         return high
 
     def _behind(self, prefix: bytes, near: int) -> int:
-        """Behind the last suffix that begins with it; all from ``near`` on do."""
+        """Return the end of the suffixes with this prefix, given that all from ``near`` on have it."""
         step, size, count = 1, len(prefix), len(self._places)
         low = near
         while low < count and self._key(min(count, low + step) - 1, size) == prefix:
@@ -129,7 +132,7 @@ class Shard:
         return low
 
     def largest(self) -> int:
-        """The largest token, END if there is none: suffixes are sorted, with ends of documents last."""
+        """Return the largest token, or END: suffixes are sorted, with ends of documents last."""
         end = b"\xff" * 4
         low, high = 0, len(self._places)
         while low < high:
@@ -141,7 +144,7 @@ class Shard:
         return int.from_bytes(self._key(low - 1, 4), "big") if low else END
 
     def following(self, match: Match, length: int, most: int) -> Tokens:
-        """What followed [places, length]; of very many places evenly chosen ones. END: nothing more."""
+        """Return what follows [places, length], END after its end, of at most ``most`` places."""
         ranks = np.arange(match.first, match.end)
         if len(ranks) > most:
             ranks = ranks[np.linspace(0, len(ranks) - 1, most).astype(np.int64)]
@@ -153,23 +156,23 @@ class Shard:
 
 
 def _shared(key: bytes, wanted: bytes) -> int:
-    """Tokens that both begin with."""
+    """Count the tokens that both start with."""
     if key == wanted:
         return len(wanted) // 4
     return next(i for i in range(len(wanted)) if key[i : i + 1] != wanted[i : i + 1]) // 4
 
 
 class SparseStore:
-    """The shards of a datastore."""
+    """A datastore: its shards, opened."""
 
     def __init__(self, shards: Sequence[Shard], depth: int) -> None:
         self.shards, self.depth = list(shards), depth
         self.name, self.vocabulary = "the datastore", 2**31
 
     def bind(self, name: str, vocabulary: int) -> None:
-        """Refuse tokens that a model of this vocabulary does not have, now and when one is met.
+        """Raise UserError for tokens outside the model's vocabulary, here and in ``following``.
 
-        Now the sorted suffixes tell the largest token in a few steps; a damaged file may hide one.
+        Here the sorted suffixes give the largest token in a few steps; a damaged file may hide one.
         """
         self.name, self.vocabulary = name, vocabulary
         largest = max((shard.largest() for shard in self.shards), default=END)
@@ -177,11 +180,11 @@ class SparseStore:
 
     @classmethod
     def open(cls, paths: Sequence[Path], depth: int) -> SparseStore:
-        """Maps the files; nothing is read but headers."""
+        """Map the files; only headers are read."""
         return cls([Shard(open_arrays(path, SHAPES)) for path in paths], depth)
 
     def longest(self, context: Sequence[int], longest: int, shortest: int = 1) -> list[Match]:
-        """The longest suffix of the context that stands in the corpus; the shards that hold it."""
+        """Find the longest suffix of the context in the corpus, in every shard that has it."""
         longest = min(longest, self.depth, len(context))
         last = context[len(context) - longest :]
         wanted = np.array(last[::-1], ">i4").tobytes()
@@ -195,7 +198,7 @@ class SparseStore:
         return found
 
     def following(self, matches: Sequence[Match], length: int, most: int) -> Tokens:
-        """What followed in all shards, each by its share of the places."""
+        """Return what follows in all shards, each in proportion to its places."""
         places = sum(match.count for match in matches)
         parts = [
             match.shard.following(match, length, max(1, most * match.count // places))
@@ -207,7 +210,7 @@ class SparseStore:
 
 
 def check_tokens(name: str, largest: int, vocabulary: int) -> None:
-    """Refuse a datastore with a token that the model does not have."""
+    """Raise UserError for a datastore with a token that the model does not have."""
     if largest >= vocabulary:
         raise UserError(
             f"{name} holds token {largest}, and the model's are below {vocabulary}: build one with this"

@@ -1,9 +1,9 @@
-"""A suffix array over tokens of any vocabulary, sorted as deep as anybody looks.
+"""A suffix array over tokens of any vocabulary, sorted to a limited depth.
 
-Prefix doubling (Manber and Myers 1993): suffixes that are sorted by their first h tokens are sorted by 2h
-once each is paired with the rank of the suffix h tokens behind it. Only groups that are still tied
-are sorted again (Larsson and Sadakane 2007), and none deeper than ``depth``: a match is never longer.
-Ties that are left stand in the order of their places, so that the same text gives the same bytes.
+Prefix doubling (Manber and Myers 1993): suffixes sorted by their first h tokens are sorted by 2h once
+each is paired with the rank of the suffix h tokens after it. Only groups that are still tied are sorted
+again (Larsson and Sadakane 2007), and none deeper than ``depth``: a match is never longer. Remaining
+ties are ordered by place, so that the same text always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST = 2**31 - 2  # tokens: places are int32
-BYTES = 60  # of memory for a token while it is sorted, at the peak
+BYTES = 60  # of memory per token while sorting, at the peak
 
 
 def sorted_suffixes(text: NDArray[np.uint32], depth: int) -> NDArray[np.int32]:
-    """The places of ``text`` in the order of what stands there, as far as ``depth`` tokens."""
+    """Return the places of ``text`` sorted by the ``depth`` tokens that start there."""
     count = len(text)
     assert count <= LARGEST and depth >= 1
-    # 0 is the end of the text; the mark of a document's end, 2^32 - 1, stands behind all tokens
+    # 0 is the end of the text; the mark of a document's end, 2^32 - 1, sorts after all tokens
     own = np.minimum(text, np.uint32(2**31)) + np.uint32(1)
     keys = own.astype(np.uint64)
     keys <<= np.uint64(32)
@@ -36,7 +36,7 @@ def sorted_suffixes(text: NDArray[np.uint32], depth: int) -> NDArray[np.int32]:
         behind = places.astype(np.int64) + sorted_by
         pairs = rank[places].astype(np.int64) << 32
         inside = behind < count
-        # the end of the text is before everything: 0, and ranks count from 1
+        # the end of the text sorts before everything: 0, and ranks count from 1
         pairs[inside] |= rank[behind[inside]].astype(np.int64) + 1
         del behind, inside
         again = np.argsort(pairs)
@@ -53,9 +53,9 @@ def sorted_suffixes(text: NDArray[np.uint32], depth: int) -> NDArray[np.int32]:
 def _ranks(
     order: NDArray[np.int32], keys: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Each suffix's rank, the place of its group's first one; and which places in order are tied."""
+    """Return each suffix's rank, the place of its group's first, and the places that are tied."""
     count = len(order)
-    first = np.ones(count + 1, bool)  # of a group; one behind the end
+    first = np.ones(count + 1, bool)  # of a group; one more than there are places
     np.not_equal(keys[1:], keys[:-1], out=first[1:-1])
     rank = np.empty(count, np.int32)
     starts = np.where(first[:-1], np.arange(count, dtype=np.int32), np.int32(0))

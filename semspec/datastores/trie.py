@@ -1,8 +1,8 @@
 """The most frequent beginnings of many rows of tokens, as a tree.
 
 REST (He et al. 2023, section 3.2): a trie of the continuations, whose heaviest nodes are drafted. A node
-counts the rows that go through it, so that no node is heavier than its parent, and the heaviest ones
-are a tree by themselves.
+counts the rows through it, so no node is heavier than its parent, and the heaviest ones form a tree by
+themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from semspec.datastores.sparse import END, Tokens
 
 
 class Trie(NamedTuple):
-    """Nodes, parents first (-1: none), the heaviest of the siblings first."""
+    """Nodes, parents first (-1: none), the heaviest sibling first."""
 
     tokens: list[int]
     parents: list[int]
@@ -23,10 +23,10 @@ class Trie(NamedTuple):
 
 
 def heaviest(rows: Tokens, nodes: int) -> Trie:
-    """The ``nodes`` heaviest beginnings of rows [places, length], in which END ends a row early."""
+    """Return the ``nodes`` heaviest prefixes of rows [places, length]; END ends a row early."""
     count, length = rows.shape
     ranked = rows[np.lexsort(rows.T[::-1])]
-    first = np.ones((length, count), bool)  # of the rows that share this much
+    first = np.ones((length, count), bool)  # of the rows that share a prefix of this depth
     differ = (ranked[1:] != ranked[:-1]).T
     np.logical_or.accumulate(differ, axis=0, out=first[:, 1:])
     depth, row = np.nonzero(first)
@@ -52,7 +52,7 @@ def heaviest(rows: Tokens, nodes: int) -> Trie:
 
 
 def greediest(rows: Tokens) -> list[int]:
-    """The most frequent token, then the most frequent one after it, and so on; of equals the least."""
+    """Return the path of the most frequent token at each step; of equals the least."""
     path = list[int]()
     for depth in range(rows.shape[1]):
         if len(rows) == 1:

@@ -1,1 +1,1 @@
-"""The arithmetic and the bookkeeping of decoding that rules, drafters and engines share."""
+"""Arithmetic and bookkeeping of decoding, shared by rules, drafters and engines."""

@@ -1,13 +1,13 @@
 """The arithmetic of the token rules: pure, vectorised tensor functions, on chains and on trees.
 
-The same functions run in the loop and inside a serving engine's verification. A chain is a tree in
-which every node has one child, and costs no operation more for it. Rows are those of ``types.What``:
-row 0 is the root, row i + 1 is node i, so that node i is judged by the row of its parent.
+The same functions run in the loop and inside a serving engine's verification. A chain is a tree in which
+every node has one child, and takes no extra operations. Rows are those of ``types.What``: row 0 is the
+root, row i + 1 is node i, so node i is judged by the row of its parent.
 
     shape    <- shape_of(parents, count, device)
-    accepted <- lossless_nodes(p, tokens, shape, q, uniforms)     one flag a node, for all at once
-    path     <- walk(accepted, shape)                             from the root, siblings in order
-    row      <- remaining(p, tokens, shape, q, path)              what the token after it is drawn from
+        accepted <- lossless_nodes(p, tokens, shape, q, uniforms)     one flag per node, for all at once
+        path     <- walk(accepted, shape)                             from the root, siblings in order
+        row      <- remaining(p, tokens, shape, q, path)              the distribution after it
 """
 
 from __future__ import annotations
@@ -16,25 +16,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-from torch import Tensor
+from semspec.deferred import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the nodes of a draft hang together."""
+    """The structure of a draft's tree."""
 
     rows: Tensor  # [nodes] the row that judges each node: its parent's
     nodes: Tensor  # [nodes] 0, 1, ...
-    children: list[list[int]]  # by row: the nodes that follow it, in the order they are tried in
-    # nodes that are first children, second children, ...; and for all but the first of these, where
-    # in the list before it their elder siblings stand
+    children: list[list[int]]  # by row: the nodes after it, in the order in which they are tried
+    # nodes that are first children, second children, ...; and for all but the first of these, the
+    # positions of their elder siblings in the list before
     ranks: list[tuple[Tensor, Tensor]]
     elder: Tensor | None  # [nodes, nodes] bool: is an elder sibling; None: there are no siblings
 
 
 def shape_of(parents: Sequence[int] | None, count: int, device: torch.device) -> Shape:
-    """The shape of a draft of so many tokens; ``parents`` None for a chain."""
+    """Return the shape of a draft of ``count`` tokens; ``parents`` is None for a chain."""
     return _shape(count if parents is None else tuple(parents), device)
 
 
@@ -66,9 +65,9 @@ def _shape(parents: int | tuple[int, ...], device: torch.device) -> Shape:
 def walk(
     accepted: Tensor, shape: Shape, tokens: Sequence[int] = (), stop_ids: Collection[int] = ()
 ) -> list[int]:
-    """The accepted nodes from the root on: at each one the first accepted child, in order.
+    """Return the accepted nodes from the root on: at each one the first accepted child, in order.
 
-    Nothing follows an end of text, also where a draft says so.
+    The path stops at an end of text, even a drafted one.
     """
     flags = accepted.tolist()  # one copy from the device, and no further operation on it
     path: list[int] = []
@@ -85,17 +84,17 @@ def walk(
 def lossless_nodes(
     p: Tensor, tokens: Tensor, shape: Shape, q: Tensor | None, uniforms: Tensor
 ) -> Tensor:
-    """Which nodes speculative sampling accepts, given that it comes to them: bool [nodes].
+    """Return which nodes speculative sampling accepts if it reaches them: bool [nodes].
 
-    ``p`` [nodes + 1, V] are the target's rows; ``q`` [nodes, V] has for every node the drafter's row
-    at its parent, from which siblings were drawn one after another without replacement, or is None
-    for nodes that were not sampled (a point mass at each).
+    ``p`` [nodes + 1, V] are the target's rows; ``q`` [nodes, V] holds for every node the drafter's row at
+    its parent, from which siblings were drawn one after another without replacement, or is None for
+    nodes that were not sampled (a point mass at each).
 
     Sampled: x is kept with probability min(1, p(x)/q(x)) (Leviathan et al. 2023, algorithm 1; Chen et
-    al. 2023); if not, the next sibling is held against the residual of p (SpecInfer, Miao et al. 2024,
-    algorithm 2) and against q without x (recursive rejection sampling, Jeon et al. 2024).
-    Not sampled: q is one at x, so that x is kept with probability p(x) and else taken out of p. Of
-    siblings x1, x2, ... that leaves for xi the chance p(xi) / (1 - p(x1) - ... - p(xi-1)).
+    al. 2023); if not, the next sibling is judged by the residual of p (SpecInfer, Miao et al. 2024,
+    algorithm 2) and by q without x (recursive rejection sampling, Jeon et al. 2024).
+    Not sampled: q is one at x, so x is kept with probability p(x) and otherwise taken out of p. Of
+    siblings x1, x2, ... that leaves xi the chance p(xi) / (1 - p(x1) - ... - p(xi-1)).
     """
     px = p[shape.rows, tokens]
     if q is None:
@@ -114,22 +113,22 @@ def lossless_nodes(
 
 
 def point_mass_nodes(px: Tensor, tokens: Tensor, elder: Tensor | None, uniforms: Tensor) -> Tensor:
-    """``lossless_nodes`` of nodes that were not sampled, also of many trees at once.
+    """Do the same as ``lossless_nodes`` for nodes that were not sampled, also of many trees at once.
 
     ``px``, ``tokens`` and ``uniforms`` are [..., nodes], ``px`` being p(x) in the row that judges the
-    node; ``elder`` [..., nodes, nodes] says who its elder siblings are, None that nobody has any.
+    node; ``elder`` [..., nodes, nodes] marks its elder siblings, None if no node has any.
     """
     if elder is None:
         return uniforms < px
-    again = (elder & (tokens[..., :, None] == tokens[..., None, :])).any(-1)  # was rejected before
+    again = (elder & (tokens[..., :, None] == tokens[..., None, :])).any(-1)  # already rejected
     px = px.masked_fill(again, 0.0)
     left = 1.0 - (elder.to(px.dtype) @ px[..., None])[..., 0]
     return uniforms * left.clamp_min(0.0) < px
 
 
 def without_gaps(flags: Tensor, parents: Tensor) -> Tensor:
-    """Nodes that are flagged, and so are all their ancestors: [..., nodes]; -1 is the root."""
-    for _ in range(flags.shape[-1].bit_length()):  # a step doubles how far up a node has looked
+    """Return the nodes that are flagged with all their ancestors: [..., nodes]; -1 is the root."""
+    for _ in range(flags.shape[-1].bit_length()):  # each step doubles the ancestors covered
         root, above = parents < 0, parents.clamp_min(0)
         flags = flags & (root | flags.gather(-1, above))
         parents = torch.where(root, parents, parents.gather(-1, above))
@@ -137,18 +136,18 @@ def without_gaps(flags: Tensor, parents: Tensor) -> Tensor:
 
 
 def _held(p: Tensor, q: Tensor, tokens: Tensor, uniforms: Tensor) -> Tensor:
-    """min(1, p(x)/q(x)) > u, without the division, for one token of each row."""
+    """Return min(1, p(x)/q(x)) > u, without the division, for one token of each row."""
     px, qx = (rows.gather(-1, tokens[:, None])[:, 0] for rows in (p, q))
     return uniforms * _chance(qx) < px
 
 
 def _chance(qx: Tensor) -> Tensor:
-    """q(x), and 1 where it is no chance at all: such a token was not drawn, it is a point mass."""
+    """Return q(x), or 1 for a token that was not drawn: it is a point mass."""
     return torch.where(qx > 0, qx, 1.0)
 
 
 def _after_rejection(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """p and q [k, V] for the next sibling, after ``tokens`` [k] were rejected.
+    """Return p and q [k, V] for the next sibling, after ``tokens`` [k] were rejected.
 
     p becomes normalise(max(p - q, 0)), q loses the token. A point mass leaves p without the token.
     """
@@ -158,7 +157,7 @@ def _after_rejection(p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tens
     rest[at, tokens] = 0.0
     q = q.clone()
     q[at, tokens] = 0.0
-    # a rejection with nothing left can only be rounding: then p and q were equal
+    # a rejection with nothing left can only come from rounding: p and q were equal
     return _normalised(rest, p), _normalised(q, q)
 
 
@@ -170,7 +169,7 @@ def _normalised(rows: Tensor, otherwise: Tensor) -> Tensor:
 def remaining(
     p: Tensor, tokens: Tensor, shape: Shape, q: Tensor | None, path: Sequence[int]
 ) -> Tensor:
-    """What the token after ``path`` is drawn from: p, less what its rejected children took."""
+    """Return the distribution of the token after ``path``: p without its rejected children's share."""
     row = path[-1] + 1 if path else 0
     left = shape.children[row]
     if not left:
@@ -186,7 +185,7 @@ def remaining(
 
 
 def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
-    """What to draw from after ``token`` was rejected: normalise(max(p - q, 0)).
+    """Return the distribution after ``token`` was rejected: normalise(max(p - q, 0)).
 
     For a point mass that is p without the token.
     """
@@ -207,12 +206,12 @@ def _without(p: Tensor, tokens: int | Tensor) -> Tensor:
 def lossless_chain(
     p: Tensor, tokens: Tensor, q: Tensor | None, uniforms: Tensor
 ) -> tuple[int, Tensor]:
-    """How many tokens of a chain are kept, and what the token after them is drawn from."""
+    """Count the tokens of a chain that are kept, and return the next token's distribution."""
     shape = shape_of(None, len(tokens), p.device)
     path = walk(lossless_nodes(p, tokens, shape, q, uniforms), shape)
     return len(path), remaining(p, tokens, shape, q, path)
 
 
 def matching_nodes(best: Tensor, tokens: Tensor, shape: Shape) -> Tensor:
-    """Which nodes are the target's own greedy choice; ``best`` [nodes + 1]."""
+    """Return which nodes are the target's own greedy choice; ``best`` is [nodes + 1]."""
     return best[shape.rows] == tokens

@@ -1,4 +1,4 @@
-"""Book what the parts of a round took: passes and tokens by model, seconds by purpose.
+"""Accounts of what the parts of a round cost: passes and tokens by model, seconds by purpose.
 
 No clock is read here. Engines stamp their answers with seconds, and the driver stamps drafts with the
 drafter's own work (``driver.Timed``).
@@ -22,7 +22,7 @@ def book(query: Query, answer: Answer, done: Round) -> None:
     if query.passes:
         done.fed[query.model] = done.fed.get(query.model, 0) + answer.fed
         done.cached[query.model] = done.cached.get(query.model, 0) + answer.cached
-        # a generated token is a pass of its own; the prompt goes through with the first
+        # a generated token is a separate pass; the prompt is fed in the first
         done.passes[query.model] = done.passes.get(query.model, 0) + max(1, len(answer.tokens))
 
 
@@ -37,17 +37,17 @@ def booked(plan: Plan[T], done: Round) -> Plan[T]:
 
 
 def drafted(plan: Plan[Draft], done: Round) -> Plan[Draft]:
-    """Run a drafter's plan and book it in ``done``; the draft knows the seconds that it took."""
+    """Run a drafter's plan and book it in ``done``; store the total seconds in the draft."""
     part = Round()
     draft = yield from booked(plan, part)
-    # made ahead, it is judged in a later round than the one in which it is booked
+    # a draft made ahead is judged in a later round than the one in which it is booked
     draft.seconds = part.seconds["draft"] = draft.seconds + part.seconds.get("draft", 0.0)
     add(part, done)
     return draft
 
 
 def add(part: Round, done: Round, purpose: Purpose | None = None) -> None:
-    """Add what a part of a round took to the round; all its seconds as ``purpose``, where given."""
+    """Add the costs of a part of a round to the round; all its seconds as ``purpose``, if given."""
     for sums, own in (
         (done.passes, part.passes),
         (done.fed, part.fed),

@@ -1,4 +1,4 @@
-"""Choose how much to draft at a time: a fixed length, or by measured goodput (methods.md 1.5)."""
+"""The choice of how much to draft at a time: a fixed length, or by goodput (methods.md 1.5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from semspec.types import Round
 
 
 class Pace(Protocol):
-    """Choose the number of units and the longest unit of the next draft."""
+    """Chooses the number of units and the longest unit of the next draft."""
 
     def units(self) -> int:
         """Return how many units to draft; 0: the target writes the next one without a draft."""
@@ -23,7 +23,7 @@ class Pace(Protocol):
 
 @dataclass(slots=True)
 class Steady:
-    """Draft the same length every time."""
+    """Drafts the same length every time."""
 
     length: int
     cap: int
@@ -35,12 +35,12 @@ class Steady:
         return self.cap
 
     def observe(self, done: Round) -> None:
-        """Learn nothing."""
+        """Do nothing: the length is fixed."""
 
 
 @dataclass(slots=True)
 class Average:
-    """An exponential average that begins with its first value."""
+    """An exponential average that starts with its first value."""
 
     keep: float = 0.8
     value: float | None = None
@@ -51,30 +51,30 @@ class Average:
 
 @dataclass(slots=True)
 class Adaptive:
-    """Draft the length with the best expected goodput, by what the rounds so far have cost.
+    """Drafts the length with the best expected goodput, judging by the costs of the rounds so far.
 
-    With acceptance a of a unit, drafting cost d a unit, verification v0 + v1 * n, and cost w of a
-    unit that the target writes, a draft of n units advances by
+    With acceptance a of a unit, drafting cost d per unit, verification v0 + v1 * n, and cost w of a unit
+    that the target writes, a draft of n units advances by
         E(n) = a + a^2 + ... + a^n + (1 - a^n)
-    units (a rejection hands over for one) in time
+    units (after a rejection the target writes one) in time
         T(n) = n * d + v0 + v1 * n + (1 - a^n) * w,
-    and n = 0 advances by 1 in w. A rule for tokens writes one itself after whatever it keeps, so that
-    there E(n) = a + ... + a^n + 1, T(n) = n * d + v0 + v1 * n, and n = 0 advances by 1 in v0. The best
-    E/T is taken, and every ``explore``-th round after n = 0 drafts all the same, so that what was
-    learned stays true. Costs are wall time: two runs need not choose alike.
+    and n = 0 advances by 1 in w. A token rule itself writes one after whatever it keeps, so that there
+    E(n) = a + ... + a^n + 1, T(n) = n * d + v0 + v1 * n, and n = 0 advances by 1 in v0. The best E/T is
+    taken, and every ``explore``-th round after n = 0 drafts all the same, so that the estimates stay
+    current. Costs are wall time: two runs need not choose alike.
     """
 
     longest: int
     cap: int
     explore: int = 8
-    accepted: float = 4.0  # pseudo-counts: at first, acceptance is believed to be .8
+    accepted: float = 4.0  # pseudo-counts: the initial estimate of acceptance is .8
     judged: float = 5.0
-    draft: Average = field(default_factory=Average)  # seconds a drafted unit
-    verify: Average = field(default_factory=Average)  # seconds a verification
-    write: Average = field(default_factory=Average)  # seconds a unit that the target wrote
+    draft: Average = field(default_factory=Average)  # seconds per drafted unit
+    verify: Average = field(default_factory=Average)  # seconds per verification
+    write: Average = field(default_factory=Average)  # seconds per unit that the target wrote
     lengths: list[int] = field(default_factory=list)  # tokens of accepted units
-    idle: int = 0  # rounds without a draft, in a row
-    writes: bool = False  # the rule writes by itself what follows, as those for tokens do
+    idle: int = 0  # consecutive rounds without a draft
+    writes: bool = False  # the rule itself writes what follows, as token rules do
 
     def units(self) -> int:
         best = self._best()
@@ -92,7 +92,7 @@ class Adaptive:
         for n in range(1, self.longest + 1):
             kept = sum(a**i for i in range(1, n + 1))
             missed = 1 - a**n
-            # reading more units in the same pass costs about a tenth of the pass each
+            # reading one more unit in the same pass costs about a tenth of the pass
             gained = kept + (1 if self.writes else missed)
             rate = gained / (n * d + v * (1 + 0.1 * (n - 1)) + missed * afterwards)
             if rate > best_rate:
@@ -107,7 +107,7 @@ class Adaptive:
         return min(self.cap, max(8, 2 * ordered[int(0.95 * (len(ordered) - 1))]))
 
     def observe(self, done: Round) -> None:
-        # a tree is as long as it is deep: what it costs to be wide is part of what a level costs
+        # a tree is as long as it is deep: the cost of its width is part of a level's cost
         units = len(done.ends) if done.parents is None else max(depths(done.parents), default=0)
         self.idle = 0 if units else self.idle + 1
         self.writes |= bool(done.written) and not done.handed_over

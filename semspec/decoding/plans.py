@@ -1,4 +1,4 @@
-"""Combine plans: listen to one as it runs, or run two side by side."""
+"""Combinations of plans: observe one while it runs, or run two side by side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tapped(
     asking: Callable[[Sequence[Query]], None],
     answered: Callable[[Sequence[Query], Sequence[Answer]], None],
 ) -> Plan[T]:
-    """Run a plan, showing its questions just before they are asked and the answers that come."""
+    """Run a plan; call ``asking`` before its queries are asked and ``answered`` with the answers."""
     try:
         asked = next(plan)
         while True:
@@ -33,7 +33,7 @@ def tapped(
 
 
 def together(first: Plan[T], second: Plan[U]) -> Plan[tuple[T, U]]:
-    """Run two plans side by side: while both have questions, these are asked at the same time."""
+    """Run two plans side by side: while both have queries, these are asked at the same time."""
     plans: list[Plan[Any]] = [first, second]
     results: list[Any] = [None, None]
     asked: dict[int, Query | tuple[Query, ...]] = {}

@@ -1,18 +1,17 @@
-"""Reduces the states of spans of tokens, of all or some layers, while the pass that makes them runs."""
+"""Reduction of the states of spans of tokens, in all or some layers, while the pass runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
+from semspec.deferred import Tensor, torch
 
 Span = tuple[int, int | None]  # indices; None: still growing
 
 
 class Pool:
-    """One float32 [layers, width] for each span, whatever its length."""
+    """Keeps one float32 [layers, width] for each span, whatever its length."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class Pool:
         self.sums.append(torch.full((len(self.layers), self.width), fill, device=self.device))
 
     def states(self, layers: tuple[int, ...], x: Tensor, start: int) -> None:
-        """States [layers, tokens, width] of these layers, of the tokens from index ``start`` on."""
+        """Take states [layers, tokens, width] of these layers for the tokens from ``start`` on."""
         rows: Any = slice(None)
         if layers != self.layers:
             own = [i for i, layer in enumerate(layers) if layer in self._row]
@@ -59,7 +58,7 @@ class Pool:
                 into[rows] = part[:, -1].float()
 
     def token(self, states: Tensor) -> None:
-        """All layers' states [layers, width] of one more token of the span that grows."""
+        """Take the states [layers, width] of one more token of the growing span."""
         into = self.sums[-1]
         if len(states) != len(self.layers):
             states = states[list(self.layers)]
@@ -71,13 +70,13 @@ class Pool:
             into.copy_(states)
 
     def close(self, end: int) -> None:
-        """The growing span ends before this index, where the next one begins."""
+        """End the growing span before index ``end``, where the next one begins."""
         start, _ = self.spans[-1]
         self.spans[-1] = (start, end)
         self._begin((end, None))
 
     def value(self) -> Tensor:
-        """[closed spans, layers, width]."""
+        """Return the reduced states [closed spans, layers, width]."""
         done = [
             total / (b - a) if self.reduce == "mean" else total
             for (a, b), total in zip(self.spans, self.sums, strict=True)

@@ -1,18 +1,16 @@
-"""From logits to the distribution that is drawn from, and drawing from it. Pure tensor functions."""
+"""Distributions to draw from, given logits and sampling, and drawing from them. Pure functions."""
 
 from __future__ import annotations
 
 import random
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.types import Sampling
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Rows of ``logits`` after temperature, top-k and top-p, in that order; float32, sum 1.
+    """Return rows of ``logits`` after temperature, top-k and top-p, in that order; float32, sum 1.
 
     Temperature 0 is the one-hot row of the first largest logit.
     """
@@ -28,7 +26,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     probs = logits.softmax(-1)
     if sampling.top_p < 1.0:
         ordered, order = probs.sort(stable=True, dim=-1, descending=True)
-        # a token stays when what is strictly before it does not yet reach top_p
+        # a token stays if the mass strictly before it is below top_p
         stays = ordered.cumsum(-1) - ordered < sampling.top_p
         kept = torch.where(stays, ordered, 0.0)
         probs = torch.zeros_like(probs).scatter_(-1, order, kept)
@@ -37,7 +35,10 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(probs: Tensor, uniform: float) -> int:
-    """The token at quantile ``uniform`` in [0, 1) of one row (inverse transform sampling)."""
+    """Return the token at quantile ``uniform`` in [0, 1) of one row (inverse transform sampling).
+
+    Raise UserError if the row has no mass.
+    """
     # the row's own sum, not 1: float32 rows of 150k entries do not sum to 1 exactly
     if probs.device.type == "cpu":  # numpy's calls cost less, but torch sums long rows faster
         row, summed = probs.numpy(), probs.cumsum(-1).numpy()
@@ -45,7 +46,7 @@ def draw(probs: Tensor, uniform: float) -> int:
         if index < len(row) and row[index] > 0:
             return index
         _check_mass(float(summed[-1]))
-        return int(row.nonzero()[0][-1])  # only rounding at the very end of the row leads here
+        return int(row.nonzero()[0][-1])  # only reached by rounding at the very end of the row
     cumulative = probs.cumsum(-1)
     index = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
     if index < len(probs) and probs[index] > 0:
@@ -63,12 +64,12 @@ def _check_mass(total: float) -> None:
 
 
 def draw_next(row: Tensor, sampling: Sampling, rng: random.Random) -> int:
-    """One token from a processed row; a greedy row is one-hot and takes no random number."""
+    """Draw a token from a processed row; a greedy row is one-hot and takes no random number."""
     return int(row.argmax()) if sampling.greedy else draw(row, rng.random())
 
 
 def uniforms(count: int, sampling: Sampling, rng: random.Random, device: torch.device) -> Tensor:
-    """Random numbers to accept tokens by; greedy rows are one-hot and leave nothing to chance."""
+    """Return random numbers for accepting tokens; greedy rows are one-hot, so any number does."""
     if sampling.greedy:
         return torch.full((count,), 0.5, device=device)
     return torch.tensor([rng.random() for _ in range(count)], device=device)

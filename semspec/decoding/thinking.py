@@ -1,4 +1,4 @@
-"""Follow a text to the end of its thinking, after which the target alone may write."""
+"""Detection of the end of a text's thinking, after which the target alone may write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from semspec.models.text import CLOSE
 
 
 class Thinking:
-    """Watch a text for the tag that closes the thinking, in one token or spread over several."""
+    """Watches a text for the tag that closes the thinking, in one token or spread over several."""
 
     def __init__(self, piece: Callable[[int], str], tag: str = CLOSE) -> None:
         self._piece, self._tag = piece, tag
@@ -16,7 +16,7 @@ class Thinking:
         self.over = False
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """Go on through tokens that were committed."""
+        """Scan tokens that were committed."""
         if not self.over:
             self._tail, self.over = self._scan(self._tail, tokens)[1:]
 
@@ -26,7 +26,7 @@ class Thinking:
         return at if over and not self.over else None
 
     def closed_before(self, tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
-        """Mark each node of a tree that comes after the end of the thinking, on its way from the root."""
+        """Mark each node of a tree whose path from the root has passed the end of the thinking."""
         states: list[tuple[str, bool]] = []  # after each node
         before = []
         for token, parent in zip(tokens, parents, strict=True):

@@ -1,20 +1,19 @@
 """Pruning a draft tree before the target reads it: ARC-Decode's section 3.2, and its rivals (A.3.5).
 
 Pure, vectorised tensor functions over the nodes of one tree: ``parents`` [n] (before their children,
--1 for the root), ``depths`` [n] (0 for what follows the root), and the drafter's log-probabilities.
-Each rule returns which nodes are kept, a bool [n]; the kept ones always hang together.
+-1 for the root), ``depths`` [n] (0 for children of the root), and the drafter's log-probabilities.
+Each rule returns which nodes are kept, a bool [n]; the kept ones always form a tree.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from semspec.deferred import Tensor, torch
 
 RULES = ("none", "entropy", "depth", "depth_exp", "accum_prob")
 
 
 def path_logprob(logprobs: Tensor, parents: Tensor, depths: Tensor) -> Tensor:
-    """l(c): the log-probability of the draft from the root to each node; NaN counts as -inf."""
+    """Return l(c): the draft's log-probability from the root to each node; NaN counts as -inf."""
     total = logprobs.double().nan_to_num(nan=-torch.inf, posinf=0.0, neginf=-torch.inf)
     for level in _levels(depths)[1:]:
         total[level] += total[parents[level]]
@@ -22,14 +21,14 @@ def path_logprob(logprobs: Tensor, parents: Tensor, depths: Tensor) -> Tensor:
 
 
 def confidence(path: Tensor, depths: Tensor, entropy: float, weight: float) -> Tensor:
-    """q~(c) = exp(l(c)) exp(-lambda d(c) H_m) (eq. 1); ``weight`` is lambda, ``entropy`` H_m."""
+    """Return q~(c) = exp(l(c)) exp(-lambda d(c) H_m) (eq. 1), with lambda=weight, H_m=entropy."""
     return path.exp() * torch.exp(-weight * entropy * depths.double())
 
 
 def covering(score: Tensor, depths: Tensor, eps: float) -> Tensor:
-    """K_d (eq. 3): of every depth the smallest set with 1 - eps of the depth's mass; ties stay."""
+    """Return K_d (eq. 3): the smallest set of each depth with 1 - eps of its mass; ties stay."""
     alike = depths[:, None] == depths
-    above = (alike & (score > score[:, None])).double() @ score  # mass that is strictly above
+    above = (alike & (score > score[:, None])).double() @ score  # mass strictly above
     mass = alike.double() @ score
     return (above < (1 - eps) * mass) & (score > 0)
 
@@ -37,10 +36,10 @@ def covering(score: Tensor, depths: Tensor, eps: float) -> Tensor:
 def entropy_guided(
     score: Tensor, parents: Tensor, depths: Tensor, eps: float, leaf: float = 0.0
 ) -> Tensor:
-    """The kept set (eq. 4): mass coverage, prefix closure, leaf safety, reinsertion.
+    """Return the kept set (eq. 4): mass coverage, prefix closure, leaf safety, reinsertion.
 
-    Leaf thresholds are tau_d = max(theta_d, ``leaf``). A leaf above theta_d and below ``leaf`` goes,
-    unless it is the last child of a kept node: that keeps its best one.
+    Leaf thresholds are tau_d = max(theta_d, ``leaf``). A leaf above theta_d and below ``leaf`` is
+    dropped, unless a kept node would lose its last child: that keeps its best one.
     """
     kept = covering(score, depths, eps)
     leaves = torch.ones_like(kept)
@@ -61,9 +60,9 @@ def entropy_guided(
 
 
 def ranked(score: Tensor, parents: Tensor, depths: Tensor, share: float) -> Tensor:
-    """The rivals' way: the best ``share`` of all nodes by a score of their own, whatever hangs on them.
+    """Return the rivals' choice: the best ``share`` of all nodes by another score.
 
-    A node whose ancestors are not among them cannot be verified and goes, too (A.3.5).
+    A node whose ancestors are not among them cannot be verified and is dropped, too (A.3.5).
     """
     count = max(1, round(share * len(score)))
     kept = torch.zeros_like(score, dtype=torch.bool)
@@ -74,7 +73,7 @@ def ranked(score: Tensor, parents: Tensor, depths: Tensor, share: float) -> Tens
 
 
 def rival_score(rule: str, path: Tensor, depths: Tensor, bias: float) -> Tensor:
-    """What a rival ranks by: linear or exponential bias towards depth, or the path's probability."""
+    """Return a rival's score: linear or exponential bias towards depth, or the path's probability."""
     depth = depths.double()
     if rule == "depth":
         return path.exp() + bias * depth
@@ -85,6 +84,6 @@ def rival_score(rule: str, path: Tensor, depths: Tensor, bias: float) -> Tensor:
 
 
 def _levels(depths: Tensor) -> list[Tensor]:
-    """The nodes of each depth, from the root on."""
+    """Return the nodes of each depth, from the root on."""
     last = int(depths.max()) if len(depths) else -1
     return [(depths == depth).nonzero()[:, 0] for depth in range(last + 1)]

@@ -1,12 +1,11 @@
-"""Shorten drafts to what could be committed at all, before a model reads them. Chains and trees."""
+"""Shortening of drafts to what can still be committed, before a model reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from torch import Tensor
-
 from semspec.decoding.thinking import Thinking
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.types import Draft
 
@@ -14,7 +13,7 @@ from semspec.types import Draft
 def depths(parents: Sequence[int]) -> list[int]:
     """Return the depth of every node of a tree, 1 for a child of the context.
 
-    Raises UserError if a parent comes after its child.
+    Raise UserError if a parent comes after its child.
     """
     found: list[int] = []
     for node, parent in enumerate(parents):
@@ -29,7 +28,7 @@ def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> 
     path: list[int] = []
     ahead = iter(way)
     at, wanted = -1, next(ahead, None)
-    # children stand behind their parents: one look at each node is enough
+    # children come after their parents, so one look at each node is enough
     for node, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
         if parent == at and token == wanted:
             path.append(node)
@@ -44,9 +43,9 @@ def trim(
 ) -> None:
     """Drop what follows an end of text, or (``thinking`` given) the unit that ends the thinking.
 
-    A tree also loses the nodes deeper than the ``left`` tokens that may still be written; a chain
-    keeps to ``Room`` by itself. Whole families go or stay, and what goes depends on their ancestors
-    alone, so that siblings remain what they were drawn as.
+    A tree also loses nodes deeper than the ``left`` tokens that may still be written; a chain respects
+    ``Room`` by itself. Whole families stay or go, depending on their ancestors alone, so that siblings
+    keep the distribution they were drawn from.
     """
     if draft.parents is not None:
         _trim_tree(draft, draft.parents, left, stop_ids, thinking)
@@ -105,6 +104,6 @@ def keep_nodes(draft: Draft, nodes: Sequence[int]) -> None:
     if draft.probs is not None:
         draft.probs = draft.probs[nodes]
     draft.evidence = {
-        read: value[nodes] if isinstance(value, Tensor) and len(value) == count else value
+        read: value[nodes] if isinstance(value, torch.Tensor) and len(value) == count else value
         for read, value in draft.evidence.items()
     }

@@ -1,4 +1,4 @@
-"""What all splitters share."""
+"""Functions that all splitters share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from semspec.types import Boundary
 
 
 def unit_ends(boundary: Boundary, tokens: Iterable[int]) -> list[int]:
-    """The ends of all complete units of a sequence: what the same tokens, streamed, would give.
+    """Return the ends of all complete units of a sequence, as streaming the tokens would give them.
 
     An unfinished last unit has no end. A unit whose end only the next token would reveal is
     unfinished when there is no next token.
@@ -22,7 +22,7 @@ def unit_ends(boundary: Boundary, tokens: Iterable[int]) -> list[int]:
 
 
 def check_cap(cap: int) -> int:
-    """A unit of no tokens would never let a round make progress."""
+    """Return the cap of a unit; raise ValueError below 1, which would stop all progress."""
     if cap < 1:
         raise ValueError(f"a unit's cap must be at least 1 token, not {cap}")
     return cap

@@ -1,8 +1,8 @@
-"""Let drafters watch: what they want to read rides on passes that the target does anyway.
+"""Reads for drafters that watch, added to passes that the target makes anyway.
 
-A watcher asks for no pass of its own. Its reads join every query that scores a draft or lets the
-target write, and once the context has been extended it is given the rows of the tokens that are
-really there: of a chain as far as it was followed, of a tree along its path.
+A watcher causes no extra pass. Its reads join every query that scores a draft or lets the target
+write, and once the context has been extended it is given the rows of the tokens that were committed: of
+a chain up to where it was followed, of a tree along its path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Witness:
-    """The watchers of one problem, and the rows that wait for them."""
+    """The watchers of one problem, and the rows that are kept for them."""
 
     def __init__(self, context: Context, sessions: Sequence[DraftSession]) -> None:
         self.context = context
@@ -29,12 +29,12 @@ class Witness:
         self._scored: tuple[Draft, int, Answer] | None = None
 
     def joined(self, query: Query) -> Query:
-        """Make a query read for the watchers as well."""
+        """Add the watchers' reads to a query."""
         query.reads += tuple(read for read in self.reads if read not in query.reads)
         return query
 
     def judging(self, plan: Plan[T], draft: Draft) -> Plan[T]:
-        """Run a rule's plan; its pass over the draft reads for the watchers, too."""
+        """Run a rule's plan; its pass over the draft also reads for the watchers."""
         self._scored = None
         if not self.reads:
             return plan
@@ -64,7 +64,7 @@ class Witness:
         )
 
     def settle(self) -> None:
-        """Hand over the rows along the way that the context took since the draft was judged."""
+        """Hand over the rows along the path that the context took since the draft was judged."""
         if self._scored is None:
             return
         (draft, root, answer), self._scored = self._scored, None
@@ -87,7 +87,7 @@ class Witness:
 
 
 def followed(draft: Draft, tokens: Sequence[int]) -> list[int]:
-    """Return the drafted nodes that the context went along, whoever wrote its tokens."""
+    """Return the drafted nodes that the context followed, whoever wrote its tokens."""
     if draft.parents is not None:
         return along(draft.tokens, draft.parents, tokens)
     path: list[int] = []

@@ -1,4 +1,4 @@
-"""The target's own writing: plainly, or in rounds of token drafts of its own ("nested")."""
+"""The target's own writing: plainly, or in rounds of token drafts ("nested")."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from semspec.types import (
 
 @dataclass(slots=True)
 class Pen:
-    """A drafter and a rule for tokens, by which the target writes what it is handed."""
+    """A drafter and a rule for tokens, with which the target writes the units handed to it."""
 
     drafter: DraftSession
     rule: RuleSession
@@ -46,7 +46,7 @@ class Writing:
         self.witness = Witness(self.context, self.sessions())
 
     def sessions(self) -> list[DraftSession]:
-        """List the drafters at work, each of which may watch the target's passes."""
+        """Return the active drafters, each of which may watch the target's passes."""
         return [] if self.pen is None else [self.pen.drafter]
 
     @property
@@ -64,21 +64,21 @@ class Writing:
         return Outcome(self.context.output, "eos" if self.ended else "budget", rounds)
 
     def judged(self, rule: RuleSession, draft: Draft, done: Round) -> Plan[Verdict]:
-        """Let a rule judge a draft; where nothing was drafted, the target writes one unit."""
+        """Let a rule judge a draft; if nothing was drafted, the target writes one unit."""
         if not draft.tokens:
             return Verdict(handover=Handover(units=1))
         judging = booked(rule.judge(self.context, draft), done)
         return (yield from self.witness.judging(judging, draft))
 
     def write(self, handover: Handover, done: Round) -> Plan[None]:
-        """Let the target write on until its units are complete."""
+        """Let the target continue until its units are complete."""
         limit = min(self.left, handover.limit or self.left)
         boundary = None
         if handover.units is not None:
             boundary = self.kit.boundary()
             begun = self.context.tokens[len(self.context) - handover.opened :]
             if any(boundary.feed(token) is not None for token in begun):
-                return  # what was written completes the unit
+                return  # the text so far already completes the unit
         generate = Generate(limit, boundary, handover.units or 1)
         if self.pen is not None:
             yield from self._write_nested(self.pen, generate, done)
@@ -106,8 +106,8 @@ class Writing:
     def _write_nested(self, pen: Pen, generate: Generate, done: Round) -> Plan[None]:
         """Write the target's units in rounds of drafts and verdicts at token level.
 
-        The text is cut after the token that shows the last end. What was written beyond is dropped
-        whatever it was, so what is kept has the pen's law: the target's own, if its rule is lossless.
+        The text is cut after the token that reveals the last end. Tokens beyond it are dropped whatever
+        they are, so those kept have the nested rule's law: the target's own, if that rule is lossless.
         """
         context, stop_ids = self.context, self.kit.stop_ids
         while len(done.handed) < generate.limit and len(done.handed_ends) < generate.units:
@@ -131,7 +131,7 @@ class Writing:
             self.witness.settle()
             if answer is not None and taken == len(tokens):
                 self.witness.wrote(answer)
-            # all of it is time in which the target's own unit is written
+            # all of it counts as time in which the target writes its own unit
             add(inner, done, "write")
             if self.ended:
                 return
@@ -152,7 +152,7 @@ def _through_last_end(
 ) -> int:
     """Count the tokens up to the one that shows the last end of a unit, or ends the text.
 
-    Notes the ends that are passed in ``done.handed_ends``.
+    Append the ends that are passed to ``done.handed_ends``.
     """
     for taken, token in enumerate(tokens, start=1):
         end = generate.boundary.feed(token) if generate.boundary is not None else None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.sampling import draw_next
+from semspec.deferred import Tensor, torch
 from semspec.drafters._base import DraftSessionBase
 from semspec.drafters._trees import TreeOptions, tree_sampling
 from semspec.protocols import Kit

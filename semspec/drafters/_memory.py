@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from semspec.deferred import torch
 from semspec.drafters._base import DraftSessionBase
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan

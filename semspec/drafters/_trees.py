@@ -17,10 +17,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.sampling import draw
+from semspec.deferred import Tensor, torch
 from semspec.drafters._base import DrafterBase
 from semspec.errors import UserError
 from semspec.protocols import Kit

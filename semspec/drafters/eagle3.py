@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from semspec.artifacts.eagle3_head import Eagle3Head
 from semspec.decoding.sampling import probabilities
+from semspec.deferred import Tensor, torch
+from semspec.deferred import functional as F
 from semspec.drafters._heads import HeadSession
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.eagle3 import Attend, Eagle3

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from semspec.artifacts.medusa_head import MedusaHead
 from semspec.decoding.sampling import probabilities
+from semspec.deferred import Tensor, torch
 from semspec.drafters._heads import HeadSession
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.medusa import Medusa

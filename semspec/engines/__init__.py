@@ -1,1 +1,1 @@
-"""Who answers queries: one file for one engine."""
+"""The engines, which answer queries about a model: one file for each."""

@@ -1,4 +1,4 @@
-"""The defaults of an engine's options."""
+"""Defaults that every engine shares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from semspec.types import Role, What
 
 
 class EngineBase(Plugin):
-    """Defaults: everything runs in this process, any role, from weights in a folder."""
+    """Defaults: runs in this process, in any role, from weights in a folder."""
 
     offers: ClassVar[frozenset[What]]
     roles: ClassVar[frozenset[Role] | None] = None

@@ -1,4 +1,4 @@
-"""A draft whose special tokens are not the target's: ids translated on the way in and out.
+"""A bridge for a draft whose special tokens differ from the target's: ids translated both ways.
 
 QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but not their special tokens
 (``<|im_start|>`` here, a mark for the user there, ``<think>`` in both at different ids) nor the
@@ -6,29 +6,29 @@ padding of their vocabularies. Rules compare draft and target by id, column by c
 by position, so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the
 draft's ids behind a one-to-one map:
 
-* tokens of the same content are the same token; end of text is end of text, whatever its name, and
-  likewise for the beginning of text;
-* a target token that the draft does not have is *read* as a filler, so that positions line up (a
-  further end-of-text token of the target is read as the draft's end of text). To say such a token
-  the draft has no way: its columns are 0 (probabilities) or -inf (logits, log-probabilities);
-* a draft token that the target does not have (padding included) is never proposed: the draft ends
-  before it (finish "limit"), and its mass is taken out of the rows, which are renormalised.
+* tokens of the same content are the same token; so are the two ends of text, whatever their names,
+  and the two beginnings of text;
+* a target token that the draft lacks is *read* as a filler, so that positions line up (a further
+  end-of-text token of the target is read as the draft's end of text). The draft cannot produce such
+  a token: its columns are 0 (probabilities) or -inf (logits, log-probabilities);
+* a draft token that the target lacks (padding included) is never proposed: the draft ends before it
+  (finish "limit"), and its mass is removed from the rows, which are renormalised.
 
-Why the last is lossless. Given what came before, the draft model draws from q; with probability
-q(forbidden) the draft ends there, otherwise the token is distributed as q restricted to what is
-allowed and renormalised, which is exactly the row that is reported for it. Whether a draft goes on
-may depend on what was drawn before but never on the token at hand or on what the target will say of
-it, and a draft of any such length is what token-by-token verification is proven for: the position
-after the last token is the target's own. The other way, masking logits before top-k, top-p and the
-draw, would have to happen inside every engine (and a mask after the draw would report other rows
-than were drawn from); the cut needs nothing of them and costs a draft only where it would have been
-rejected anyway, as the target gives such a token no probability at all.
+Why the last rule is lossless. Given the tokens so far, the draft model draws from q; with probability
+q(forbidden) the draft ends there, otherwise the token is distributed as q restricted to the allowed
+tokens and renormalised, which is exactly the row that is reported for it. Whether a draft continues
+may depend on what was drawn before but never on the current token or on the target's verdict on it,
+and token-by-token verification is proven for a draft of any such length: the position after the last
+token is the target's own. The alternative, masking logits before top-k, top-p and the draw, would
+have to happen inside every engine (and a mask after the draw would report other rows than were drawn
+from); cutting needs no support from engines and costs a draft only where it would have been rejected
+anyway, because the target gives such a token no probability at all.
 
 The prompt. By default the draft reads the target's prompt through the bridge: same question, the
-target's chat template, with fillers for marks that the draft does not know. ``draft_prompt`` gives
-it a prompt of its own instead (its own chat template; SpecReason and SemanticSpec run both models
-that way). The models then count positions differently, which nothing notices, as the draft reads
-its own mirror of each context; only reads that reach into the prompt make no sense any more.
+target's chat template, with fillers for marks that the draft does not know. With ``draft_prompt`` it
+reads a separate prompt instead (its own chat template; SpecReason and SemanticSpec run both models
+that way). The models then count positions differently. That is harmless, because the draft reads a
+mirror of each context; only reads that reach into the prompt become meaningless.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.text import Text
 from semspec.protocols import Concurrent, Engine
@@ -58,17 +56,15 @@ from semspec.types import (
 )
 
 NONE = -1  # in ``Bridge.to_target``: no counterpart
-_SPARE = (
-    8  # TOP_K entries asked for beyond k: at most so many of a row are ever forbidden in practice
-)
+_SPARE = 8  # TOP_K entries requested beyond k: in practice no row has more forbidden entries
 _EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """The two maps; ids of padding beyond the tokenizers included."""
+    """The two id maps, which cover the padding beyond the tokenizers as well."""
 
-    to_draft: list[int]  # by target id: every id has an image, the filler at worst
+    to_draft: list[int]  # by target id: every id has an image, the filler if need be
     to_target: list[int]  # by draft id: NONE where the target has no such token
     stop: int  # the target's end of text
     filler: int  # draft id
@@ -80,7 +76,7 @@ class Bridge:
 
     @property
     def filled(self) -> frozenset[int]:
-        """Target ids that the draft cannot say."""
+        """Target ids that the draft cannot produce."""
         return frozenset(range(len(self.to_draft))).difference(self.to_target)
 
     def __str__(self) -> str:
@@ -100,11 +96,12 @@ def build_bridge(
     draft_vocabulary: int | None = None,
     filler: int | None = None,
 ) -> Bridge | None:
-    """The bridge between two tokenizers, None where there is nothing to translate.
+    """Return the bridge between two tokenizers, or None if there is nothing to translate.
 
-    The vocabularies are the models' (engines') own sizes, where padded beyond the tokenizer: two
-    models with one tokenizer and different padding need a bridge too, or their rows do not compare.
-    ``filler`` is the draft id for what the draft does not have; a newline if not given.
+    The vocabularies are the sizes of the models (engines), which may be padded beyond the tokenizer:
+    two models with one tokenizer and different padding need a bridge too, or their rows do not compare.
+    ``filler`` is the draft id that stands for tokens the draft lacks; by default a newline. Raise
+    UserError if the ordinary tokens differ, the target has no end of text, or ``filler`` is out of range.
     """
     target_size = max(target.size, target_vocabulary or 0)
     draft_size = max(draft.size, draft_vocabulary or 0)
@@ -144,10 +141,9 @@ def build_bridge(
 def _check_ordinary(
     target: Text, draft: Text, ours: Mapping[str, int], theirs: Mapping[str, int]
 ) -> None:
-    """Ordinary tokens may have other ids, but must be the same tokens.
+    """Raise UserError unless both tokenizers have the same ordinary tokens, at whatever ids.
 
-    How a text is cut into them (merges, pre-tokenizer) may differ: ids pass over the bridge, not
-    text.
+    How they cut a text into tokens (merges, pre-tokenizer) may differ: ids cross the bridge, not text.
     """
     only_target = [c for c in target.vocabulary if c not in theirs and c not in target.added]
     only_draft = [c for c in draft.vocabulary if c not in ours and c not in draft.added]
@@ -166,7 +162,7 @@ def _check_ordinary(
 
 
 def _filler(draft: Text) -> int:
-    """A token that says nothing."""
+    """Return a token of neutral content, a newline or a space; raise UserError if there is none."""
     for text in ("\n", " "):
         ids = draft.encode(text)
         if len(ids) == 1:
@@ -177,7 +173,7 @@ def _filler(draft: Text) -> int:
 
 
 class _TranslatedBoundary:
-    """The target-side boundary, fed by the draft's engine."""
+    """A boundary of the target's ids that the draft's engine feeds with its own."""
 
     __slots__ = ("_blocked", "_boundary", "_to_target")
 
@@ -193,14 +189,14 @@ class _TranslatedBoundary:
     def feed(self, token: int) -> int | None:
         translated = self._to_target[token] if token < len(self._to_target) else NONE
         if translated == NONE or self._blocked:
-            # what follows is thrown away: end as many units as are waited for, as fast as possible
+            # what follows is discarded: report an end after every token, to stop generation soon
             self._blocked = True
             return 0
         return None if self._boundary is None else self._boundary.feed(translated)
 
 
 class BridgedEngine:
-    """An engine of the draft's ids, seen as one of the target's. See the module's text."""
+    """An engine of the draft's ids, presented as one of the target's. See the module docstring."""
 
     def __init__(
         self,
@@ -208,9 +204,9 @@ class BridgedEngine:
         bridge: Bridge,
         own_prompt: bool = False,
     ) -> None:
-        """``own_prompt``: read ``Context.draft_prompt`` in place of the context's own prompt.
+        """Wrap ``engine``; with ``own_prompt`` it reads ``Context.draft_prompt`` as its prompt.
 
-        Where it is the longer one, the caller leaves room for that in the context limit.
+        If that prompt is the longer one, the caller leaves room for it in the context limit.
         """
         self.engine = engine
         self.bridge = bridge
@@ -220,7 +216,7 @@ class BridgedEngine:
         self.layers, self.width = engine.layers, engine.width
         ends = (bridge.to_target[d] for d in engine.stop_ids if d < len(bridge.to_target))
         self.stop_ids = frozenset(t for t in ends if t != NONE)
-        # attention weights have a column a position, and positions are not shared then
+        # attention weights have one column per position, and positions are not shared then
         self.offers = engine.offers - ({What.ATTENTION} if own_prompt else set())
         known = bridge.to_target[: engine.vocabulary]
         if any(t != NONE for t in bridge.to_target[engine.vocabulary :]):
@@ -233,7 +229,7 @@ class BridgedEngine:
             if t != NONE:
                 self._columns[t] = d
         self._forbidden = [d for d, t in enumerate(self._to_target) if t == NONE]
-        self._mirrors: dict[int, tuple[Context, int]] = {}  # and how much of the context is in it
+        self._mirrors: dict[int, tuple[Context, int]] = {}  # and how many tokens it mirrors
         self._tables: dict[torch.device, _Tables] = {}
 
     # ---- in -----------------------------------------------------------------------------------
@@ -252,7 +248,7 @@ class BridgedEngine:
         self.engine.close()
 
     def _mirror(self, context: Context) -> Context:
-        """The draft's view of a context, brought up to date: O(what was appended)."""
+        """Return the draft's view of a context, after appending only the tokens that are new."""
         kept = self._mirrors.get(context.key)
         if kept is None:
             seen = context.prompt_length
@@ -290,7 +286,7 @@ class BridgedEngine:
         )
 
     def _read(self, read: Read) -> Read:
-        """The read as the inner engine is asked it; the answer is looked up under the same."""
+        """Translate a read for the inner engine; its answer is looked up under the translated read."""
         if read.what is not What.TOP_K:
             return read
         spare = min(_SPARE, len(self._forbidden))
@@ -319,7 +315,7 @@ class BridgedEngine:
             wanted = query.generate.units if query.generate and query.generate.boundary else None
             finish = "units" if wanted is not None and len(ends) >= wanted else "limit"
         outward = replace(answer, tokens=tokens, ends=ends, finish=finish)
-        # a unit that was cut keeps its pool, over what was drafted of it before the cut and after
+        # a unit that was cut keeps its pool, over all of its drafted tokens, those cut off included
         units = len(outward.unit_ends())
         outward.values = {
             read: self._value(query, read, answer.values[self._read(read)], cut, units)
@@ -328,7 +324,7 @@ class BridgedEngine:
         return outward
 
     def _value(self, query: Query, read: Read, value: Any, cut: int, units: int) -> Any:
-        """One value: without what belongs to tokens cut away, in the target's columns."""
+        """Return a value without the parts of cut tokens, in the target's columns."""
         if read.what in (What.POOLED, What.SCORE):
             return value if read.spans or not cut else value[:units]
         if read.what is What.ATTENTION:
@@ -359,7 +355,7 @@ class BridgedEngine:
         total = out.sum(-1, keepdim=True)
         # untouched rows stay as they are, to the bit
         out = torch.where(lost & (total > 0), out / total, out)
-        # nothing allowed is left (greedy): there is nothing more to say, which is end of text
+        # greedy, and nothing allowed is left: the draft has nothing more to say, i.e. end of text
         out[..., self.bridge.stop] = torch.where(total[..., 0] > 0, out[..., self.bridge.stop], 1.0)
         return out
 
@@ -370,16 +366,16 @@ class BridgedEngine:
         return out
 
     def _logprobs(self, query: Query, value: Tensor) -> Tensor:
-        """Raw as the draft gave them; -inf for scored tokens that it read as something else."""
+        """Return raw log-probabilities, -inf for scored tokens that the draft read as something else."""
         unsayable = [i for i, t in enumerate(query.tokens) if self._columns[t] == NONE]
         if query.generate is not None or not unsayable:
-            return value  # what was generated can be said
+            return value  # generated tokens always have a column
         value = value.clone()
         value[unsayable] = -torch.inf
         return value
 
     def _top_k(self, ids: Tensor, logprobs: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Entries without counterpart go; where fewer than k are left, -inf marks no entry."""
+        """Translate entries and drop those without counterpart; -inf marks a missing entry."""
         translated = self._on(ids.device).to_target[ids]
         none = translated == NONE
         order = none.long().argsort(dim=-1, stable=True)[..., :k]
@@ -392,7 +388,7 @@ class BridgedEngine:
 
 
 class BridgedServer(BridgedEngine):
-    """The same for an engine whose queries are answered one by one."""
+    """The same for an engine that answers queries one by one."""
 
     engine: Concurrent
 
@@ -410,14 +406,14 @@ class BridgedServer(BridgedEngine):
 
 
 def bridged(engine: Engine, bridge: Bridge, own_prompt: bool = False) -> BridgedEngine:
-    """An engine behind a bridge, as concurrent as it is."""
+    """Wrap an engine in a bridge; the result is concurrent if the engine is."""
     kind = BridgedServer if isinstance(engine, Concurrent) else BridgedEngine
     return kind(engine, bridge, own_prompt)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """The maps as index tensors of one device."""
+    """The maps as index tensors on one device."""
 
     gather: Tensor  # by target id: the draft's column, 0 where there is none
     missing: Tensor  # target ids that the draft does not have

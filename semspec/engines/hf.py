@@ -1,4 +1,4 @@
-"""Models in transformers' format, run by our own lean forward pass in this process."""
+"""Models in transformers' format, run by the project's own lean forward pass in this process."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Hf(EngineBase):
     """Llama, Mistral, Qwen2 and Qwen3 models from safetensors, in this process (CPU or CUDA)."""
 
     dtype: str = "auto"  # fp32, bf16; auto: fp32 on a CPU, bf16 on CUDA
-    device: str = "auto"  # cpu, cuda, cuda:1; auto: CUDA where there is one
+    device: str = "auto"  # cpu, cuda, cuda:1; auto: CUDA if available
     threads: int = 1  # of torch on a CPU; 0: leave as it is
-    max_context: int = 0  # positions; 0: as many as the model was trained for
+    max_context: int = 0  # positions; 0: as many as the model was trained with
     chunk: int = 1024  # tokens of a long prompt that go through the model at a time
 
     offers: ClassVar[frozenset[What]] = frozenset(What) - {What.SCORE}
@@ -44,7 +44,7 @@ class Hf(EngineBase):
         role: Role = "target",
         probes: Sequence[str] = (),
     ) -> HfEngine:
-        """The engine of one model, from a folder or a Hub repository at a revision."""
+        """Load one model from a folder or from a Hub repository at a revision."""
         import torch  # here, so that listing plugins stays quick
 
         from semspec.engines._lean.engine import HfEngine, resolve
@@ -59,7 +59,7 @@ class Hf(EngineBase):
 
 
 def _check_memory(folder: Path, width: int) -> None:
-    """Refuses weights that this machine cannot hold, before it starts to swap."""
+    """Raise UserError for weights that exceed this machine's memory, before it starts to swap."""
     # checkpoints of this size are stored in 16 bits
     needed = sum(file.stat().st_size for file in folder.glob("*.safetensors")) * width // 2
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

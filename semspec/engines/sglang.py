@@ -1,6 +1,6 @@
-"""SGLang, the engine for production: servers that somebody has started, or models in this process.
+"""SGLang, the engine for production: running servers, or models in this process.
 
-SGLang draws by itself. A query's random numbers stay unused, so that sampled output differs from run to
+SGLang draws its own random numbers and ignores the query's, so sampled output differs from run to
 run; greedy output does not.
 """
 
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError, without_passwords
 from semspec.models.hub import locate
+from semspec.models.spec import read_stop_ids
 from semspec.registry import register
 from semspec.types import Role, What
 
 if TYPE_CHECKING:
     from semspec.engines._sglang.engine import SglangEngine
 
-KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable: a secret has no place in a run's folder
+KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable, as secrets do not belong in a run's folder
 
 
 @register("engine", "sglang")
@@ -30,11 +31,11 @@ class Sglang(EngineBase):
     target_url: Any = None  # http://HOST:PORT, or a list of replicas; None: in this process
     draft_url: Any = None  # likewise
     timeout: float = 600.0  # seconds for one request
-    patience: float = 10.0  # seconds to go on trying while none of a role's servers can be reached
-    check: bool = True  # refuse servers that hold something else than this configuration says
-    # in this process: arguments of sglang.Engine for both models, and the share of the GPU memory that
-    # is free when each of them starts, the target first
-    server_args: Any = None  # {name: value, ...}; a typed field would take no new names from Hydra
+    patience: float = 10.0  # seconds to keep trying while none of a role's servers can be reached
+    check: bool = True  # refuse servers that hold another model than this configuration names
+    # in this process: arguments of sglang.Engine for both models, and the share of the GPU memory free
+    # at its start that each of them takes; the target starts first
+    server_args: Any = None  # {name: value, ...}; Hydra would reject new names in a typed field
     target_memory: float = 0.75
     draft_memory: float = 0.7
 
@@ -67,7 +68,7 @@ class Sglang(EngineBase):
         return not self.urls("target")
 
     def urls(self, role: Role) -> list[str]:
-        """The servers of a role."""
+        """Return the server addresses of a role; raise UserError for a malformed one."""
         given = getattr(self, f"{role}_url")
         listed = [given] if isinstance(given, str) else list(given or [])
         if not all(isinstance(url, str) and url for url in listed):
@@ -86,12 +87,14 @@ class Sglang(EngineBase):
         role: Role = "target",
         probes: Sequence[str] = (),
     ) -> SglangEngine:
-        """The engine of one model: its servers, or one that is started here and holds these probes."""
+        """Connect to the servers of one model, or start it in this process with these probes.
+
+        Raise UserError for an unsupported role, or if only the other role has servers.
+        """
         from semspec.engines._sglang.engine import SglangEngine
         from semspec.engines._sglang.identity import Expected
         from semspec.engines._sglang.local import Local
         from semspec.engines._sglang.server import BLIP, Place, Server
-        from semspec.models.spec import read_stop_ids
 
         if self.roles is not None and role not in self.roles:
             raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")
@@ -110,6 +113,6 @@ class Sglang(EngineBase):
         return SglangEngine(places, expected, read_stop_ids(folder), role, self.check, patience)
 
     def arguments(self, role: Role) -> Mapping[str, Any]:
-        """Arguments of ``sglang.Engine`` for a model in this process."""
+        """Return the arguments of ``sglang.Engine`` for a model in this process."""
         share = self.target_memory if role == "target" else self.draft_memory
         return {"mem_fraction_static": share, "log_level": "error", **(self.server_args or {})}

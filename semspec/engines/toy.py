@@ -1,6 +1,6 @@
-"""Two small Markov models whose exact law is known: the oracle of the statistical tests.
+"""Two small Markov models with a known exact law: the oracle of the statistical tests.
 
-The next token depends on the last two, so that a rule that looks one position off is found out.
+The next token depends on the last two, so a rule that is off by one position is caught.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.sampling import draw, probabilities
+from semspec.deferred import Tensor, torch
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.registry import register
@@ -23,7 +21,7 @@ from semspec.types import Answer, Context, Query, Read, Role, Sampling, What
 
 
 class ToyEngine:
-    """An order-2 Markov model as an engine; hidden states are fixed random features."""
+    """An order-2 Markov model as an engine; its hidden states are fixed random features."""
 
     layers, width = 2, 4
 
@@ -47,11 +45,11 @@ class ToyEngine:
     def law(
         self, prompt: Sequence[int], length: int, sampling: Sampling
     ) -> dict[tuple[int, ...], float]:
-        """The exact probability of every output of ``length`` tokens (shorter after a stop)."""
+        """Return the exact probability of each output of ``length`` tokens (fewer after a stop)."""
         table, law = self._rows(sampling), {}
         for output in itertools.product(range(self.vocabulary), repeat=length):
             stop = next((i for i, t in enumerate(output) if t in self.stop_ids), length - 1)
-            if any(output[stop + 1 :]):  # one representative of all that share the part to the stop
+            if any(output[stop + 1 :]):  # keep one representative of all that agree up to the stop
                 continue
             probability = 1.0
             for i, token in enumerate(output[: stop + 1]):
@@ -66,10 +64,10 @@ class ToyEngine:
         return [self._answer(query) for query in queries]
 
     def forget(self, context: Context) -> None:
-        """Nothing is kept between queries."""
+        """Do nothing: no state is kept between queries."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: no resources are held."""
 
     def _answer(self, query: Query) -> Answer:
         started = time.perf_counter()
@@ -90,7 +88,7 @@ class ToyEngine:
         return answer
 
     def _states(self, query: Query) -> list[tuple[int, int]]:
-        """The state after the context, and after each of the query's tokens."""
+        """Return the states after the context and after each of the query's tokens."""
         states = [self._state(query.context.tokens)]
         for i, token in enumerate(query.tokens):
             parent = i - 1 if query.parents is None else query.parents[i]
@@ -98,7 +96,7 @@ class ToyEngine:
         return states
 
     def _rows_asked(self, query: Query, row_states: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """From ``rows_from`` on, which may lie before the last token of the context or after it."""
+        """Return the rows from ``rows_from`` on, which may lie before or after the context's end."""
         if query.rows_from is None:
             return row_states
         tokens, last = query.context.tokens, len(query.context) - 1
@@ -189,8 +187,8 @@ class Toy(EngineBase):
 
     vocabulary: int = 5
     seed: int = 0
-    likeness: float = 0.6  # how much the draft resembles the target, 0 to 1
-    stop: bool = False  # whether the last token ends the text
+    likeness: float = 0.6  # of the draft to the target, 0 to 1
+    stop: bool = False  # the last token ends the text
 
     offers: ClassVar[frozenset[What]] = frozenset(What) - {What.ATTENTION, What.SCORE}
 
@@ -206,7 +204,7 @@ class Toy(EngineBase):
         )
 
     def models(self) -> Mapping[str, ToyEngine]:
-        """A target and a draft."""
+        """Return a target and a draft."""
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.vocabulary,) * 3
         target = 1.5 * torch.randn(shape, generator=generator)

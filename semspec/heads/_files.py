@@ -1,4 +1,4 @@
-"""A head's folder, and what it borrows from the target's: strict names, shapes and types."""
+"""A head's folder, and the tensors it borrows from its target: strict names, shapes and types."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.folder import read_json, weight_files
 from semspec.storage import foreign, manifests
 from semspec.storage.tensors import tensor_names
 
-STORED = (torch.bfloat16, torch.float16, torch.float32)
+
+def stored_types() -> tuple[torch.dtype, ...]:
+    """Return the types that weights may be stored in."""
+    return torch.bfloat16, torch.float16, torch.float32
 
 
 def head_file(folder: Path, name: str) -> Path:
-    """The one safetensors file of a head."""
+    """Return the one safetensors file of a head; raise UserError if there is none."""
     for known in (folder / name, folder / "model.safetensors"):
         if known.exists():
             if manifests.is_ours(folder):
@@ -30,13 +31,13 @@ def head_file(folder: Path, name: str) -> Path:
     )
 
 
-LARGEST = 1 << 24  # no size of a model is larger: what is built by it stays small
+LARGEST = 1 << 24  # the limit of every size, so that allocations stay small
 
 
 def number(
     config: Mapping[str, Any], name: str, default: int | None = None, most: int = LARGEST
 ) -> int:
-    """A size from a head's config.json."""
+    """Return a size from a head's config.json; raise UserError if it is none."""
     value = default if config.get(name) is None else config[name]
     if type(value) is not int or not 1 <= value <= most:
         raise UserError(
@@ -46,7 +47,7 @@ def number(
 
 
 def target_facts(folder: Path) -> tuple[int, int, int]:
-    """Layers, width and vocabulary of a target."""
+    """Return layers, width and vocabulary of a target."""
     config = read_json(folder / "config.json")
     layers, width, vocabulary = (
         number(config, name) for name in ("num_hidden_layers", "hidden_size", "vocab_size")
@@ -55,7 +56,7 @@ def target_facts(folder: Path) -> tuple[int, int, int]:
 
 
 def from_target(folder: Path, name: str, shape: tuple[int, int]) -> Tensor:
-    """One matrix of the target, by its name."""
+    """Return one matrix of the target by name; raise UserError if it is missing or misshapen."""
     for file in weight_files(folder):
         if name in tensor_names(file):
             with foreign.open_tensors(file) as opened:

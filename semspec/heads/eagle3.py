@@ -5,7 +5,7 @@ g = head.fused(hidden)                       # [n, 3 * target width] -> [n, widt
 a = head.layer(tokens, g, turns, attend)     # token i + 1 beside g_i
 rows = head.logits(a)                        # over the draft vocabulary: token i + 2
 
-Further on the head's own output a stands in for the features that the target has not yet computed.
+After that, the head's own output a stands in for features that the target has not yet computed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
+from semspec.deferred import functional as F
 from semspec.errors import UserError
-from semspec.heads._files import STORED, from_target, head_file, number, target_facts
+from semspec.heads._files import from_target, head_file, number, stored_types, target_facts
 from semspec.models.folder import read_json
 from semspec.models.spec import read_spec
 from semspec.models.weights import interleave
@@ -29,12 +27,12 @@ from semspec.storage.tensors import Layout, read_tensor_file, tensor_names
 
 EMBEDDING = "embed_tokens.weight"
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(q [.., heads, n, d], k and v [.., kv_heads, n, d]) -> what is attended to, shaped as q."""
+"""(q [.., heads, n, d], k and v [.., kv_heads, n, d]) -> attention output, shaped as q."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a head's config.json and its target's say."""
+    """The sizes in a head's config.json and its target's."""
 
     width: int
     target_width: int
@@ -50,7 +48,7 @@ class Shape:
     rope_scale: float
 
     def layout(self, embedding: bool, mapped: bool) -> Layout:
-        """Every tensor of a checkpoint; that of the embedding and the maps may be left out."""
+        """Return every tensor of a checkpoint; the embedding and the maps are optional."""
         d, q, kv = self.width, self.heads * self.head_dim, self.kv_heads * self.head_dim
         shapes: dict[str, tuple[int, ...]] = {
             "fc.weight": (d, 3 * self.target_width),
@@ -70,7 +68,7 @@ class Shape:
         if embedding:
             shapes[EMBEDDING] = (self.vocabulary, d)
         layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
-            name: (shape, STORED) for name, shape in shapes.items()
+            name: (shape, stored_types()) for name, shape in shapes.items()
         }
         if mapped:
             layout["d2t"] = ((self.draft_vocabulary,), (torch.int64,))
@@ -79,7 +77,7 @@ class Shape:
 
 
 def read_shape(folder: Path, target: Path) -> Shape:
-    """The shape of a head and where it reads the target; refuses what does not go together."""
+    """Read the shape of a head and the states it reads; raise UserError if it does not fit."""
     config = read_json(folder / "config.json")
     spec = read_spec(folder, 0)
     layers, width, vocabulary = target_facts(target)
@@ -111,10 +109,10 @@ def read_shape(folder: Path, target: Path) -> Shape:
 
 
 def _layers(folder: Path, config: Mapping[str, Any], layers: int) -> tuple[int, int, int]:
-    """Which of the target's states are read."""
-    told = config.get("eagle_config") or {}
-    places = told.get("eagle_aux_hidden_state_layer_ids") if isinstance(told, dict) else None
-    # the output of layer i is state i + 1; without a word: what all published heads read
+    """Return which of the target's states are read; raise UserError for impossible ones."""
+    eagle = config.get("eagle_config") or {}
+    places = eagle.get("eagle_aux_hidden_state_layer_ids") if isinstance(eagle, dict) else None
+    # the output of layer i is state i + 1; by default the states that all published heads read
     read = [2, layers // 2, layers - 3]
     if isinstance(places, list) and all(type(i) is int for i in places):
         read = [i + 1 for i in places]
@@ -127,7 +125,7 @@ def _layers(folder: Path, config: Mapping[str, Any], layers: int) -> tuple[int, 
 
 
 class Eagle3:
-    """Weights of a head, with what is multiplied together joined; differentiable."""
+    """The weights of a head, matrices fused for the forward pass; differentiable."""
 
     def __init__(self, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
         self.shape = shape
@@ -138,13 +136,13 @@ class Eagle3:
         def inner(name: str) -> Tensor:
             return tensors[f"midlayer.{name}.weight"]
 
-        # the norms' weights go into what follows them, W (n * x) = (W * n) x; a token is normed once
+        # norm weights are folded into the following matrix, W (n * x) = (W * n) x; tokens are normed once
         size = (shape.width,)
         embed = tensors[EMBEDDING]
         self.embed = F.rms_norm(embed, size, inner("input_layernorm"), shape.eps)
         self.fc = weight("fc")
         q, k, v = (inner(f"self_attn.{name}_proj") for name in "qkv")
-        # a rotary pair side by side is one complex number
+        # interleaved, a rotary pair is one complex number
         qkv = torch.cat([interleave(q, shape.head_dim), interleave(k, shape.head_dim), v])
         hidden = inner("hidden_norm")
         self.qkv = qkv * torch.cat([torch.ones_like(hidden), hidden])
@@ -155,14 +153,14 @@ class Eagle3:
         self.head = weight("lm_head") * weight("norm")
         d2t = tensors.get("d2t")
         own = torch.arange(shape.draft_vocabulary, device=self.embed.device)
-        # d2t holds how far the target's number of a token is from the head's
+        # d2t holds the offset from the head's id of a token to the target's
         self.ids: Tensor | None = None if d2t is None else own + d2t
         self._turns = torch.empty(0, dtype=torch.complex64)
         self._twins: dict[torch.device, Eagle3] = {}
 
     @classmethod
     def load(cls, folder: Path, target: Path) -> Self:
-        """Reads a checkpoint; an embedding that it leaves out is the target's."""
+        """Read a checkpoint, with the target's embedding if it has none; raise UserError if it is bad."""
         shape = read_shape(folder, target)
         if shape.target_width != target_facts(target)[1]:
             raise UserError(
@@ -186,19 +184,19 @@ class Eagle3:
             return cls(shape, floats)
 
     def on(self, device: torch.device) -> Eagle3:
-        """The head where the target's states are; in bfloat16 on CUDA."""
+        """Return the head on the device of the target's states; in bfloat16 on CUDA."""
         if device == self.embed.device:
             return self
         if device not in self._twins:
             twin = self._twins[device] = copy(self)
             for name, value in vars(self).items():
-                if isinstance(value, Tensor):
+                if isinstance(value, torch.Tensor):
                     kind = torch.bfloat16 if value.is_floating_point() else value.dtype
                     setattr(twin, name, value.to(device, kind))
         return self._twins[device]
 
     def turns(self, positions: int) -> Tensor:
-        """exp(i * position * frequency) for at least so many positions [positions, 1, d / 2]."""
+        """Return exp(i * position * frequency) for at least that many positions [positions, 1, d / 2]."""
         if len(self._turns) < positions:
             count = max(256, 1 << (positions - 1).bit_length())
             angles = torch.outer(torch.arange(count).float(), self.shape.frequencies)
@@ -207,11 +205,11 @@ class Eagle3:
         return self._turns
 
     def fused(self, hidden: Tensor) -> Tensor:
-        """g: low, middle and high features of a position made one (section 3.1)."""
+        """Fuse a position's low, middle and high features into g (section 3.1)."""
         return F.linear(hidden, self.fc)
 
     def layer(self, tokens: Tensor, hidden: Tensor, turns: Tensor, attend: Attend) -> Tensor:
-        """a [.., n, width]: the decoder layer over pairs of a token and the feature before it."""
+        """Run the decoder layer over pairs of a token and the feature before it: a [.., n, width]."""
         shape, d = self.shape, (self.shape.width,)
         feature = F.rms_norm(hidden, d, None, shape.eps)
         both = torch.cat([F.embedding(tokens, self.embed), feature], -1)
@@ -232,12 +230,12 @@ class Eagle3:
         return x + F.linear(F.silu(gate) * up, self.down)
 
     def logits(self, a: Tensor) -> Tensor:
-        """Raw float32 logits over the draft vocabulary of what comes after the pairs' tokens."""
+        """Return raw float32 logits over the draft vocabulary for the tokens after the pairs."""
         normed = F.rms_norm(a, (self.shape.width,), None, self.shape.eps)
         return F.linear(normed, self.head).float()
 
     def over_vocabulary(self, rows: Tensor) -> Tensor:
-        """Probabilities over the draft vocabulary as such over the target's: 0 elsewhere."""
+        """Spread probabilities over the draft vocabulary onto the target's: 0 elsewhere."""
         if self.ids is None:
             return rows
         return rows.new_zeros(*rows.shape[:-1], self.shape.vocabulary).index_copy_(
@@ -245,12 +243,12 @@ class Eagle3:
         )
 
     def token(self, own: int) -> int:
-        """The target's number of a token of the draft vocabulary."""
+        """Return the target's id of a token of the draft vocabulary."""
         return own if self.ids is None else int(self.ids[own])
 
 
 def config_of(shape: Shape, target: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """config.json as the published checkpoints have it; ``target`` is that of the target."""
+    """Return config.json like the published checkpoints'; ``target`` is the target's."""
     rope = target.get("rope_parameters") or {}
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -277,7 +275,7 @@ def config_of(shape: Shape, target: Mapping[str, Any], **more: Any) -> dict[str,
 
 
 def check_maps(d2t: Tensor, t2d: Tensor) -> None:
-    """Both maps of the vocabularies must say the same."""
+    """Raise ValueError unless both maps between the vocabularies agree."""
     ids = torch.arange(len(d2t)) + d2t
     inside = bool(((ids >= 0) & (ids < len(t2d))).all())
     if not inside or not torch.equal(ids.sort().values, t2d.nonzero()[:, 0]):

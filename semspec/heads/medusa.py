@@ -1,6 +1,6 @@
 """Medusa heads (Cai et al. 2024, section 2.1): several tokens from one last hidden state.
 
-Head k says what token i + k + 2 is from the state of position i, whatever the tokens between are:
+Head k predicts token i + k + 2 from the state of position i, whatever the tokens in between:
     p_k = softmax(W2_k (h + SiLU(W1_k h + b_k)))
 """
 
@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from semspec.heads._files import STORED, head_file, number, target_facts
+from semspec.deferred import Tensor, torch
+from semspec.deferred import functional as F
+from semspec.heads._files import head_file, number, stored_types, target_facts
 from semspec.models.folder import read_json
 from semspec.storage.tensors import Layout, read_tensor_file
 
@@ -34,18 +32,18 @@ class Shape:
     vocabulary: int
 
     def layout(self) -> Layout:
-        """Every tensor of a checkpoint: HEAD.BLOCK.linear.weight, and behind the blocks the last."""
+        """Return every tensor of a checkpoint: HEAD.BLOCK.linear.weight, then the last matrix."""
         shapes: dict[str, tuple[int, ...]] = {}
         for head in range(self.heads):
             for block in range(self.blocks):
                 shapes[f"{head}.{block}.linear.weight"] = (self.width, self.width)
                 shapes[f"{head}.{block}.linear.bias"] = (self.width,)
             shapes[f"{head}.{self.blocks}.weight"] = (self.vocabulary, self.width)
-        return {name: (shape, STORED) for name, shape in shapes.items()}
+        return {name: (shape, stored_types()) for name, shape in shapes.items()}
 
 
 class Medusa:
-    """The heads, side by side; differentiable."""
+    """The heads, stacked; differentiable."""
 
     def __init__(self, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
         self.shape = shape
@@ -61,7 +59,7 @@ class Medusa:
 
     @classmethod
     def load(cls, folder: Path, target: Path) -> Self:
-        """Reads a checkpoint of heads that belong to this target."""
+        """Read a checkpoint of heads that belong to this target; raise UserError if it does not fit."""
         config = read_json(folder / "config.json")
         _, width, vocabulary = target_facts(target)
         many = ("medusa_num_heads", "medusa_num_layers")
@@ -72,7 +70,7 @@ class Medusa:
             return cls(shape, {name: tensor.float() for name, tensor in tensors.items()})
 
     def on(self, device: torch.device) -> Self:
-        """The heads where the target's states are; in bfloat16 on CUDA."""
+        """Return the heads on the device of the target's states; in bfloat16 on CUDA."""
         if device == self.last.device:
             return self
         twin = copy(self)
@@ -83,7 +81,7 @@ class Medusa:
         return twin
 
     def logits(self, states: Tensor) -> Tensor:
-        """[heads, n, vocabulary] float32 of states [n, width]: row k is head k's."""
+        """Return logits [heads, n, vocabulary] in float32 of states [n, width]."""
         x = states.to(self.last.dtype).expand(self.shape.heads, *states.shape)
         for weight, bias in self.blocks:
             x = x + F.silu(torch.baddbmm(bias, x, weight))
@@ -91,7 +89,7 @@ class Medusa:
 
 
 def config_of(shape: Shape, target: str) -> dict[str, Any]:
-    """config.json as the published checkpoints have it."""
+    """Return config.json like the published checkpoints'."""
     return {
         "model_type": "medusa",
         "architectures": ["MedusaModel"],

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from semspec.config import CONF, did_you_mean, register_configs
+from semspec.config import CONF, did_you_mean, one_line, register_configs
+from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error
+from semspec.jobs.options import take
 from semspec.jobs.sweep import Job, say, state_of, work
 from semspec.report.terminal import Screen
 from semspec.storage.lock import is_locked
@@ -64,8 +63,7 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
                 f"'{option}' means nothing in a sweep: its folder is sweep=DIR, and hydra/launcher=,"
                 " hydra.launcher.* and hydra.sweeper.max_batch_size= say who runs it"
             )
-    named = [o.partition("=")[2] for o in given if o.startswith("hydra/launcher=")]
-    name = named[-1] if named else "basic"
+    name = take(given, ("hydra/launcher",))[0].get("hydra/launcher", "basic")
     if name not in PACKAGES:
         raise UserError(
             f"hydra/launcher={name}{did_you_mean(name, list(PACKAGES))} known: {', '.join(PACKAGES)}"
@@ -75,13 +73,13 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
             extra = name.partition("_")[0]
             raise UserError(f'hydra/launcher={name} needs: pip install "semspec[{extra}]"')
     register_configs()
-    ConfigStore.instance().store(group="hydra/launcher", name="ray", node=RayOptions)
+    hydra.core.config_store.ConfigStore.instance().store(
+        group="hydra/launcher", name="ray", node=RayOptions
+    )
     try:
         with hydra.initialize_config_dir(str(CONF.resolve()), "semspec", version_base="1.3"):
             composed = hydra.compose("config", overrides=list(given), return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        from semspec.config import one_line
-
+    except (hydra.errors.HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(error)) from error
     options = OmegaConf.to_container(composed.hydra.launcher)
     assert isinstance(options, dict)

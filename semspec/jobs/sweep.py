@@ -22,18 +22,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, recorded
+from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, parse, recorded
+from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error, without_passwords
 from semspec.jobs.experiments import slug
+from semspec.jobs.options import take
 from semspec.report.terminal import Screen, interval, number, open_console, seconds
 from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
+from semspec.runner import execute
 from semspec.storage.digest import difference
 from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
@@ -51,9 +52,9 @@ class Job:
     name: str  # its folder, within that of all jobs
     overrides: tuple[str, ...]
     command: str = (
-        ""  # the module whose part this is (``semspec.jobs.part_jobs``); else it is a run
+        ""  # the module whose ``run_shard`` does it (``semspec.jobs.stages``); else a run
     )
-    stage: str = ""  # as far as which that part goes
+    stage: str = ""  # the last one that the shard does
 
     @property
     def about(self) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def name_of(overrides: Sequence[str]) -> str:
 def plan(overrides: Sequence[str]) -> list[Job]:
     """All combinations, the last option varying fastest; the same one twice is one job."""
     choices: dict[str, list[str]] = {}
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parse(overrides):
         key = override.get_key_element()
         values = (
             list(override.sweep_string_iterator())
@@ -104,7 +105,7 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
     try:
         composed = compose(job.overrides)
         plain = OmegaConf.to_container(composed, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (hydra.errors.HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(error)) from error
     assert isinstance(plain, dict), job
     return build(composed), {str(k): v for k, v in plain.items()}
@@ -148,10 +149,8 @@ def work(
 
 def _do(job: Job, folder: Path, console: Screen) -> None:
     if job.command:
-        importlib.import_module(job.command).do_part(job, console)
+        importlib.import_module(job.command).run_shard(job, console)
         return
-    from semspec.runner import execute
-
     made, resolved = resolve(job)
     execute(made, resolved, folder, console, job.about)
 
@@ -295,15 +294,16 @@ def main(overrides: Sequence[str]) -> int:
     """A sweep from the command line, after its options were checked; the exit code."""
     from semspec.jobs.launchers import options_of
 
-    own = ("sweep=", "hydra.sweep.dir=")
-    given = [o for o in overrides if o.startswith(own)]
-    hydra_ones = [o for o in overrides if o.startswith(("hydra.", "hydra/")) and o not in given]
-    plain = [o for o in overrides if o not in (*given, *hydra_ones)]
-    if given and not given[-1].partition("=")[2].strip():
-        raise UserError(f"{given[-1]} is empty: name a folder")
+    given, rest = take(overrides, ("sweep", "hydra.sweep.dir"))
+    hydra_ones = [o for o in rest if o.startswith(("hydra.", "hydra/"))]
+    plain = [o for o in rest if o not in hydra_ones]
+    for name, folder in given.items():
+        if not folder.strip():
+            raise UserError(f"{name}= is empty: name a folder")
     launcher, options = options_of(hydra_ones)
     jobs = plan(plain)
-    root = Path(given[-1].partition("=")[2]) if given else Path("runs") / f"sweep_{_called(plain)}"
+    folders = list(given.values()) or [f"runs/sweep_{_called(plain)}"]
+    root = Path(folders[-1])
     console = open_console(quiet=_quiet(jobs))
     try:
         carry_out(jobs, root, console, launcher, options)

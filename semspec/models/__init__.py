@@ -1,1 +1,1 @@
-"""Models on disk and on the Hub: where they are, what they hold, their tokenizers."""
+"""Models on disk and on the Hub: their locations, contents and tokenizers."""

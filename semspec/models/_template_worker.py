@@ -1,9 +1,9 @@
-"""Renders chat templates in a process of its own, which may die of what a template asks for.
+"""Rendering of chat templates in a separate process, which a template may crash.
 
 Reads one JSON line ``[template, variables]`` at a time and writes ``{"text": ...}`` or ``{"error": ...}``. A
-template can loop for ever or fill the memory in one operation, and neither can be stopped within a
-process. Started by ``template.py`` as a script, without semspec; the environment is the one in
-which transformers renders.
+template can loop forever or fill the memory in one operation, and neither can be stopped from within a
+process. ``template.py`` starts this file as a script, without semspec; the environment is the one that
+transformers renders in.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MEMORY = 256 << 20  # bytes beyond those that the process has when it is ready
-SECONDS = 1.0  # of computing, a template
+MEMORY = 256 << 20  # bytes on top of those that the process uses once ready
+SECONDS = 1.0  # of CPU time per template
 LONGEST = 4 << 20  # characters of a prompt
 
 
 class Generation(Extension):
-    """``{% generation %}`` marks what a model is trained on; here its body stands for itself."""
+    """``{% generation %}`` marks the text that a model is trained on; here it renders its body."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return the block's body as a scope of its own."""
+        """Return the block's body as a separate scope."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
@@ -72,10 +72,10 @@ def _raise(message: str) -> None:
 
 
 def main() -> None:
-    """Answer until the other side closes."""
+    """Answer requests until the other side closes."""
     within = environment()
     compiled = lru_cache(within.from_string)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks decides when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to end
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -89,11 +89,11 @@ def main() -> None:
             text = compiled(template).render(**variables)
             if len(text) > LONGEST:
                 raise TemplateError(f"a prompt of {len(text):,} characters")
-            told = json.dumps({"text": text})
-        except Exception as error:  # a template can raise whatever Python does
-            told = json.dumps({"error": f"{type(error).__name__}: {error}"[:400]})
+            reply = json.dumps({"text": text})
+        except Exception as error:  # a template can raise any of Python's exceptions
+            reply = json.dumps({"error": f"{type(error).__name__}: {error}"[:400]})
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(told, flush=True)
+        print(reply, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is in a model's folder: its configuration and its safetensors files."""
+"""The contents of a model's folder: its configuration and its safetensors files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file of the model's folder; UserError where there is none."""
+    """Read a JSON object from a file of a model's folder; raise UserError if there is none."""
     try:
         return foreign.read_object(path, way_out="download the model again", finite=False)
     except foreign.MissingFileError as error:
@@ -20,7 +20,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model: those of the index, or the only one."""
+    """Return a model's safetensors files, those of the index or the only one.
+
+    Raise UserError if files are missing, ambiguous, pickled only, or outside the folder.
+    """
     index = folder / "model.safetensors.index.json"
     if index.exists():
         shards = read_json(index).get("weight_map")

@@ -1,8 +1,8 @@
-"""From a name to a local folder: itself, or a snapshot of a Hub repository that was checked.
+"""Resolution of a name to a local folder: the folder itself, or a checked snapshot from the Hub.
 
-A revision is resolved to a commit first. What the commit holds (name, size and hash of every file) is
-kept beside the snapshot, so that one that is not whole is noticed without a network, and every file is
-hashed once: the Hub's client looks at sizes only.
+A revision is resolved to a commit first. The commit's listing (name, size and hash of every file) is kept
+beside the snapshot, so that an incomplete one is noticed without a network. Every file is hashed once,
+because the Hub's client checks sizes only.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"(?!.*\.\.)[\w][\w./+-]{0,199}")
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 Listing = Mapping[str, tuple[int, str]]
-"""Name -> size and hash: sha256 of what is in LFS, else git's."""
+"""Name -> size and hash: sha256 for files in LFS, else git's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which files of a repository are needed, and how errors speak of them."""
+    """The files of a repository that are needed, and the words that errors use for them."""
 
     noun: str
-    option: str  # what the user would change
+    option: str  # the option that the user would change
     patterns: tuple[str, ...]
     unwanted: tuple[str, ...] = ()
     repo_type: Literal["model", "dataset"] = "model"
-    refuses: Callable[[Iterable[str]], str | None] | None = None  # says what is wrong with names
+    refuses: Callable[[Iterable[str]], str | None] | None = (
+        None  # describes what is wrong with names
+    )
 
     def of(self, names: Iterable[str]) -> list[str]:
         def among(name: str, patterns: tuple[str, ...]) -> bool:
@@ -56,12 +58,12 @@ class Wanted:
         return [n for n in names if among(n, self.patterns) and not among(n, self.unwanted)]
 
     def check(self, names: Collection[str], at: str) -> None:
-        """Refuses a repository for what it holds, wanted or not, and one that holds nothing wanted."""
+        """Raise UserError for a repository with refused or strangely named files, or no wanted ones."""
         wrong = self.refuses(names) if self.refuses else None
         if wrong:
             raise UserError(f"{at} holds {wrong}: it is not loaded; take another {self.noun}")
         if strange := [name for name in self.of(names) if not name.isprintable()]:
-            # their names reach the terminal by the Hub client's own bars
+            # the Hub client's progress bars print their names to the terminal
             raise UserError(f"{at} holds a file named {strange[0]!r}: take another {self.noun}")
         if not self.of(names):
             raise UserError(f"{at} holds no {self.noun}: check {self.option}")
@@ -87,7 +89,7 @@ DATASET = Wanted(
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the Hub is asked: the usual options of its client."""
+    """The usual options of the Hub's client."""
 
     token: str | None = None
     cache_dir: Path | None = None
@@ -97,10 +99,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a name led."""
+    """The folder that a name was resolved to."""
 
     folder: Path
-    on_hub: bool  # a snapshot, whose folder has the commit's name
+    on_hub: bool  # a snapshot, whose folder is named after the commit
 
 
 _FOUND: ContextVar[dict[str, Found] | None] = ContextVar("found", default=None)
@@ -108,7 +110,7 @@ _FOUND: ContextVar[dict[str, Found] | None] = ContextVar("found", default=None)
 
 @contextlib.contextmanager
 def noted() -> Iterator[dict[str, Found]]:
-    """Note everything that is located within the block, by the name and the revision that were given."""
+    """Record everything that is located within the block, by name and revision as given."""
     found: dict[str, Found] = {}
     token = _FOUND.set(found)
     try:
@@ -118,7 +120,7 @@ def noted() -> Iterator[dict[str, Found]]:
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
-    """``owner/name@revision`` -> both; a folder that has such a name is itself."""
+    """Split ``owner/name@revision``; return the name of an existing folder unchanged."""
     place, _, revision = name.rpartition("@")
     if not place or Path(name).expanduser().exists():
         return name, None
@@ -131,7 +133,10 @@ def locate(
     wanted: Wanted = MODEL,
     access: Access | None = None,
 ) -> Path:
-    """The local folder: itself, or a snapshot of a Hub repository."""
+    """Return the local folder of a name: the folder itself, or a snapshot of a Hub repository.
+
+    Raise UserError if there is neither, or if a check of its files fails.
+    """
     local = Path(folder_or_repo).expanduser().is_dir()
     folder = _located(folder_or_repo, revision, wanted, access)
     if (found := _FOUND.get()) is not None:
@@ -162,7 +167,10 @@ def _looked_at(folder: Path, wanted: Wanted) -> Path:
 
 
 def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) -> Path:
-    """A folder of the client's cache that holds all that is wanted, every byte as the Hub lists it."""
+    """Return a folder of the client's cache with all wanted files, every byte as the Hub lists it.
+
+    Raise UserError if they cannot be had or differ from the listing after a second download.
+    """
     from huggingface_hub import constants
 
     if revision is not None and not _REVISION.fullmatch(revision):
@@ -179,7 +187,7 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
         commit, listing = list_files(repo, revision, wanted, access.token)
         cache.remember(commit, listing, revision or "main")
         wanted.check(listing, at)
-        for last in (False, True):  # what a disk or the way here has spoilt is fetched once more
+        for last in (False, True):  # a file spoilt on disk or in transit is fetched once more
             lacking = wanted.of(listing) if access.force else cache.lacks(commit) or []
             if lacking:
                 cache.fetch(commit, lacking)
@@ -231,7 +239,7 @@ def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Pa
 def list_files(
     repo: str, revision: str | None, wanted: Wanted, token: str | None = None
 ) -> tuple[str, Listing]:
-    """The commit of a revision, and what it holds."""
+    """Return the commit of a revision and its listing; raise UserError for an implausible one."""
     from huggingface_hub import HfApi
 
     info = HfApi(token=token).repo_info(
@@ -240,13 +248,13 @@ def list_files(
     commit, listing = str(info.sha), {}
     for file in getattr(info, "siblings", None) or ():
         name, size = file.rfilename, file.size
-        told_hash = file.lfs.sha256 if file.lfs is not None else file.blob_id
+        listed_hash = file.lfs.sha256 if file.lfs is not None else file.blob_id
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name or not name.isprintable():
             raise UserError(f"{repo} lists {name[:80]!a}, which is no name of a file: not loaded")
-        if not isinstance(size, int) or not _HASH.fullmatch(str(told_hash)):
+        if not isinstance(size, int) or not _HASH.fullmatch(str(listed_hash)):
             raise UserError(f"{repo}: the Hub does not tell size and hash of {name}: not loaded")
-        listing[name] = (size, str(told_hash))
+        listing[name] = (size, str(listed_hash))
     if not _COMMIT.fullmatch(commit):
         raise UserError(f"{repo}: the Hub tells no commit, but {commit[:80]!a}: not loaded")
     return commit, listing
@@ -258,7 +266,7 @@ class _ChangedError(Exception):
 
 
 class _Cache:
-    """A repository in the client's cache, and what we keep beside it."""
+    """A repository in the client's cache, and the project's records beside it."""
 
     def __init__(self, repo: str, wanted: Wanted, access: Access) -> None:
         from huggingface_hub import constants
@@ -275,10 +283,10 @@ class _Cache:
     def listing(self, commit: str) -> Listing | None:
         if commit in self.listings:
             return self.listings[commit]
-        told = read_json(self.own / f"{commit}.json")
-        if not isinstance(told, dict):
+        stored = read_json(self.own / f"{commit}.json")
+        if not isinstance(stored, dict):
             return None
-        return {name: (int(size), str(told_hash)) for name, (size, told_hash) in told.items()}
+        return {name: (int(size), str(listed_hash)) for name, (size, listed_hash) in stored.items()}
 
     def resolved(self, revision: str) -> str | None:
         commit = (_text(self.root / "refs" / revision) or "").strip()
@@ -291,7 +299,7 @@ class _Cache:
             self._put(self.root / "refs" / revision, commit)
 
     def _put(self, path: Path, text: str) -> None:
-        """Whole or not at all; where a cache is read-only, it is asked and hashed again every time."""
+        """Write atomically; if the cache is read-only, files are listed and hashed again each time."""
         if _text(path) != text:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -300,7 +308,7 @@ class _Cache:
                 own.replace(path)
 
     def lacks(self, commit: str) -> list[str] | None:
-        """The wanted files that are not there in full; None where nobody knows what there should be."""
+        """Return the wanted files that are missing or incomplete; None if there is no listing."""
         listing = self.listing(commit)
         if listing is None:
             return None
@@ -312,15 +320,15 @@ class _Cache:
         ]
 
     def named_but_absent(self, commit: str) -> list[str]:
-        """What an artifact's manifest or an index of weights names, of a snapshot others downloaded."""
+        """Return missing files named by a manifest or an index, in a snapshot without a listing."""
         folder, named = self.folder(commit), set()
         manifest = manifests.read(folder) if manifests.is_ours(folder) else None
         if manifest is not None:
             named |= set(self.wanted.of(manifest["files"]))
         for index in folder.glob("*.safetensors.index.json"):
-            told = foreign.read_json(index)
-            if isinstance(told, dict) and isinstance(told.get("weight_map"), dict):
-                named |= {str(name) for name in told["weight_map"].values()}
+            parsed = foreign.read_json(index)
+            if isinstance(parsed, dict) and isinstance(parsed.get("weight_map"), dict):
+                named |= {str(name) for name in parsed["weight_map"].values()}
         return sorted(name for name in named if not (folder / name).is_file())
 
     def fetch(self, commit: str, names: Iterable[str]) -> None:
@@ -341,16 +349,19 @@ class _Cache:
         try:
             for future in [pool.submit(one, name) for name in names]:
                 future.result()
-        finally:  # an interruption does not wait for what is under way
+        finally:  # after an interruption do not wait for running downloads
             pool.shutdown(wait=False, cancel_futures=True)
 
     def checked(self, commit: str, at: str) -> Path:
-        """The snapshot's folder; every wanted file in it was hashed, now or since it was written."""
+        """Return the snapshot's folder after hashing every wanted file that changed since the last time.
+
+        Raise _ChangedError for a file that differs from its hash.
+        """
         folder, listing = self.folder(commit), self.listing(commit)
         if listing is not None:
             self.wanted.check(listing, at)
             hashes = {name: listing[name][1] for name in self.wanted.of(listing)}
-        else:  # others downloaded it: a blob's name is its hash
+        else:  # another program downloaded it: a blob's name is its hash
             there = [f.relative_to(folder).as_posix() for f in folder.rglob("*") if f.is_file()]
             self.wanted.check(there, at)
             hashes = {name: (folder / name).resolve().name for name in self.wanted.of(there)}
@@ -368,14 +379,14 @@ class _Cache:
 
 
 def _text(path: Path) -> str | None:
-    """A file's content; None where there is none that can be read."""
+    """Return a file's content, or None if it cannot be read."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8")
     return None
 
 
 def content_hash(path: Path, like: str) -> str:
-    """The file's hash as the Hub tells it: sha256 (64 digits) in LFS, else git's of a blob (40)."""
+    """Return a file's hash as the Hub lists it: sha256 (64 digits) in LFS, else git's blob hash."""
     with path.open("rb") as file:
         if len(like) == 64:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -387,7 +398,7 @@ def content_hash(path: Path, like: str) -> str:
 
 @contextlib.contextmanager
 def hub_errors(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
-    """What the Hub and its client can say, in one line with the way out and without a token."""
+    """Turn errors of the Hub and its client into a UserError of one line, without any token."""
     from huggingface_hub import errors
 
     try:
@@ -408,13 +419,13 @@ def hub_errors(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
         ) from e
     except Exception as e:  # disk, network: errors of whatever HTTP library the Hub client uses
         raise UserError(
-            f"could not get {at} ({said(e)}): check the network and the free disk space and try"
+            f"could not get {at} ({safe_message(e)}): check the network and the free disk space and try"
             f" again, or point {wanted.option} at a local folder"
         ) from e
 
 
-def said(error: BaseException) -> str:
-    """The first line of an error's cause without anything that looks like a token."""
+def safe_message(error: BaseException) -> str:
+    """Return the first line of an error's cause, without anything that looks like a token."""
     text = first_line(error.__cause__ or error)
     token: Any = None
     with contextlib.suppress(Exception):
@@ -425,9 +436,9 @@ def said(error: BaseException) -> str:
 
 
 def reachable(endpoint: str) -> bool:
-    """Whether the Hub answers at all: its client would retry for half a minute to find out."""
+    """Return whether the Hub answers at all: its client would retry for half a minute first."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
-        return True  # a proxy may reach what this machine cannot
+        return True  # a proxy may reach hosts that this machine cannot
     url = urlsplit(endpoint)
     port = url.port or (443 if url.scheme == "https" else 80)
     try:

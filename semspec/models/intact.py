@@ -1,7 +1,7 @@
-"""A model's folder before anything else reads it: plain files, sizes that can be true, its manifest.
+"""Checks of a model's folder before any other code reads it: plain files, plausible sizes, its manifest.
 
-The readers of transformers and tokenizers wait for pipes, allocate by what a config says, and end the
-whole process where an id is too large.
+The readers of transformers and tokenizers wait for pipes, allocate as much as a config states, and end
+the whole process if an id is too large.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LIMITS: Mapping[str, int] = (
 
 
 def check_model(folder: Path, wanted: Callable[[Iterable[str]], list[str]]) -> None:
-    """Raise UserError where a model's folder cannot be what it says.
+    """Raise UserError if a model's folder is damaged or implausible.
 
-    ``wanted`` picks from names of files those that will be read. They must be plain files, config.json
-    must not claim more than the weights can hold, and where there is a manifest of ours, sizes and
-    sha256 (of files of up to 256 MiB) must be those that it lists. A tokenizer is checked, too.
+    ``wanted`` selects from file names those that will be read. They must be plain files, config.json must
+    not claim more than the weights can hold, and if the folder has a manifest of this project, sizes and
+    sha256 (of files up to 256 MiB) must match it. A tokenizer is checked as well.
     """
     there = wanted(sorted(f.name for f in folder.iterdir()))
     for name in there:
@@ -53,7 +53,7 @@ def check_model(folder: Path, wanted: Callable[[Iterable[str]], list[str]]) -> N
     if manifests.is_ours(folder):
         manifest = manifests.read(folder)
         assert manifest is not None
-        # weights that are missing are missed by whoever reads them: a server may have its own
+        # missing weights are reported by the code that reads them: a server may have its own
         listed = [n for n in manifest["files"] if not n.endswith(".safetensors")]
         names = set(wanted(listed)) | set(there) - {manifests.NAME}
         manifests.check(folder, manifest, names, manifests.LARGEST_HASHED)
@@ -71,7 +71,7 @@ def _check_plain(path: Path) -> None:
 
 
 def check_sizes(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise UserError where a model's config.json names sizes that no model has."""
+    """Raise UserError if a model's config.json states sizes that no model has."""
     for part in _parts(config):
         for name, most in LIMITS.items():
             value = part.get(name)
@@ -85,15 +85,15 @@ def _parts(config: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def _check_fit(path: Path, config: Mapping[str, Any], weights: Iterable[Path]) -> None:
-    """Refuse a config of more layers than there are tensors, or of wider ones than there are bits."""
+    """Raise UserError for a config with more layers than tensors, or wider ones than there are bits."""
     files = [foreign.tensor_places(file) for file in weights]
     tensors = sum(len(file) for file in files)
     bits = 8 * sum(size for file in files for _, _, _, size in file.values())
     for part in _parts(config):
-        told = {name: n for name in LIMITS if isinstance(n := part.get(name), int)}
-        layers = max((told.get(name, 0) for name in _LAYERS), default=0)
-        width = told.get("hidden_size", 0)
-        most = width * max(told.get("vocab_size", 0), told.get("intermediate_size", 0))
+        sizes = {name: n for name in LIMITS if isinstance(n := part.get(name), int)}
+        layers = max((sizes.get(name, 0) for name in _LAYERS), default=0)
+        width = sizes.get("hidden_size", 0)
+        most = width * max(sizes.get("vocab_size", 0), sizes.get("intermediate_size", 0))
         if layers > tensors or most > bits:
             raise UserError(
                 f"{path} does not belong to the weights beside it ({tensors:,} tensors of"
@@ -107,12 +107,12 @@ def _check_tokenizer_once(path: Path, _: tuple[int, ...]) -> None:
 
 
 def check_tokenizer(path: Path) -> None:
-    """Raise UserError where a tokenizer.json cannot be read, or gives ids that no vocabulary has.
+    """Raise UserError if a tokenizer.json cannot be read, or has ids that no vocabulary has.
 
-    Its reader reserves memory up to the largest id, and ends the process where that fails.
+    Its reader reserves memory up to the largest id, and ends the process if that fails.
     """
-    told = foreign.read_object(path, LARGEST_FILE, AGAIN)
-    model, added = told.get("model"), told.get("added_tokens")
+    tokenizer = foreign.read_object(path, LARGEST_FILE, AGAIN)
+    model, added = tokenizer.get("model"), tokenizer.get("added_tokens")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
     ids += (

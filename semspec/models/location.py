@@ -1,4 +1,4 @@
-"""Where models are: a folder, a Hub repository, or shipped with the package."""
+"""The location of models: a folder, a Hub repository, or shipped with the package."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from semspec.storage.packaged import beside_package
 from semspec.types import Role
 
 AGAIN = "download the model again"
-EMBEDDED = "embedded/"  # what is shipped with the package: ``path: embedded/tiny-target``
+EMBEDDED = "embedded/"  # models shipped with the package: ``path: embedded/tiny-target``
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which weights: a folder, a Hub repository, or one of the embedded models."""
+    """The location of a model's weights: a folder, a Hub repository, or an embedded model."""
 
-    path: str = MISSING  # of the Hub: owner/name, or owner/name@revision
+    path: str = MISSING  # on the Hub: owner/name, or owner/name@revision
     revision: str | None = None
 
     def __post_init__(self) -> None:
@@ -43,41 +43,41 @@ class ModelConfig:
         return self.path
 
     def fetch(self, weights: bool = True) -> Path:
-        """The local folder; a Hub repository is downloaded first, where it is not yet."""
+        """Return the local folder, after downloading a Hub repository if necessary."""
         return locate(self.location, self.revision, MODEL if weights else WITHOUT_WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What an artifact is bound to.
+    """The identity of the model that an artifact is bound to.
 
-    Weights of a folder are told by a hash over their tensors, so that retrained weights under the
-    same name are noticed; those of the Hub by repository and commit.
+    Weights in a folder are identified by a hash of their tensors, so that retrained weights under the
+    same name are noticed; those from the Hub by repository and commit.
     """
 
     name: str  # embedded/..., owner/name, or a folder's name
     revision: str | None  # a commit, for models from the Hub
-    fingerprint: str  # of the weights, for models in folders; "" where they were not looked at
+    fingerprint: str  # of the weights of a model in a folder; "" if they were not read
     layers: int
     width: int
     tokenizer: str  # fingerprint, see Text
-    vocabulary: int = 0  # rows of its embedding table; 0: not known
+    vocabulary: int = 0  # rows of its embedding table; 0: unknown
 
 
 EXAMPLE = ModelFacts("owner/model", "c0ffee00" * 5, "", layers=2, width=4, tokenizer="f" * 64)
-"""The model that examples of artifacts and plugins are made for; ``engine=toy`` has its shape."""
+"""The model that examples of artifacts and plugins belong to; ``engine=toy`` has its shape."""
 EXAMPLE_VOCABULARY = 12
 
 
 class KnownModels(Mapping[Role, ModelFacts]):
-    """The facts of a run's models; weights are hashed when somebody asks, not before."""
+    """The facts of a run's models; weights are only hashed on demand."""
 
     def __init__(self, models: Mapping[Role, tuple[ModelConfig, str | Callable[[], str]]]) -> None:
-        self._models = dict(models)  # and the fingerprint of each one's tokenizer
+        self._models = dict(models)  # with the fingerprint of each tokenizer
 
     def __getitem__(self, role: Role) -> ModelFacts:
         model, tokenizer = self._models[role]
-        return facts(model, tokenizer if isinstance(tokenizer, str) else tokenizer())
+        return read_facts(model, tokenizer if isinstance(tokenizer, str) else tokenizer())
 
     def __iter__(self) -> Iterator[Role]:
         return iter(self._models)
@@ -86,8 +86,8 @@ class KnownModels(Mapping[Role, ModelFacts]):
         return len(self._models)
 
 
-def known_as(model: ModelConfig) -> str:
-    """embedded/..., owner/name, or a folder's name: the same however the folder is written."""
+def canonical_name(model: ModelConfig) -> str:
+    """Return embedded/..., owner/name or a folder's name, independent of how the path is written."""
     local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
     if not local:
         return model.path
@@ -96,8 +96,11 @@ def known_as(model: ModelConfig) -> str:
     return f"{EMBEDDED}{folder.name}" if shipped else folder.name
 
 
-def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
-    """The facts of a model; a folder's weights are looked at, not loaded, and the Hub's not fetched."""
+def read_facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
+    """Return the facts of a model without loading its weights, or fetching them from the Hub.
+
+    Raise UserError if its config.json does not describe a model.
+    """
     folder = model.fetch(weights=False)
     try:
         shape = foreign.read_object(folder / "config.json", way_out=AGAIN, finite=False)
@@ -106,19 +109,19 @@ def facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
     except (ValueError, OverflowError, KeyError, TypeError) as error:
         raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
     local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
-    if not local:  # a snapshot's folder has the commit's name
+    if not local:  # a snapshot's folder is named after the commit
         return ModelFacts(model.path, folder.name, "", layers, width, tokenizer, vocabulary)
     weights = weights_fingerprint(folder.resolve())
-    return ModelFacts(known_as(model), None, weights, layers, width, tokenizer, vocabulary)
+    return ModelFacts(canonical_name(model), None, weights, layers, width, tokenizer, vocabulary)
 
 
 def weights_fingerprint(folder: Path) -> str:
-    """sha256 (hex) over the tensors of a folder's safetensors; metadata and order do not count."""
+    """Return the sha256 (hex) of a folder's safetensors tensors, ignoring metadata and order."""
     files = []
     for file in sorted(folder.glob("*.safetensors")):
         try:
             files.append((file, file.stat().st_size, file.stat().st_mtime_ns))
-        except OSError as error:  # a link that leads nowhere, or to itself
+        except OSError as error:  # a broken or circular link
             raise UserError(f"{file} cannot be read ({error.strerror}): {AGAIN}") from error
     return _fingerprint(tuple(files))
 
@@ -130,8 +133,8 @@ def _fingerprint(files: tuple[tuple[Path, int, int], ...]) -> str:
         for name, (dtype, shape, start, size) in foreign.tensor_places(path).items():
             places[name] = (path, start, size, f"{name} {dtype} {shape}")
     found = hashlib.sha256()
-    for _, (path, offset, left, told) in sorted(places.items()):
-        found.update(told.encode())
+    for _, (path, offset, left, header) in sorted(places.items()):
+        found.update(header.encode())
         with path.open("rb") as file:
             file.seek(offset)
             while left > 0 and (part := file.read(min(left, 1 << 24))):

@@ -1,4 +1,4 @@
-"""What the pass must know of a model's configuration, and which models it refuses."""
+"""The part of a model's configuration that the forward pass uses, and the models it refuses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError, first_line
 from semspec.models.folder import read_json
 from semspec.models.intact import check_sizes
@@ -18,7 +16,7 @@ from semspec.storage import foreign
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
-LARGEST_HEAD = 1 << 16  # of the rotary embedding, which is made at once
+LARGEST_HEAD = 1 << 16  # of the rotary embedding, which is allocated at once
 ELSEWHERE = "way out: engine=sglang"
 
 
@@ -35,7 +33,7 @@ class Spec:
     vocabulary: int
     context_limit: int
     tied: bool
-    classifier: bool  # its head scores positions (a reward model); it predicts no tokens
+    classifier: bool  # a reward model: its head scores positions and predicts no tokens
     qkv_bias: bool
     out_bias: bool
     mlp_bias: bool
@@ -46,7 +44,7 @@ class Spec:
 
 
 def read_spec(folder: Path, max_context: int) -> Spec:
-    """Reads config.json and generation_config.json; UserError for what the pass cannot do."""
+    """Read config.json and generation_config.json; raise UserError for unsupported models."""
     raw = read_json(folder / "config.json")
     check_sizes(folder / "config.json", raw)
     family = raw.get("model_type")
@@ -63,7 +61,7 @@ def read_spec(folder: Path, max_context: int) -> Spec:
         return _spec(folder, raw, family, config, max_context)
     except UserError:
         raise
-    except Exception as e:  # whatever a broken configuration makes transformers, or torch, raise
+    except Exception as e:  # a broken configuration makes transformers or torch raise anything
         first = first_line(e)
         raise UserError(f"cannot use {folder / 'config.json'}: {first}") from e
 
@@ -102,7 +100,7 @@ def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_co
         context_limit=limit,
         tied=bool(config.tie_word_embeddings),
         classifier=any(str(name).endswith(CLASSIFIERS) for name in raw.get("architectures") or []),
-        qkv_bias=bias or family == "qwen2",  # always there, no setting for it
+        qkv_bias=bias or family == "qwen2",  # qwen2 always has one, without a setting for it
         out_bias=bias and family in ("llama", "qwen3"),
         mlp_bias=bool(getattr(config, "mlp_bias", False)) and family == "llama",
         qk_norm=family == "qwen3",
@@ -124,7 +122,7 @@ def _refuse_windows(config: Any, limit: int) -> None:
 
 
 def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
-    """Inverse frequencies of the rotary embedding and what its cos and sin are multiplied with."""
+    """Return the rotary embedding's inverse frequencies and the factor of its cos and sin."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     rope: Mapping[str, Any] = config.rope_parameters
@@ -133,7 +131,7 @@ def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
         powers = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
         frequencies, scale = 1.0 / (float(rope["rope_theta"]) ** powers), 1.0
     elif kind in ("linear", "llama3", "yarn", "dynamic"):
-        # "dynamic" changes beyond max_position_embeddings only, and no context gets there
+        # "dynamic" only changes beyond max_position_embeddings, which no context exceeds
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     else:
         raise UserError(f"engine=hf does not know rope_type={str(kind)[:40]}; {ELSEWHERE}")
@@ -143,7 +141,7 @@ def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
 
 
 def read_stop_ids(folder: Path) -> frozenset[int]:
-    """End of text, as generation_config.json or config.json tell it."""
+    """Return the end-of-text ids in generation_config.json or config.json."""
     path = folder / "generation_config.json"
     ids = read_json(path).get("eos_token_id") if os.path.lexists(path) else None
     if ids is None:

@@ -1,4 +1,4 @@
-"""Chat templates, which come with models and are programs: rendered with bounded time, memory and length."""
+"""Chat templates, which are programs shipped with models: rendered within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ WORKER = Path(__file__).with_name("_template_worker.py")
 
 
 class TemplateRefusedError(Exception):
-    """The template raised an error, or asked for more than it may have."""
+    """The template raised an error or exceeded its limits."""
 
 
 class _Worker:
-    """A process that renders, and is started again after it died of a template."""
+    """A rendering process, which is started again after a template ended it."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.lock = threading.Lock()
 
     def ask(self, question: object) -> bytes:
-        """Return its answer, a line; nothing where it died."""
+        """Return the process's answer, a line; empty if the process died."""
         data = json.dumps(question, default=str).encode() + b"\n"
         with self.lock:
             process = self._started()
@@ -39,14 +39,18 @@ class _Worker:
             except BrokenPipeError:
                 answer = b""
             finally:
-                if not answer.endswith(b"\n"):  # it died, or whoever asks was interrupted
+                if not answer.endswith(b"\n"):  # it died, or the caller was interrupted
                     self.stop()
             return answer
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self.process is None:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", str(WORKER)],  # -P: nothing beside the script is importable
+                [
+                    sys.executable,
+                    "-P",
+                    str(WORKER),
+                ],  # -P: no module beside the script is importable
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -54,7 +58,7 @@ class _Worker:
         return self.process
 
     def stop(self) -> None:
-        """End the process, where there is one."""
+        """End the process if it is running."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()
@@ -68,13 +72,13 @@ atexit.register(_worker.stop)
 def render(template: str, variables: Mapping[str, Any]) -> str:
     """Render a chat template.
 
-    Raises TemplateRefusedError with the template's own error, or where it needs more than a second, 256 MiB
+    Raise TemplateRefusedError with the template's own error, or if it needs more than a second, 256 MiB
     or 4 Mi characters.
     """
     answer = _worker.ask([template, dict(variables)])
     if not answer:
         raise TemplateRefusedError("it needs more than a second, or more than 256 MiB")
-    told = json.loads(answer)
-    if "error" in told:
-        raise TemplateRefusedError(told["error"])
-    return str(told["text"])
+    reply = json.loads(answer)
+    if "error" in reply:
+        raise TemplateRefusedError(reply["error"])
+    return str(reply["text"])

@@ -1,15 +1,15 @@
-"""Between text and token ids: the only place that knows a tokenizer and its chat template.
+"""Conversion between text and token ids: the only module with a tokenizer and its chat template.
 
 Engines know ids only. Everything here is a thin layer over a transformers tokenizer, with three
-decisions of its own:
+decisions:
 
-* ``tokenizer.json`` is taken at its word where there is one. AutoTokenizer may rebuild parts of it
-  from the model type (transformers 5 replaces the pre-tokenizer of a qwen2 model), and then the
-  same text becomes other ids than in every other program that reads the file.
-* A piece is what a token *adds* to a text, so it is taken behind another token: decoders of the
+* ``tokenizer.json`` is authoritative if it exists. AutoTokenizer may rebuild parts of it from the
+  model type (transformers 5 replaces the pre-tokenizer of a qwen2 model), and then the same text
+  becomes other ids than in every other program that reads the file.
+* A piece is what a token *adds* to a text, so it is decoded after another token: decoders of the
   SentencePiece kind drop the space at the beginning of a text.
-* The fingerprint is over what decides ids (vocabulary, merges, normaliser, pre-tokenizer, added and
-  special tokens), not over the files: a chat template may change without breaking an artifact.
+* The fingerprint covers what determines ids (vocabulary, merges, normaliser, pre-tokenizer, added
+  and special tokens), not the files: a chat template may change without invalidating an artifact.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from semspec.models.template import TemplateRefusedError, render
 from semspec.storage import foreign
 
 OPEN, CLOSE = "<think>", "</think>"  # around the thinking, in the templates of reasoning models
-_TURN = "an-open-turn"  # stands for the running turn while the template is rendered
+_TURN = "an-open-turn"  # a stand-in for the running turn while the template is rendered
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
-    """A tokenizer, and the ends of text that the generation config names."""
-    import transformers  # seconds to import: not for those who only want the help
+    """Load a tokenizer, and the ends of text in the generation config; raise UserError if none."""
+    import transformers  # takes seconds: not for callers that only print the help
     from transformers.utils.hub import cached_file
 
     folder = Path(name).expanduser()
@@ -52,7 +52,7 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
         whole = cached_file(
             source, "tokenizer.json", _raise_exceptions_for_missing_entries=False, **options
         )
-        if whole and not local:  # ``check_model`` has looked at it
+        if whole and not local:  # ``check_model`` has checked a local one
             check_tokenizer(Path(whole))
         kind = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer
         tokenizer = kind.from_pretrained(source, **options)
@@ -73,8 +73,8 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
         )
     except (OSError, ValueError):  # it is optional
         found = None
-    told = foreign.read_object(Path(found), finite=False) if found else {}
-    return tokenizer, foreign.token_ids(told.get("eos_token_id"), str(found))
+    generation = foreign.read_object(Path(found), finite=False) if found else {}
+    return tokenizer, foreign.token_ids(generation.get("eos_token_id"), str(found))
 
 
 class Text:
@@ -83,7 +83,7 @@ class Text:
     def __init__(self, name: str, revision: str | None = None) -> None:
         self.name = name
         self.tokenizer, stops = _load(name, revision)
-        self.tokenizer.model_max_length = sys.maxsize  # engines say what is too long, in one line
+        self.tokenizer.model_max_length = sys.maxsize  # engines report prompts that are too long
         own = self.tokenizer.eos_token_id
         self.stop_ids: frozenset[int] = stops if own is None else stops | {own}
         self._pieces: dict[int, str] = {}
@@ -93,25 +93,25 @@ class Text:
     # ---- text and ids -------------------------------------------------------------------------
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, nothing added; special tokens written out in it are recognised."""
+        """Return the ids of a text, nothing added; special tokens written in it are recognised."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens included, nothing cleaned up."""
+        """Return the text of ids, including special tokens, without any clean-up."""
         text: str = self.tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
 
     def readable(self, ids: Sequence[int]) -> str:
-        """The text of ids without the tokens that end one."""
+        """Return the text of ids without the tokens that end a text."""
         return self.decode([token for token in ids if token not in self.stop_ids])
 
     def piece(self, token: int) -> str:
-        """What a token adds to a text; "" for ids that the tokenizer does not know (padding).
+        """Return the text that a token adds; "" for ids unknown to the tokenizer (padding).
 
-        Bytes that are no character by themselves are U+FFFD.
+        Bytes that are not a character by themselves become U+FFFD.
         """
         known = self._pieces.get(token)
         if known is None:
@@ -125,12 +125,15 @@ class Text:
         before, text = self._anchor
         try:
             both = self.decode([*before, token])
-        except (OverflowError, TypeError, IndexError):  # Python tokenizers know no such id
+        except (OverflowError, TypeError, IndexError):  # Python tokenizers reject unknown ids
             return ""
         return both[len(text) :] if both.startswith(text) else self.decode([token])
 
     def prompt(self, question: str, system: str | None = None) -> tuple[str, list[int]]:
-        """A question as the model expects it: text, and ids, ready for the answer to begin."""
+        """Return a question in the model's chat format, as text and ids, ready for the answer.
+
+        Raise UserError for an empty question, a lone surrogate, or a missing or refusing template.
+        """
         if not question.strip():
             raise UserError("the question is empty: there is nothing to solve")
         for text in (question, system or ""):
@@ -153,12 +156,12 @@ class Text:
         return text, ids
 
     def aside(self, question: str, prefill: str) -> tuple[str, list[int]]:
-        """What closes the running assistant's turn, asks a question, and begins the reply.
+        """Return text and ids that close the assistant's turn, ask a question and begin the reply.
 
-        Text and ids, to be put behind an unfinished turn. A model that thinks has its thinking
-        opened, and ``prefill`` in it, so that the next token is the answer. The turn that is closed
-        is cut out of a rendered conversation: whatever the template does to earlier turns
-        (R1's and Qwen3's drop their thinking) it does to a stand-in.
+        They follow an unfinished turn. For a model that thinks, the thinking is opened and ``prefill``
+        placed in it, so that the next token is the answer. The closing of the turn is cut out of a
+        rendered conversation whose earlier turns are stand-ins, because templates may alter them (R1's
+        and Qwen3's drop their thinking). Raise UserError if the template cannot do it.
         """
         known = self._asides.get((question, prefill))
         if known is not None:
@@ -200,16 +203,16 @@ class Text:
                 f"({first_line(reason)[:200]}): {way_out}"
             ) from reason
 
-    # ---- what the tokenizer is ----------------------------------------------------------------
+    # ---- properties of the tokenizer ----------------------------------------------------------
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
-        """All tokens, as the tokenizer writes them, with their ids."""
+        """All tokens, as the tokenizer spells them, with their ids."""
         return dict(self.tokenizer.get_vocab())
 
     @cached_property
     def added(self) -> dict[str, int]:
-        """Tokens that are matched whole before the text is split: special tokens and their like."""
+        """Tokens that are matched whole before the text is split: special tokens and the like."""
         return {str(token): index for index, token in self.tokenizer.added_tokens_decoder.items()}
 
     @cached_property
@@ -225,13 +228,13 @@ class Text:
 
     @property
     def bos(self) -> int | None:
-        """The token that begins a text, where there is one."""
+        """The token that begins a text, if any."""
         token: int | None = self.tokenizer.bos_token_id
         return token
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 (hex) over what decides ids; what artifacts are bound to."""
+        """The sha256 (hex) of what determines ids; artifacts are bound to it."""
         added = sorted(
             (index, str(t), t.special, t.normalized, t.lstrip, t.rstrip, t.single_word)
             for index, t in self.tokenizer.added_tokens_decoder.items()
@@ -245,13 +248,13 @@ class Text:
         if backend is not None:
             whole = json.loads(backend.to_str())
             model = whole["model"]
-            # two spellings are in use: "a b" and ["a", "b"]
+            # two formats are in use: "a b" and ["a", "b"]
             merges = [m.split(" ", 1) if isinstance(m, str) else m for m in model.pop("merges", [])]
-            if isinstance(model["vocab"], dict):  # a list has scores (Unigram): it stays
+            if isinstance(model["vocab"], dict):  # a list holds scores (Unigram): keep it
                 del model["vocab"]
             content |= {
                 "merges": merges,
-                # what is not set: other versions write more or fewer such fields
+                # without unset fields, which differ between versions
                 "model": {name: value for name, value in model.items() if value},
                 "normalizer": whole["normalizer"],
                 "pre_tokenizer": whole["pre_tokenizer"],

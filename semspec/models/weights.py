@@ -1,4 +1,4 @@
-"""Reads a checkpoint from safetensors, strictly, and fuses what the pass multiplies together."""
+"""Strict reading of a safetensors checkpoint, with matrices fused for the forward pass."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.folder import weight_files
 from semspec.models.spec import Spec
@@ -22,7 +20,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(slots=True)
 class Block:
-    """One layer. Norm weights are None where they were folded into the matrix that follows."""
+    """One layer. Norm weights are None if they were folded into the following matrix."""
 
     qkv: Tensor
     qkv_bias: Tensor | None
@@ -46,7 +44,7 @@ class Weights:
 
 
 def read_weights(folder: Path, spec: Spec, dtype: torch.dtype, device: torch.device) -> Weights:
-    """All weights on the device; one line for the user about whatever is wrong with the files."""
+    """Read all weights onto the device; raise UserError for anything wrong with the files."""
     files = weight_files(folder)
     with ExitStack() as stack:
         again = "download the model again"
@@ -58,7 +56,7 @@ def read_weights(folder: Path, spec: Spec, dtype: torch.dtype, device: torch.dev
         blocks = [_block(checkpoint, spec, i) for i in range(spec.layers)]
         return Weights(
             embed=embed,
-            # a classifier's own head is its rule's business; nobody asks it for logits
+            # a classifier's own head belongs to its rule; nobody requests its logits
             head=embed if spec.tied or spec.classifier else checkpoint.take("lm_head.weight"),
             norm=checkpoint.take("model.norm.weight"),
             blocks=blocks,
@@ -77,7 +75,7 @@ class _Checkpoint:
 
 
 def _shapes(spec: Spec) -> Shapes:
-    """Every tensor that must be there."""
+    """Return the shape of every required tensor."""
     d, q, kv = spec.width, spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     shapes: Shapes = {"model.embed_tokens.weight": (spec.vocabulary, d), "model.norm.weight": (d,)}
     if not (spec.tied or spec.classifier):
@@ -126,10 +124,10 @@ def _check(where: Mapping[str, Any], shapes: Shapes, spec: Spec, folder: Path) -
 
 
 def interleave(rows: Tensor, head_dim: int) -> Tensor:
-    """Puts the two halves of every head's rows side by side: (i, i + d/2) becomes (2i, 2i + 1).
+    """Interleave the two halves of every head's rows: (i, i + d/2) becomes (2i, 2i + 1).
 
-    A rotary pair is then one complex number. Queries and keys are permuted alike, so that their
-    products stay what they were.
+    A rotary pair is then one complex number. Queries and keys are permuted alike, so their products
+    do not change.
     """
     pairs = rows.view(-1, 2, head_dim // 2, *rows.shape[1:])
     return pairs.transpose(1, 2).reshape(rows.shape)

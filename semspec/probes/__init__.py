@@ -1,1 +1,1 @@
-"""Probes of semantic probability: how their data are sampled and labelled, how they are trained."""
+"""Probes of semantic probability: their features, their network, and the clustering of labels."""

@@ -1,10 +1,10 @@
-"""What a probe sees of a step, as one row of numbers.
+"""A probe's view of a step, as one row of numbers.
 
     [pooling 1: layer 0 ... layer L | pooling 2: ... | log-probability features]
 
 The paper's features are the states of all layers, averaged over the step's tokens (SemanticSpec
-3.2.1). An error sits in one or two tokens, and averaging dilutes it, so maximum and last token and
-the step's log-probabilities, which come from the same pass, can stand beside them (methods 1.5).
+3.2.1). An error sits in one or two tokens, and averaging dilutes it, so maximum, last token and the
+step's log-probabilities, which come from the same pass, can be added (methods 1.5).
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 
-FLOOR = -20.0  # log-probabilities below say no more, and would dominate every sum
+FLOOR = -20.0  # lower log-probabilities add no information, and would dominate every sum
 UNLIKELY = (-1.0, -2.0, -4.0)  # tokens below are counted
 LOGPROB_NAMES = (
     *("lowest", "second lowest", "third lowest", "mean", "sum", "first", "last", "deviation"),
@@ -29,14 +27,14 @@ LOGPROB_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Which of the pooled states, and whether log-probabilities stand beside them."""
+    """The pooled states of a probe, and the choice of log-probabilities in addition."""
 
     pooling: tuple[str, ...] = ("mean",)
     layers: tuple[int, ...] = ()  # of 0 (embeddings) to L (after the final norm); (): all
     logprobs: bool = False
 
     def picked(self, layers: int) -> list[int]:
-        """The chosen rows of [layers + 1] states."""
+        """Return the chosen rows of [layers + 1] states."""
         return list(self.layers) if self.layers else list(range(layers + 1))
 
     def size(self, layers: int, width: int) -> int:
@@ -48,7 +46,10 @@ class Features:
 
 
 def resolve(options: Any, layers: int) -> Features:
-    """The features of a configuration, layers as numbers of this model."""
+    """Return the features of a configuration, with this model's layer numbers.
+
+    Raise UserError for layers that the model does not have.
+    """
     chosen = options.layers
     if chosen == "all":
         picked: tuple[int, ...] = ()
@@ -64,9 +65,9 @@ def resolve(options: Any, layers: int) -> Features:
 
 
 def of_logprobs(logprobs: Sequence[float]) -> list[float]:
-    """One step's log-probabilities (of the probed model, temperature 1) as a few numbers.
+    """Summarise one step's log-probabilities (of the probed model, temperature 1) in a few numbers.
 
-    Plain Python: for the twenty-odd tokens of a step this is several times faster than tensors.
+    Plain Python: for the twenty or so tokens of a step it is several times faster than tensors.
     """
     clipped = [FLOOR if x < FLOOR else x for x in logprobs]
     count = len(clipped)
@@ -100,7 +101,7 @@ def _below(ordered: Sequence[float], threshold: float) -> int:
 
 
 def assemble(features: Features, states: Tensor, kept: Sequence[str], free: Tensor) -> Tensor:
-    """Rows [n, size] from stored states [n, poolings kept, layers + 1, width] and ``of_logprobs``."""
+    """Build rows [n, size] from stored states [n, pools, layers + 1, width] and ``of_logprobs``."""
     parts = []
     if features.pooling:
         chosen = states[:, [kept.index(p) for p in features.pooling]]

@@ -1,4 +1,4 @@
-"""conf/probes.yaml: which probe belongs to which model."""
+"""The index of probes in conf/probes.yaml: which probe belongs to which model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ FEATURES = ("paper", "last_layer", "plus")
 
 
 def entries(file: Path | None = None) -> list[dict[str, Any]]:
-    """All lines of the index; a Hub repository has to name a commit."""
+    """Read all entries of the index; raise UserError for a malformed one or a Hub path without commit."""
     file = file or beside_package("conf") / "probes.yaml"
-    told: Any = OmegaConf.to_container(OmegaConf.load(file))
-    for number, entry in enumerate(told, 1):
+    stored: Any = OmegaConf.to_container(OmegaConf.load(file))
+    for number, entry in enumerate(stored, 1):
         at = f"{file}, entry {number}"
         missing = [name for name in FIELDS if not isinstance(entry.get(name), str)]
         if missing or set(entry) - {*FIELDS, "split", "revision"}:
@@ -36,13 +36,13 @@ def entries(file: Path | None = None) -> list[dict[str, Any]]:
         local = entry["path"].startswith((EMBEDDED, ".", "/", "~"))
         if not local and not re.fullmatch("[0-9a-f]{40}", str(entry.get("revision"))):
             raise UserError(f"{at}: {entry['path']} is on the Hub: name the commit, revision: ...")
-    return list(told)
+    return list(stored)
 
 
 def find(
     model: str, role: str, features: str, split: str, file: Path | None = None
 ) -> tuple[str, str | None] | None:
-    """Path and revision of the first entry that fits."""
+    """Return path and revision of the first entry that fits, or None."""
     for entry in entries(file):
         own = (entry["model"], entry["role"], entry["features"], entry.get("split", SPLIT))
         if own == (model, role, features, split):
@@ -51,7 +51,7 @@ def find(
 
 
 def feature_set(features: Features, layers: int) -> str:
-    """Return which of ``FEATURES`` these are, of a model with so many layers."""
+    """Return which of ``FEATURES`` these are, for a model with this many layers."""
     if features.pooling != ("mean",) or features.logprobs:
         return "plus"
     return "last_layer" if features.layers == (layers,) else "paper"

@@ -1,4 +1,4 @@
-"""The probe itself: a three-layer perceptron (SemanticSpec 3.2.1) over standardised features.
+"""The probe's network: a three-layer perceptron (SemanticSpec 3.2.1) over standardised features.
 
     f(x) = sigmoid(W3 a(W2 a(W1 (x - mean) / std + b1) + b2) + b3)
 
@@ -12,38 +12,15 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from semspec.deferred import Tensor, torch
+from semspec.deferred import functional as F
 
 Activation = Literal["relu", "gelu"]
 NAMES = tuple(f"layers.{i}.{kind}" for i in range(3) for kind in ("weight", "bias"))
 
 
-class Mlp(nn.Module):
-    """Trains on standardised rows; gives logits."""
-
-    def __init__(
-        self, inputs: int, hidden: Sequence[int], activation: str, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        sizes = [inputs, *hidden, 1]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
-        self.activation = activation
-        self.dropout = dropout
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits [rows] of rows [rows, inputs]."""
-        for i, layer in enumerate(self.layers):
-            x = F.dropout(x, self.dropout, self.training)
-            x = layer(x)
-            if i < len(self.layers) - 1:
-                x = F.gelu(x) if self.activation == "gelu" else F.relu(x)
-        return x.squeeze(-1)
-
-
 def shapes(inputs: int, hidden: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every weight."""
+    """Return name and shape of every weight."""
     sizes = [inputs, *hidden, 1]
     made: dict[str, tuple[int, ...]] = {}
     for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
@@ -53,7 +30,7 @@ def shapes(inputs: int, hidden: Sequence[int]) -> dict[str, tuple[int, ...]]:
 
 
 class Folded:
-    """Weights ready for scoring: standardisation inside the first layer, float32."""
+    """Weights ready for scoring: standardisation folded into the first layer, float32."""
 
     def __init__(
         self, weights: dict[str, Tensor], mean: Tensor, std: Tensor, activation: str
@@ -66,31 +43,31 @@ class Folded:
 
     @property
     def finite(self) -> bool:
-        """Whether no weight overflowed when the standardisation was folded in."""
+        """True unless a weight overflowed when the standardisation was folded in."""
         weights = (self.w1, self.b1, self.w2, self.b2, self.w3, self.b3)
         return all(bool(weight.isfinite().all()) for weight in weights)
 
     def on(self, device: torch.device) -> Folded:
-        """The same on another device."""
+        """Return the same weights on another device."""
         there = copy(self)
         for name in ("w1", "b1", "w2", "b2", "w3", "b3"):
             setattr(there, name, getattr(self, name).to(device))
         return there
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Probabilities [rows] of features [rows, inputs], float32."""
+        """Return probabilities [rows] of features [rows, inputs], float32."""
         return self.finish(F.linear(x, self.w1, self.b1))
 
     def begin(self, x: Tensor) -> Tensor:
-        """The first layer [rows, hidden], as far as the first columns of the features go."""
+        """Compute the first layer [rows, hidden] over the first columns of the features."""
         return F.linear(x, self.w1[:, : x.shape[1]], self.b1)
 
     def rest(self, hidden: Tensor, x: Tensor) -> Tensor:
-        """The first layer, complete, from what ``begin`` gave and the last columns."""
+        """Complete the first layer, given the result of ``begin`` and the last columns."""
         return hidden + F.linear(x, self.w1[:, -x.shape[1] :])
 
     def finish(self, hidden: Tensor) -> Tensor:
-        """Probabilities from the complete first layer, which is overwritten."""
+        """Return probabilities from the complete first layer, which is overwritten."""
         x = F.gelu(hidden) if self.gelu else hidden.relu_()
         x = F.linear(x, self.w2, self.b2)
         x = F.gelu(x) if self.gelu else x.relu_()

@@ -8,6 +8,7 @@ from typing import Any
 
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
+from semspec.models.text import Text
 from semspec.report import charts, words
 from semspec.report.html import breakable, esc, notes, page, section, table
 from semspec.report.html_transcript import Limits, choose, legend, problem
@@ -82,8 +83,6 @@ def decoder(run: Run) -> tuple[Decode | None, str]:
     path, revision = run.options.get("model.path"), run.options.get("model.revision")
     if not isinstance(path, str):
         return None, "Steps are not shown: the run does not name the model of its tokens."
-    from semspec.models.text import Text  # transformers takes a second to import
-
     folder = Path(ModelConfig(path=path).location).expanduser()
     if not folder.is_dir():
         from huggingface_hub import try_to_load_from_cache  # without the network

@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from semspec.artifacts.probe import Probe, Spans
+from semspec.deferred import Tensor
 from semspec.types import Read, What
 
 

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from semspec import world
+from semspec.deferred import torch
 from semspec.errors import UserError, first_line
 from semspec.models.location import ModelConfig
+from semspec.probes.cluster import Entailment
 from semspec.protocols import Kit
 
 Same = Callable[[str, str, str], bool]
@@ -56,8 +56,6 @@ def by_entailment(model: ModelConfig) -> Same:
 
 @cache
 def _entailment(folder: Path) -> Any:
-    from semspec.probes.cluster import Entailment
-
     _no_bars()
     return Entailment.load(folder)
 

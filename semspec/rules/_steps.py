@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.acceptance import lossless_chain
 from semspec.decoding.sampling import draw_next, uniforms
 from semspec.decoding.units import unit_ends
+from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.types import Answer, Context, Draft, Handover, Query, Read, Verdict, What
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.acceptance import Shape, lossless_nodes, remaining, shape_of, walk
 from semspec.decoding.sampling import draw_next, uniforms
+from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.rules._base import RuleBase
 from semspec.types import Answer, Context, Draft, Query, Read, Verdict, What

@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from semspec.artifacts.arc_calibration import ArcCalibration, check_sampled
 from semspec.calibration.arc import Setting, hashed, vacuous
@@ -24,6 +22,7 @@ from semspec.decoding.acceptance import without_gaps
 from semspec.decoding.arc_bound import Constants, distance, loose_nodes, normalised_entropy
 from semspec.decoding.trim import depths, keep_nodes
 from semspec.decoding.whitening import Whitened
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
 from semspec.protocols import Kit, Plan, Run, Setup

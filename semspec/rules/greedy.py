@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from semspec.decoding.acceptance import matching_nodes
+from semspec.deferred import Tensor
 from semspec.protocols import Kit
 from semspec.registry import register
 from semspec.rules._tokens import Scored, TokenRule, TokenSession

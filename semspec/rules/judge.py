@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
-
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
 from semspec.registry import register

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
-from torch import Tensor
-
 from semspec.artifacts.judge_head import JudgeHead
+from semspec.deferred import Tensor
 from semspec.errors import UserError
 from semspec.protocols import Kit, Run
 from semspec.registry import register

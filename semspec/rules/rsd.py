@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
-import torch
-from safetensors.torch import save_file
-
+from semspec.deferred import safetensors_torch, torch
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, ModelConfig
 from semspec.protocols import Kit, Plan, Run
@@ -53,7 +51,7 @@ class Rsd(RuleBase):
     @classmethod
     def example(cls, folder: Path) -> Iterator[Self]:
         weight = torch.arange(EXAMPLE.width).cos()[None]
-        save_file({"score.weight": weight}, folder / "model.safetensors")
+        safetensors_torch.save_file({"score.weight": weight}, folder / "model.safetensors")
         yield cls(model=ModelConfig(path=str(folder)))
 
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.thinking import Thinking
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.text import OPEN
 from semspec.protocols import Kit

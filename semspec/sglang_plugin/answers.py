@@ -1,11 +1,11 @@
-"""What drafters inside SGLang can read of the target: its embeddings, and rows of the passes it makes.
+"""The reads that drafters inside SGLang can make of the target: embeddings, and rows of its passes.
 
-A verifying pass has logits for every node, so that the likeliest tokens of every position of the *output*
-are there; of a prompt SGLang computes the last row alone, and what really stands next takes the place of
-the likeliest tokens. States are those of the last layer after the final norm, and only where the
-server keeps them (``--enable-return-hidden-states``); those of prompt tokens that were served from the
-prefix cache were never computed, and are like no other. A drafter is shown all of it as it is elsewhere:
-by ``see``, and in answer to its queries.
+A verifying pass has logits for every node, so the likeliest tokens at every position of the *output*
+are available. For a prompt SGLang computes the last row only; elsewhere the actual next token takes the
+place of the likeliest ones. States are those of the last layer after the final norm, available only if
+the server keeps them (``--enable-return-hidden-states``); those of prompt tokens served from the prefix
+cache were never computed and match nothing. Drafters receive all of it through the usual interface:
+``see``, and answers to their queries.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from semspec.sglang_plugin.drafting import Session
 
 
-def able(drafter: Any, runner: Any) -> Any:
-    """The drafter with what can be had here: AdaPLD compares last states, or takes the newest place."""
+def without_missing_reads(drafter: Any, runner: Any) -> Any:
+    """Return AdaPLD with the last layer's states, or unranked if the server does not keep them.
+
+    Other drafters are returned as they are. Raise UserError if AdaPLD names another layer.
+    """
     if not isinstance(drafter, AdaPld) or not drafter.ranked:
         return drafter
     if drafter.layer not in (0, -1):
@@ -41,7 +44,7 @@ def able(drafter: Any, runner: Any) -> Any:
 
 
 class Rows:
-    """Reads of one worker's passes, for all of its requests."""
+    """Reads from one worker's passes, for all of its requests."""
 
     def __init__(self, reads: Sequence[Read], runner: Any) -> None:
         self.runner = runner
@@ -51,7 +54,7 @@ class Rows:
         self._kept: tuple[dict[str, int], int, dict[Read, Tensor]] | None = None
 
     def keep(self, rids: Sequence[str], n: int, logits: Tensor, states: Tensor | None) -> None:
-        """Remembers a verifying pass over trees of n nodes until it is known where they led."""
+        """Store the values of a verifying pass over trees of n nodes until ``settle``."""
         values: dict[Read, Tensor] = {}
         if self.top is not None:
             values[self.top] = logits.topk(self.top.k, -1).indices
@@ -60,7 +63,7 @@ class Rows:
         self._kept = {rid: i for i, rid in enumerate(rids)}, n, values
 
     def settle(self, rids: Sequence[str], sessions: Sequence[Session]) -> None:
-        """Shows each session the rows along the way that its text has taken, in one copy for all."""
+        """Show each session the rows along the path that its text took, with one copy for all."""
         if self._kept is None:
             return
         (places, n, values), self._kept = self._kept, None
@@ -68,7 +71,7 @@ class Rows:
         shown: list[tuple[Session, int]] = []
         for rid, session in zip(rids, sessions, strict=True):
             tree = session.tree
-            if rid not in places or tree is None:  # another request had this id
+            if rid not in places or tree is None:  # the id belonged to another request
                 continue
             assert tree.parents is not None
             gained = session.context.tokens[session.root :]
@@ -89,17 +92,17 @@ class Rows:
             at += count
 
     def _values(self, read: dict[Read, Tensor], part: slice, count: int) -> dict[Read, Any]:
-        told: dict[Read, Any] = {}
+        values: dict[Read, Any] = {}
         if self.top is not None:
-            told[self.top] = (read[self.top][part], None)
+            values[self.top] = (read[self.top][part], None)
         if self.hidden is not None:
             states = read.get(self.hidden)
             rows = torch.zeros(count, self._width()) if states is None else states[part].float()
-            told[self.hidden] = rows[:, None]
-        return told
+            values[self.hidden] = rows[:, None]
+        return values
 
     def answer(self, query: Query, session: Session) -> Answer:
-        """Embeddings of tokens, or rows of what was read before the first draft."""
+        """Answer a read of token embeddings, or of the rows before the first draft."""
         if all(read.what is What.EMBEDDINGS for read in query.reads):
             ids = compat.on(list(query.tokens), compat.device(self.runner))
             rows = compat.embeddings(self.runner)(ids).cpu()

@@ -13,7 +13,7 @@ from semspec.artifacts.arc_calibration import ArcCalibration, check_sampled
 from semspec.calibration.arc import vacuous
 from semspec.decoding.arc_bound import Constants, Moments, distance, inverse_deviation
 from semspec.decoding.whitening import PART
-from semspec.models.location import ModelConfig, facts
+from semspec.models.location import ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.rules.arc import Arc, entry
 from semspec.sglang_plugin import compat_speculative as compat
@@ -22,45 +22,45 @@ from semspec.storage.screen import LOG
 
 @dataclass
 class Source:
-    """A calibration by name: what can be said of it before there is a model."""
+    """A calibration by name, which can be checked before a model is loaded."""
 
     calibration: str
     allow_mismatch: bool
 
     @cached_property
-    def told(self) -> ArcCalibration | None:
-        """None: published constants, which have no file and are for any temperature above 0."""
+    def stored(self) -> ArcCalibration | None:
+        """The calibration's file; None for published constants, which hold for any temperature."""
         known = entry(self.calibration, "")
         if "path" not in known:
             return None
         return ArcCalibration.load(known["path"], known.get("revision"))
 
     def check(self, temperature: float) -> None:
-        """Refuses a temperature that it says nothing about."""
-        if self.told is not None:
-            self.told.at(temperature, self.allow_mismatch)
+        """Raise UserError for a temperature that the calibration does not cover."""
+        if self.stored is not None:
+            self.stored.at(temperature, self.allow_mismatch)
         else:
             check_sampled(self.calibration, temperature, self.allow_mismatch)
 
     def bind(self, runner: Any) -> ModelBound:
-        """For the model that was loaded; refuses constants of another one."""
+        """Return the bound for the loaded model; raise UserError if it belongs to another one."""
         path, revision, tokenizer = compat.place(runner)
         at = ModelConfig(path=path, revision=revision)
-        model = facts(at, Text(tokenizer, revision).fingerprint)
+        model = read_facts(at, Text(tokenizer, revision).fingerprint)
         rule = Arc(calibration=self.calibration, allow_mismatch=self.allow_mismatch)
-        temperature = 1.0 if self.told is None else self.told.settings[0].temperature
-        setting, told, _ = rule.load(model, temperature)
+        temperature = 1.0 if self.stored is None else self.stored.settings[0].temperature
+        setting, stored, _ = rule.load(model, temperature)
         if warning := vacuous(float(setting.constants.tau)):
             LOG.warning("accept=arc: %s", warning)
-        return ModelBound(runner, told, setting.constants, self.allow_mismatch)
+        return ModelBound(runner, stored, setting.constants, self.allow_mismatch)
 
 
 @dataclass
 class ModelBound:
-    """What ``rules.loosely`` asks."""
+    """The bound of a loaded model, as ``rules.loosely`` uses it."""
 
     runner: Any
-    told: ArcCalibration | None
+    stored: ArcCalibration | None
     published: Constants
     allow_mismatch: bool
     _ends: Tensor = field(init=False)
@@ -68,12 +68,12 @@ class ModelBound:
     def __post_init__(self) -> None:
         self._rows = compat.embeddings(self.runner)
         device = compat.device(self.runner)
-        sigma = self._deviation(device) if self.told is None else self.told.tensors["sigma"]
+        sigma = self._deviation(device) if self.stored is None else self.stored.tensors["sigma"]
         self._scale = inverse_deviation(sigma).to(device)
         self._ends = compat.on(sorted(compat.stop_ids(self.runner)), device)
 
     def _deviation(self, device: torch.device) -> Tensor:
-        """sigma over the whole table (algorithm 1, line 1), for constants that come without it."""
+        """Compute sigma over the whole table (algorithm 1, line 1), for constants that lack it."""
         moments, size = Moments(), compat.vocabulary(self.runner)
         for start in range(0, size, PART):
             part = torch.arange(start, min(start + PART, size), device=device)
@@ -81,12 +81,12 @@ class ModelBound:
         return moments.deviation()
 
     def constants(self, temperature: float) -> Constants:
-        if self.told is None:
+        if self.stored is None:
             return self.published
-        return self.told.settings[self.told.at(temperature, self.allow_mismatch)].constants
+        return self.stored.settings[self.stored.at(temperature, self.allow_mismatch)].constants
 
     def distances(self, drafted: Tensor, likeliest: Tensor) -> Tensor:
-        """||W (e_td - e_tm)||^2, in one look-up, in which all ranks have to take part alike."""
+        """Return ||W (e_td - e_tm)||^2 with one look-up, in which all ranks must take part."""
         both = compat.agreed(torch.cat([drafted, likeliest]))
         rows = self._rows(both) * self._scale
         return distance(rows[: len(drafted)], rows[len(drafted) :])

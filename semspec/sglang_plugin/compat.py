@@ -1,9 +1,9 @@
-"""The private names of SGLang: where hooks go, and what they find there. ``compat_speculative`` has those
-of verification and drafting; nothing else in this package touches any.
+"""SGLang's private names: where hooks go, and what they find there. ``compat_speculative`` has those of
+verification and drafting; no other module of this package uses any.
 
-Each target was looked up in the wheel of every version in ``KNOWN``; a version that is not there is
-refused, because a name that moved would be noticed only by what it then fails to do. When a new
-SGLang comes: add it here, run ``make test-sglang`` with it, and mend what fails.
+Each target was looked up in the wheel of every version in ``KNOWN``. Other versions are refused, because
+a moved name would go unnoticed until something failed to work. For a new SGLang: add it to ``KNOWN``,
+run ``make test-sglang`` with it, and fix what fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Kind = Literal["BEFORE", "AFTER", "AROUND", "REPLACE"]
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One function of SGLang, and what is put around it."""
+    """One function of SGLang, and the function that is hooked onto it."""
 
     target: str  # dotted, without ``sglang.srt.``
     function: Callable[..., Any]
@@ -43,7 +43,7 @@ class Hook:
         return f"sglang.srt.{self.target}"
 
 
-# ---- versions, and whether hooks took ---------------------------------------------------------
+# ---- versions, and checks that hooks were applied ---------------------------------------------
 
 
 def version() -> str:
@@ -53,7 +53,7 @@ def version() -> str:
 
 
 def check_version() -> None:
-    """Refuses an SGLang that this file was not written for."""
+    """Raise UserError for an SGLang that this file was not written for."""
     if (found := version()) not in KNOWN:
         raise UserError(
             f"it does not know SGLang {found}; it knows {', '.join(KNOWN)}: install one of these, or a"
@@ -62,7 +62,7 @@ def check_version() -> None:
 
 
 def since(release: str) -> bool:
-    """Whether this SGLang is that release or a later one."""
+    """Return whether this SGLang is that release or a later one."""
     return _numbers(version()) >= _numbers(release)
 
 
@@ -71,25 +71,25 @@ def _numbers(release: str) -> list[int]:
 
 
 def runs_models() -> bool:
-    """Whether this process may run a model: it has imported the scheduler.
+    """Return whether this process may run a model, i.e. has imported the scheduler.
 
-    To apply a hook is to import its module; the detokenizer's process is left alone.
+    Applying a hook imports its module; this keeps the detokenizer's process free of them.
     """
     return "sglang.srt.managers.scheduler" in sys.modules
 
 
 def apply(hooks: Sequence[Hook]) -> None:
-    """Registers hooks; once SGLang has applied them, the process ends unless each one took.
+    """Register hooks, and end the process if SGLang then fails to apply one of them.
 
-    SGLang logs a hook that it cannot apply and goes on. It applies them right after the plugins
-    were asked, so what looks whether they took is put behind that very call.
+    SGLang merely logs a hook that it cannot apply. It applies hooks right after loading the plugins,
+    so the check is appended to that very call. Raise UserError if a target is hooked already.
     """
     if not hooks:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     twice = [h.target for h in hooks if h.path in HookRegistry._patched]
-    if twice:  # SGLang would ignore a second hook there without a word
+    if twice:  # SGLang would silently ignore a second hook there
         raise UserError(f"{', '.join(twice)} were hooked before: load semspec's plugin once, first")
     for hook in hooks:
         HookRegistry.register(hook.path, hook.function, HookType[hook.kind])
@@ -107,14 +107,14 @@ def apply(hooks: Sequence[Hook]) -> None:
 
 
 def missing(hooks: Sequence[Hook]) -> list[str]:
-    """Targets whose hook is not in place."""
+    """Return the targets whose hook is not in place."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     return [h.target for h in hooks if h.path not in HookRegistry._patched or not _wrapped(h)]
 
 
 def _wrapped(hook: Hook) -> bool:
-    """Whether what stands at the target now is a wrapper."""
+    """Return whether the function at the target is now a wrapper."""
     try:
         found = pkgutil.resolve_name(hook.path)
     except (ImportError, AttributeError):
@@ -126,7 +126,7 @@ def _wrapped(hook: Hook) -> bool:
 
 
 def abort(engine: Any, rid: str) -> None:
-    """Gives up a request of a ``sglang.Engine``, which has no such method itself."""
+    """Abort a request of a ``sglang.Engine``, which has no such method itself."""
     engine.tokenizer_manager.abort_request(rid)
 
 
@@ -135,11 +135,11 @@ def abort(engine: Any, rid: str) -> None:
 ARRIVING = "managers.io_struct.GenerateReqInput.normalize_batch_and_arguments"
 
 
-CHECKED = "sampling.sampling_params.SamplingParams.verify"  # a ValueError of it is a request's 400
+CHECKED = "sampling.sampling_params.SamplingParams.verify"  # its ValueError becomes a 400
 
 
 def checking(check: Callable[[Any], None]) -> Callable[..., None]:
-    """A hook that looks at the custom parameters of every request that arrives."""
+    """Return a hook that checks the custom parameters of every arriving request."""
 
     def hook(result: Any, params: Any, *args: Any, **kwargs: Any) -> None:
         check(params.custom_params)
@@ -150,12 +150,12 @@ def checking(check: Callable[[Any], None]) -> Callable[..., None]:
 def arriving(
     changed: Callable[[Any, dict[str, str] | None], dict[str, Any] | None],
 ) -> Callable[..., None]:
-    """A hook that may change the sampling parameters of one request by its labels."""
+    """Return a hook that may replace a request's sampling parameters according to its labels."""
 
     def hook(request: Any, *args: Any, **kwargs: Any) -> None:
         params, labels = request.sampling_params, request.custom_labels
-        if not isinstance(params, list) and (told := changed(params, labels)) is not None:
-            request.sampling_params = told
+        if not isinstance(params, list) and (replaced := changed(params, labels)) is not None:
+            request.sampling_params = replaced
 
     return hook
 
@@ -178,7 +178,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a pass adds of one request: tokens ``start`` to ``end`` of its prompt."""
+    """The part of one request that a pass adds: tokens ``start`` to ``end`` of its prompt."""
 
     index: int  # of the request in the pass
     request: str
@@ -194,7 +194,7 @@ class Piece:
 
 
 class Pass(Protocol):
-    """What is read in one pass."""
+    """The reads in one pass."""
 
     layers: frozenset[int]  # 0: embeddings ... L: after the final norm
     rows: int  # of all requests together
@@ -202,75 +202,75 @@ class Pass(Protocol):
     followed: list[tuple[int, int]]  # rows, and the token after each: their log-probabilities
 
     def states(self, layer: int, x: Tensor) -> None:
-        """States [rows, width] of one of ``layers``."""
+        """Take the states [rows, width] of one of ``layers``."""
         ...
 
     def replies(self, logprobs: Tensor | None, trouble: str) -> dict[int, Any]:
-        """Index of a request -> its reply, which may have a ``copy`` that waits for the device."""
+        """Return replies by request index; one with a ``copy`` method waits for the device."""
         ...
 
 
 class Watcher(Protocol):
-    """Whoever reads."""
+    """An object that reads the states of prompts."""
 
     def loaded(self, model: Loaded) -> None: ...
 
     def needed_from(self, custom_params: Any, prompt: int) -> int | None:
-        """The first position of a prompt whose states are wanted; None: none is."""
+        """Return the first position of a prompt whose states are wanted, or None."""
         ...
 
     def begin(self, requests: int, rows: int, pieces: Sequence[Piece]) -> Pass | None:
-        """What to read in a pass over so many requests and rows; None: nothing."""
+        """Return the reads of a pass over so many requests and rows, or None."""
         ...
 
 
-def _metadata(told: Any) -> Any:
-    """What the logits of a pass need, as the logits processor makes it of a batch."""
+def _metadata(source: Any) -> Any:
+    """Return the metadata that computing logits needs, as the logits processor derives it."""
     from sglang.srt.layers.logits_processor import LogitsMetadata
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
-    return LogitsMetadata.from_forward_batch(told) if isinstance(told, ForwardBatch) else told
+    return LogitsMetadata.from_forward_batch(source) if isinstance(source, ForwardBatch) else source
 
 
 def _logprobs(
     logits: Callable[[Tensor], Tensor], states: Tensor, followed: Sequence[tuple[int, int]]
 ) -> Tensor:
-    """Log-probabilities [n] of the tokens that follow these rows; few rows of logits at a time."""
+    """Return log-probabilities [n] of the tokens after these rows, a few rows of logits at a time."""
     import torch
 
     at = torch.tensor(followed, device=states.device)
     parts = []
     for start in range(0, len(at), ROWS):
         some = at[start : start + ROWS]
-        told = logits(states[some[:, 0]]).float()
-        parts.append(told.gather(1, some[:, 1:])[:, 0] - told.logsumexp(1))
+        rows = logits(states[some[:, 0]]).float()
+        parts.append(rows.gather(1, some[:, 1:])[:, 0] - rows.logsumexp(1))
     return torch.cat(parts)
 
 
 class _Once(list[Any]):
-    """A request's own values, where SGLang cuts them as if there was one for each token."""
+    """A request's values, kept whole where SGLang slices them as if there were one per token."""
 
     def __getitem__(self, at: Any) -> Any:
         return list(self) if isinstance(at, slice) and not at.start else super().__getitem__(at)
 
 
 class Reading:
-    """The hooks by which a watcher reads, and what SGLang's objects mean to it.
+    """Hooks that let a watcher read states, and the translation of SGLang's objects for it.
 
-    States of the layers between come by the way that EAGLE-3 has in SGLang's models
-    (``layers_to_capture``: i is the state before layer i), switched on for one pass; embeddings by a
-    forward hook of the embedding; the last, after the final norm, where the logits begin.
+    States of the layers in between are captured with the mechanism that SGLang's models have for EAGLE-3
+    (``layers_to_capture``: i is the state before layer i), switched on for one pass; embeddings with a
+    forward hook of the embedding; the last states, after the final norm, where the logits are computed.
     """
 
     def __init__(self, watcher: Watcher, key: str) -> None:
         self.watcher, self.key = watcher, key
         self.running: Pass | None = None  # a process runs one pass at a time
-        self.missing: set[int] = set()  # layers that it has not seen yet
-        self.captured: list[int] = []  # layers whose capture is still to come in this pass
-        self.own: list[int] = []  # layers that the server itself has captured
+        self.missing: set[int] = set()  # layers that have not been seen in this pass
+        self.captured: list[int] = []  # layers still to be captured in this pass
+        self.own: list[int] = []  # layers that the server itself captures
         self.top = 0  # the last layer
-        self.logprobs: Tensor | None = None  # of what this pass's ``followed`` names
-        # earlier ones append whole tensors to a list, which the logits processor is given
+        self.logprobs: Tensor | None = None  # of the rows and tokens in this pass's ``followed``
+        # earlier versions append whole tensors to a list, which is passed to the logits processor
         self.captures = since("0.5.22")
 
     def hooks(self) -> list[Hook]:
@@ -308,12 +308,12 @@ class Reading:
         except UserError as error:  # an exception would reach the user as a page of traceback
             raise last_line(f"semspec's SGLang plugin: {error}") from error
 
-    def _load(self, runner: Any, told: Any) -> None:
+    def _load(self, runner: Any, args: Any) -> None:
         for name in ("pp_size", "attn_cp_size", "dcp_size"):
-            if (getattr(told, name, None) or 1) > 1:
-                raise UserError(f"states cannot be read with {name}={getattr(told, name)}: use 1")
+            if (getattr(args, name, None) or 1) > 1:
+                raise UserError(f"states cannot be read with {name}={getattr(args, name)}: use 1")
         for name in ("enable_two_batch_overlap", "enable_dp_attention"):
-            if getattr(told, name, False):
+            if getattr(args, name, False):
                 raise UserError(f"states cannot be read with {name}: leave it out")
         model = runner.model
         body: Any = getattr(model, "model", None)
@@ -327,7 +327,7 @@ class Reading:
         self.top = len(body.layers)
         self.watcher.loaded(
             Loaded(
-                ModelConfig(path=told.model_path, revision=told.revision),
+                ModelConfig(path=args.model_path, revision=args.revision),
                 self.top,
                 model.config.hidden_size,
                 runner.device,
@@ -335,8 +335,8 @@ class Reading:
         )
 
     def _prefix(self, result: int, req: Any, *args: Any) -> int | None:
-        """What is read must be computed, whatever is cached."""
-        if req.output_ids:  # was read before the request was retracted
+        """Limit the cached prefix, so that the states to read are computed."""
+        if req.output_ids:  # it was read before the request was retracted
             return None
         needed = self.watcher.needed_from(
             req.sampling_params.custom_params, len(req.origin_input_ids)
@@ -355,7 +355,7 @@ class Reading:
         pieces, row = [], 0
         for index, req in enumerate(schedule.reqs):
             start, length, ids = starts[index], lengths[index], req.origin_input_ids
-            if not req.output_ids:  # else it decodes in a mixed batch, or was retracted
+            if not req.output_ids:  # otherwise it decodes in a mixed batch, or was retracted
                 end = min(start + length, len(ids))
                 params = req.sampling_params.custom_params
                 pieces.append(Piece(index, req.rid, params, ids, start, end, row))
@@ -386,7 +386,7 @@ class Reading:
             trouble = "the rows before the logits were not seen"
         logits = result.logits_output
         replies = reading.replies(self.logprobs, trouble)
-        if replies:  # one entry for every request, whether it asked or not
+        if replies:  # one entry per request, None for those that asked nothing
             column = [replies.get(index) for index in range(reading.requests)]
             logits.customized_info = {**(logits.customized_info or {}), self.key: column}
         return result
@@ -426,9 +426,9 @@ class Reading:
                 aux_hidden_states = [states for i, states in layers if i in self.own] or None
             self._take(self.top, hidden_states)
             if self.running.followed and len(hidden_states) == self.running.rows:
-                told = _metadata(logits_metadata)
+                metadata = _metadata(logits_metadata)
                 self.logprobs = _logprobs(
-                    lambda rows: processor._get_logits(rows, lm_head, told),
+                    lambda rows: processor._get_logits(rows, lm_head, metadata),
                     hidden_states,
                     self.running.followed,
                 )
@@ -444,17 +444,17 @@ class Reading:
         )
 
     def _graph(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """A pass that is read runs eagerly, others keep their graphs."""
+        """Run a pass that is read eagerly; other passes keep their graphs."""
         reading: Pass | None = getattr(batch, "_semspec_pass", None)
         if reading is not None and (reading.layers or reading.followed):
             return False
         return original(runner, batch, *args, **kwargs)
 
     def _kept(self, result: Any, processor: Any, index: int, req: Any, logits: Any) -> None:
-        told = req.customized_info or {}
-        if self.key in told:
-            told[self.key] = _Once(told[self.key])
+        info = req.customized_info or {}
+        if self.key in info:
+            info[self.key] = _Once(info[self.key])
 
     def _is_once(self, result: Any, streamer: Any, key: str) -> bool | None:
-        """The reply belongs to the request, not to a token: it comes without a token, too."""
+        """Mark the reply as the request's, not a token's: it is sent even without a token."""
         return True if key == self.key else None

@@ -1,6 +1,6 @@
-"""``compat`` for speculative decoding: the private names of SGLang that rules and drafters touch.
+"""``compat`` for speculative decoding: SGLang's private names that rules and drafters touch.
 
-Looked up in the wheels of 0.5.20 to 0.5.23; where they differ, it is said.
+Looked up in the wheels of 0.5.20 to 0.5.23; differences between them are noted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from semspec.sglang_plugin import compat
 from semspec.types import Sampling
 
 OLDEST = "0.5.20"
-# one function verifies for EAGLE, EAGLE3, STANDALONE and NGRAM; those that imported it by name get
-# the hooked one as well, which SGLang's registry sees to
+# one function verifies for EAGLE, EAGLE3, STANDALONE and NGRAM; SGLang's registry also hooks the
+# references of modules that imported it by name
 SAMPLE = "speculative.eagle_utils.eagle_sample"
 LOADED = "model_executor.model_runner.ModelRunner.load_model"
-DRAFTED = "semspec_drafted"  # our drafters' verify inputs: [requests] nodes that are no padding
+DRAFTED = "semspec_drafted"  # in our drafters' verify inputs: [requests] nodes without padding
 
 
 def check_version() -> None:
-    """Refuses what ``compat`` still knows and this file does not."""
+    """Raise UserError for a version that ``compat`` supports and this file does not."""
     if not compat.since(OLDEST):
         raise UserError(
             f"rules and drafters are for SGLang {OLDEST} and later, this is {compat.version()}: install"
@@ -42,7 +42,7 @@ def params_of(request: Any) -> Any:
 
 
 def sampling_of(params: Any) -> Sampling:
-    """How a request draws. SGLang has turned temperature 0 into top_k = 1 when it arrived."""
+    """Return a request's sampling. SGLang turns temperature 0 into top_k = 1 on arrival."""
     if params.top_k == 1:
         return Sampling(0.0)
     return Sampling(float(params.temperature), int(params.top_k), float(params.top_p))
@@ -57,7 +57,7 @@ def asked(params: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Verifying:
-    """One call of ``eagle_sample``: drafts of a batch, and the target's logits over them."""
+    """One call of ``eagle_sample``: the drafts of a batch, and the target's logits over them."""
 
     verify_input: Any
     batch: Any
@@ -75,7 +75,7 @@ class Verifying:
 
     @property
     def tokens(self) -> Tensor:
-        """[requests, n], the last token of each text first."""
+        """[requests, n], starting with the last token of each text."""
         found: Tensor = self.verify_input.draft_token
         return found.reshape(len(self.requests), self.verify_input.draft_token_num)
 
@@ -91,21 +91,20 @@ class Verifying:
         return found
 
     def show(self, logits: Tensor) -> None:
-        """What SGLang takes for the target's logits from now on."""
+        """Replace the logits that SGLang uses from now on."""
         self.output.next_token_logits = logits
 
     def settle(self) -> Tensor:
-        """Does to the logits in place what ``eagle_sample`` is about to do before it samples.
+        """Apply penalties, biases and grammar to the logits in place, and return the original logits.
 
-        Penalties, biases and grammar are the request's wish, and a rule has to see them. Returned are
-        the logits as they were, which ``eagle_sample`` has to be given: it does all of it itself, and
-        twice would be another wish.
+        ``eagle_sample`` is about to do the same, but a rule has to see these settings of the request
+        beforehand. Give ``eagle_sample`` the original logits, so that nothing is applied twice.
         """
         info, n, logits = self.batch.sampling_info, self.verify_input.draft_token_num, self.logits
         additive, scaling = info.acc_additive_penalties, info.acc_scaling_penalties
-        wishes = (additive, scaling, info.logit_bias)
-        # a grammar's mask alone needs no copy: what it forbids stays forbidden
-        raw = logits if all(wish is None for wish in wishes) else logits.clone()
+        adjustments = (additive, scaling, info.logit_bias)
+        # a grammar's mask alone needs no copy: applied twice it masks the same tokens
+        raw = logits if all(one is None for one in adjustments) else logits.clone()
         if additive is not None:
             logits.add_(additive.repeat_interleave(n, 0))
         if scaling is not None:
@@ -119,7 +118,7 @@ class Verifying:
         return raw
 
     def takes_the_likeliest(self) -> bool:
-        """Whether it goes by argmax: all requests are greedy, or the device cannot sample."""
+        """Return whether SGLang takes the argmax: all are greedy, or the device cannot sample."""
         from sglang.srt.speculative import eagle_utils as theirs
 
         greedy = bool(self.batch.sampling_info.is_all_greedy)
@@ -134,9 +133,9 @@ class Verifying:
         )
 
     def coins(self) -> Tensor:
-        """Random numbers [requests, n], none of which SGLang draws by itself.
+        """Return random numbers [requests, n] that SGLang does not use itself.
 
-        Where requests are seeded they follow from the seed: columns behind the n + 1 that it uses.
+        For seeded requests they derive from the seed: the columns after the n + 1 that SGLang uses.
         """
         n, seed = self.verify_input.draft_token_num, self.batch.sampling_info.sampling_seed
         if seed is None:
@@ -152,10 +151,10 @@ class Verifying:
         return drawn[:, n + 1 :]
 
     def proposed(self, parents: Tensor) -> Tensor | None:
-        """Which nodes a drafter has really proposed, bool [requests, n]; None: all of them.
+        """Return which nodes a drafter really proposed, bool [requests, n]; None means all of them.
 
-        SGLang's own NGRAM fills a tree up with token 0 under the root. A draft of token 0 there looks
-        the same, and is left to SGLang's rule like the filling.
+        SGLang's own NGRAM pads a tree with token 0 under the root. A drafted token 0 there looks the same
+        and is left to SGLang's rule like the padding.
         """
         from sglang.srt.speculative.spec_info import SpecInputType
 
@@ -169,21 +168,21 @@ class Verifying:
 
 
 def agreed(tensor: Tensor) -> Tensor:
-    """What the first rank of the tensor-parallel group says, at all of its ranks.
+    """Return the tensor of the tensor-parallel group's first rank, at all of its ranks.
 
-    Ranks add up in different orders, and a bound that one of them passes by a hair would leave them
-    with sequences of different lengths: they would wait for each other for ever.
+    Ranks sum in different orders, and a bound that one of them passes by a hair would leave them with
+    sequences of different lengths: they would wait for each other forever.
     """
     group = _group()
     if group is None or group.world_size == 1:
         return tensor
     tensor = tensor.contiguous()
-    told = group.broadcast(tensor, src=0)
-    return tensor if told is None else told
+    received = group.broadcast(tensor, src=0)
+    return tensor if received is None else received
 
 
 def _group() -> Any:
-    """The ranks that run one batch; None where nothing is distributed."""
+    """Return the group of ranks that run one batch, or None if nothing is distributed."""
     state = sys.modules.get("sglang.srt.distributed.parallel_state")
     if state is None or state._TP is None:
         return None
@@ -202,7 +201,7 @@ def is_target(runner: Any) -> bool:
 
 
 def place(runner: Any) -> tuple[str, str | None, str]:
-    """Path, revision and tokenizer of the model that a runner has loaded."""
+    """Return path, revision and tokenizer of the model that a runner has loaded."""
     args = runner.server_args
     return args.model_path, args.revision, args.tokenizer_path or args.model_path
 
@@ -229,7 +228,10 @@ def device(runner: Any) -> torch.device:
 
 
 def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
-    """Rows of the input embedding table; all ranks have to ask for the same ones."""
+    """Return a look-up of input embeddings; all ranks must ask for the same rows.
+
+    Raise UserError if the model does not expose them.
+    """
     try:
         table = runner.model.get_input_embeddings()
     except AttributeError:
@@ -249,7 +251,7 @@ def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
 
 
 def on(values: Sequence[int], where: torch.device) -> Tensor:
-    """A small tensor on a device, without waiting for what runs there."""
+    """Make a small tensor on a device without waiting for the work running there."""
     made = torch.tensor(values, dtype=torch.long)
     if where.type == "cuda":
         return made.pin_memory().to(where, non_blocking=True)
@@ -260,14 +262,14 @@ def on(values: Sequence[int], where: torch.device) -> Tensor:
 
 
 def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> None:
-    """A name for ``--speculative-algorithm``: as NGRAM in all that SGLang asks, with another worker.
+    """Register a name for ``--speculative-algorithm`` that acts as NGRAM, but with another worker.
 
-    ``width`` is the number of nodes where ``--speculative-num-draft-tokens`` says none.
+    ``width`` is the default number of nodes, used without ``--speculative-num-draft-tokens``.
     """
     from sglang.srt.speculative import spec_registry
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    if name in spec_registry._REGISTRY:  # a process that starts two servers
+    if name in spec_registry._REGISTRY:  # a process may start two servers
         return
     ngram = SpeculativeAlgorithm.NGRAM
 
@@ -283,7 +285,7 @@ def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> Non
                 server_args.speculative_num_draft_tokens = width
             ngram.handle_server_args(server_args)
 
-        def __getattr__(self, asked: str) -> Any:  # what SGLang asks of built-in algorithms alone
+        def __getattr__(self, asked: str) -> Any:  # attributes that only built-in algorithms have
             if asked.startswith("__"):
                 raise AttributeError(asked)
             return getattr(ngram, asked)
@@ -294,10 +296,10 @@ def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> Non
 
 
 def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
-    """NGRAM's worker with ``corpus(runner, n)`` in place of its own.
+    """Return NGRAM's worker class with ``corpus(runner, n)`` in place of its own corpus.
 
-    What a corpus is asked stands in ``drafting.Drafts``. It is shown the requests before each draft,
-    and what the target's passes said after each one.
+    ``drafting.Drafts`` is such a corpus. It meets the requests before each draft and gets the results
+    of the target's passes after each one.
     """
     from sglang.srt.speculative import ngram_worker as theirs
 
@@ -306,13 +308,13 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
             self, server_args: Any, gpu_id: int, *args: Any, target_worker: Any, **kw: Any
         ) -> None:
             runner = target_worker.model_runner
-            known = theirs.NgramCorpus  # is compiled when it is first made
+            known = theirs.NgramCorpus  # compiled when it is first constructed
             theirs.NgramCorpus = lambda *_, draft_token_num, **__: corpus(runner, draft_token_num)
             try:
                 super().__init__(server_args, gpu_id, *args, target_worker=target_worker, **kw)
             finally:
                 theirs.NgramCorpus = known
-            # how much of a request's end it hands over: all that one round can add, and more
+            # how many of a request's last tokens are handed over: more than one round can add
             self.max_trie_depth = 2 * self.draft_token_num
 
         def _prepare_draft_tokens(self, batch: Any) -> Any:
@@ -353,12 +355,12 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
 
 
 def keeps_states(runner: Any) -> bool:
-    """Whether every pass keeps the last layer's states (``--enable-return-hidden-states``)."""
+    """Return whether every pass keeps the last layer's states (``--enable-return-hidden-states``)."""
     return bool(runner.server_args.enable_return_hidden_states)
 
 
 def agreed_object(found: Any) -> Any:
-    """``agreed`` for what is on the host."""
+    """Do the same as ``agreed`` for an object on the host."""
     group = _group()
     if group is None or group.world_size == 1:
         return found

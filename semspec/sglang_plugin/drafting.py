@@ -1,12 +1,12 @@
-"""Drafters inside SGLang: ``prompt_lookup``, ``suffix`` and ``adapld`` as tree drafters of its own.
+"""Drafters inside SGLang: ``prompt_lookup``, ``suffix`` and ``adapld`` as its tree drafters.
 
     SEMSPEC_SGLANG='{"drafting": {}}' sglang serve ... --speculative-algorithm SEMSPEC_SUFFIX
     SEMSPEC_SGLANG='{"drafting": {"suffix": {"longest": 20}}}'                with other options
 
-SGLang's own NGRAM looks for the text's end in what it has generated before; these look in the request's
-own prompt and output. The drafters are the package's, a session a request. A tree has as many nodes
-as ``--speculative-num-draft-tokens`` says, the last token counted, because that is what SGLang verifies;
-what a drafter does not fill is padding that SGLang's rule judges like any other token.
+SGLang's own NGRAM searches earlier generations for the end of the text; these search the request's own
+prompt and output. The drafters are the package's, with one session per request. A tree has
+``--speculative-num-draft-tokens`` nodes including the last token, because SGLang verifies that many;
+nodes that a drafter does not fill are padding, which SGLang's rule judges like any other token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from semspec.errors import UserError
 from semspec.protocols import DraftSession, Kit
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
-from semspec.sglang_plugin.answers import Rows, able
+from semspec.sglang_plugin.answers import Rows, without_missing_reads
 from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.settings import build
 from semspec.splitters.token import TokenBoundary
@@ -36,7 +36,7 @@ WIDTHS = {"prompt_lookup": 11, "suffix": 24, "adapld": 32}  # nodes, with the la
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the drafters, as the loop knows them; which one drafts is SGLang's argument."""
+    """The drafters' options, as in the loop; SGLang's argument chooses the drafter."""
 
     prompt_lookup: Mapping[str, Any] = field(default_factory=dict)
     suffix: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Options:
 
 
 class Drafts:
-    """In place of NGRAM's corpus: what is proposed to each request of a batch."""
+    """A replacement for NGRAM's corpus: proposes a tree to each request of a batch."""
 
     def __init__(self, drafter: Any, n: int, kit: Kit, rows: Rows) -> None:
         if n < 2:
@@ -55,14 +55,14 @@ class Drafts:
                 f"--speculative-num-draft-tokens {n} leaves no room for a draft: give 2"
             )
         self.drafter, self.n, self.kit, self.rows = drafter, n, kit, rows
-        self.counts: list[int] = []  # nodes of the last trees that are no padding
+        self.counts: list[int] = []  # nodes of the last trees, without padding
         self._sessions: dict[str, Session] = {}
 
     def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
-        """Who is about to be asked for: id, request, prompt and output so far."""
+        """Open sessions for the requests of the next draft: id, request, prompt, output so far."""
         for rid, request, prompt, output in requests:
             known = self._sessions.get(rid)
-            if known is None or known.request is not request:  # an id may come again
+            if known is None or known.request is not request:  # ids may be reused
                 known = self._sessions[rid] = self._open(request)
             if not len(known.context):
                 known.begin([*prompt, *output])
@@ -74,7 +74,7 @@ class Drafts:
     def batch_get(
         self, rids: Sequence[str], tails: Sequence[Sequence[int]], lengths: Sequence[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Trees of n nodes: their tokens, and who sees whom. ``tails`` end the texts of ``lengths``."""
+        """Return trees of n nodes, tokens and visibility. ``tails`` end the texts of ``lengths``."""
         sessions = [self._sessions[rid] for rid in rids]
         for session, tail, length in zip(sessions, tails, lengths, strict=True):
             session.catch_up(tail, length)
@@ -85,7 +85,7 @@ class Drafts:
             drafted = fitted(self._drafted(session, room), self.n - 1)
             chain = list(range(-1, len(drafted.tokens) - 1))
             trees.append((drafted.tokens, chain if drafted.parents is None else drafted.parents))
-        if self.rows.reads:  # computed from numbers that ranks need not share to the last bit
+        if self.rows.reads:  # they depend on numbers that may differ between ranks in the last bit
             trees = compat.agreed_object(trees)
         for session, (tokens, parents) in zip(sessions, trees, strict=True):
             session.tree = Draft(tokens, parents=parents)
@@ -108,7 +108,7 @@ class Drafts:
             return drafted
 
     def prefilled(self, fed: Sequence[tuple[str, Any, int, int]], states: Any) -> None:
-        """A pass over prompts: of each request the rows from one position on."""
+        """Take the states of a pass over prompts: for each request the rows from one position on."""
         if self.rows.hidden is None or states is None:
             return
         at = 0
@@ -116,19 +116,19 @@ class Drafts:
             known = self._sessions.get(rid)
             if known is None or known.request is not request:
                 known = self._sessions[rid] = self._open(request)
-                while len(self._sessions) > MOST_SESSIONS:  # of requests that never drafted
+                while len(self._sessions) > MOST_SESSIONS:  # requests that never drafted
                     del self._sessions[next(iter(self._sessions))]
-            # what SGLang hands out may be a buffer that the next pass writes to
+            # SGLang may hand out a buffer that the next pass overwrites
             known.prompt_states.append((start, states[at : at + length].clone()))
             at += length
 
     def verified(self, rids: Sequence[str], logits: Any, states: Any) -> None:
-        """A pass over the last trees; which way the text took is known when the next is drafted."""
+        """Take a pass over the last trees; the path that each text took is known at the next draft."""
         if self.rows.reads:
             self.rows.keep(rids, self.n, logits, states)
 
     def erase_match_state(self, rids: Sequence[str]) -> None:
-        """Requests that are no longer decoded; one that comes back is met again."""
+        """Drop requests that are no longer decoded; one that returns is opened again."""
         for rid in rids:
             self._sessions.pop(rid, None)
 
@@ -136,10 +136,10 @@ class Drafts:
         self._sessions.clear()
 
     def synchronize(self) -> None:
-        """Nothing runs beside."""
+        """Do nothing: no work runs in the background."""
 
     def batch_put(self, tails: Sequence[Sequence[int]]) -> None:
-        """Each request remembers its own text."""
+        """Do nothing: each session keeps its own text."""
 
     def load_external_corpus_named(self, *_: Any) -> int:
         raise ValueError("semspec's drafters know no corpus beside the request's own text")
@@ -150,13 +150,13 @@ class Drafts:
 
 @dataclass(slots=True)
 class Session:
-    """A drafter at work on one request."""
+    """A drafter's session on one request."""
 
     request: Any
     drafting: DraftSession
     context: Context
     tree: Draft | None = None  # the last one that was proposed
-    root: int = 0  # tokens before what was gained since
+    root: int = 0  # length of the text when the last tree was proposed
     prompt_states: list[tuple[int, Any]] = field(default_factory=list)
 
     def begin(self, tokens: list[int]) -> None:
@@ -164,7 +164,7 @@ class Session:
         self.root = len(tokens)
 
     def catch_up(self, tail: Sequence[int], length: int) -> None:
-        """Appends what the text has gained: it is ``length`` tokens long now, and ends so."""
+        """Append the text's new tokens: it is now ``length`` tokens long and ends with ``tail``."""
         new = length - len(self.context)
         self.root = len(self.context)
         if new:
@@ -173,7 +173,7 @@ class Session:
 
 
 def fitted(draft: Draft, nodes: int) -> Draft:
-    """The draft with so many nodes at most: the shallowest, of one depth those proposed first."""
+    """Return the draft with at most ``nodes`` nodes: the shallowest, then those proposed first."""
     if len(draft.tokens) <= nodes:
         return draft
     if draft.parents is None:
@@ -191,10 +191,10 @@ def lay_out(
     nodes: NDArray[np.int64],
     sees: NDArray[np.bool_],
 ) -> None:
-    """Fills ``nodes`` [n] and ``sees`` [n, n]: the last token, the draft below it, then padding.
+    """Fill ``nodes`` [n] and ``sees`` [n, n]: the last token, the draft below it, then padding.
 
-    Padding is one chain below the last token that begins with no drafted child's token. A token
-    stands there once at most, as a rule that counts a family's probabilities needs it to.
+    Padding is one chain below the last token, starting with a token that no drafted sibling has. No
+    token then occurs twice among siblings, as required by rules that sum a family's probabilities.
     """
     n, used = len(nodes), 1 + len(tokens)
     taken = {token for token, parent in zip(tokens, parents, strict=True) if parent < 0}
@@ -212,7 +212,7 @@ def lay_out(
 
 
 def prepare(options: Options) -> None:
-    """Makes the names known, which SGLang's own arguments are checked against."""
+    """Register the drafters' names, which SGLang's own arguments are checked against."""
     compat.check_version()
     for name, width in WIDTHS.items():
         drafter = options.drafter(name)
@@ -224,7 +224,7 @@ def prepare(options: Options) -> None:
 
 
 def hooks(options: Options) -> list[Hook]:
-    """The names are all it takes."""
+    """Return no hooks: the registered names suffice."""
     return []
 
 
@@ -241,7 +241,7 @@ def _drafts(drafter: Any, runner: Any, n: int) -> Drafts:
         layers=compat.layers(runner),
         trees=True,
     )
-    drafter = able(drafter, runner)
+    drafter = without_missing_reads(drafter, runner)
     return Drafts(drafter, n, kit, Rows(drafter.open(kit).watches, runner))
 
 

@@ -1,11 +1,10 @@
-"""Probes inside SGLang: states are pooled in the worker's own pass, and one float a step comes back.
+"""Probes inside SGLang: states are pooled in the worker's own pass, and one float per step is returned.
 
-A request's spans may lie in several prefill chunks, so what is pooled so far is kept by request.
-Everything that waits for the device waits in ``copy``, which SGLang calls when it hands a result
-out: no pass waits for this one. Log-probabilities, which some probes read beside the states, are
-computed here, too, from the pass's last states: SGLang's own (``return_logprob``) would travel as lists.
-The states' part of the perceptron's first layer is computed on the device, the small rest when
-the result is handed out.
+A request's spans may lie in several prefill chunks, so partial pools are kept by request. Everything that
+has to wait for the device waits in ``copy``, which SGLang calls when it hands out a result, so no pass
+waits for it. Log-probabilities, which some probes read besides the states, are also computed here, from
+the pass's last states: SGLang's own (``return_logprob``) would travel as lists. The states' part of the
+perceptron's first layer is computed on the device, the small rest when the result is handed out.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ from torch import Tensor
 from semspec.artifacts.probe import Probe
 from semspec.decoding.pooling import Pool
 from semspec.errors import UserError
-from semspec.models.location import facts
+from semspec.models.location import read_facts
+from semspec.models.text import Text
 from semspec.sglang_plugin import compat
 from semspec.sglang_plugin.protocol import KEY, SCORE, Ask, pack
 
-UNFINISHED = 64  # requests whose prompt is read in part: SGLang has one, what is more was aborted
+UNFINISHED = 64  # requests with partly read prompts: SGLang has one, any others were aborted
 MOST_NUMBERS = 2**23  # of pooled states in one request: 32 MB in float32
-MOST_HELD = 2**26  # in all requests of a pass, and in those that were read in part before
+MOST_HELD = 2**26  # in all requests of a pass, and in those partly read before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Options:
     """``{"probe": {"artifacts": ["embedded/probe-tiny-target-paper"]}}``; pools need no artifact."""
 
     artifacts: tuple[str, ...] = ()  # folders, Hub repositories[@revision], embedded/NAME
-    allow_mismatch: bool = False  # take probes that were trained for another model of this shape
+    allow_mismatch: bool = False  # accept probes trained for another model of this shape
 
     def __post_init__(self) -> None:
         if isinstance(self.artifacts, str):
@@ -44,7 +44,7 @@ class Options:
 
 
 def prepare(options: Options) -> None:
-    """Nothing is named in SGLang's arguments."""
+    """Do nothing: SGLang's arguments refer to no names of this part."""
 
 
 def hooks(options: Options) -> list[compat.Hook]:
@@ -52,7 +52,7 @@ def hooks(options: Options) -> list[compat.Hook]:
 
 
 class Probes:
-    """The probes of a worker, and the requests that they read."""
+    """The probes of a worker, and the requests that they are reading."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -66,25 +66,23 @@ class Probes:
         self.begun: OrderedDict[str, Reader] = OrderedDict()
 
     def loaded(self, model: compat.Loaded) -> None:
-        """Refuses probes of other models. Weights are hashed once, not by every rank."""
+        """Raise UserError for probes of another model. Only the first rank hashes the weights."""
         self.model = model
         if not self.probes or (torch.distributed.is_initialized() and torch.distributed.get_rank()):
             return
-        from semspec.models.text import Text
-
-        known = facts(model.model, Text(str(model.model.fetch())).fingerprint)
+        known = read_facts(model.model, Text(str(model.model.fetch())).fingerprint)
         for probe in self.probes.values():
             probe.check(known, allow_mismatch=self.options.allow_mismatch)
 
     def needed_from(self, custom_params: Any, prompt: int) -> int | None:
         try:
             ask = Ask.of(custom_params)
-        except ValueError:  # is said when the request is read
+        except ValueError:  # reported when the request is read
             return None
         return self._first(ask) if ask is not None else None
 
     def _first(self, ask: Ask) -> int:
-        """The first position that is read: a token's log-probability comes from the row before it."""
+        """Return the first position to read: a log-probability comes from the row before its token."""
         probe = self.probes.get(ask.probe)
         return max(ask.spans[0][0] - (probe is not None and probe.features.logprobs), 0)
 
@@ -108,8 +106,8 @@ class Probes:
             if self._room(pieces, readers) >= reader.numbers:
                 reader.open()
             else:
-                told = "too many states are being read: ask again, or for fewer spans or layers"
-                readers[piece.index] = (piece, told)
+                trouble = "too many states are being read: ask again, or for fewer spans or layers"
+                readers[piece.index] = (piece, trouble)
         return Pass(self, requests, rows, readers) if readers else None
 
     def _room(
@@ -117,7 +115,7 @@ class Probes:
         pieces: Sequence[compat.Piece],
         readers: Mapping[int, tuple[compat.Piece, Reader | str]],
     ) -> int:
-        """How many numbers may still be held in a pass; what was read of aborted requests gives way."""
+        """Return how many more numbers a pass may hold, after dropping aborted requests if needed."""
         running = {piece.request for piece in pieces}
         held = sum(r.held for _, r in readers.values() if isinstance(r, Reader))
         stale = {name: r.held for name, r in self.begun.items() if name not in running}
@@ -155,7 +153,7 @@ class Probes:
 
 
 class Reader:
-    """What is read of one request, over all its chunks."""
+    """The reads of one request, over all its chunks."""
 
     def __init__(self, ask: Ask, probe: Probe | None, model: compat.Loaded) -> None:
         self.ask, self.probe, self.upto = ask, probe, 0
@@ -179,7 +177,7 @@ class Reader:
         self.logprobs: list[Tensor] = []  # of the spans' tokens in order, by pass
 
     def open(self) -> None:
-        """Take the room on the device that the states need."""
+        """Allocate the memory that the states need on the device."""
         self.pools = [
             Pool(r, self.ask.spans, self.chosen, self.model.width, self.model.device)  # type: ignore[arg-type]
             for r in self.reductions
@@ -187,7 +185,7 @@ class Reader:
 
     @property
     def held(self) -> int:
-        """Numbers that it holds on the device."""
+        """Numbers held on the device."""
         return self.numbers if self.pools else 0
 
     @property
@@ -195,7 +193,7 @@ class Reader:
         return self.probe is not None and self.probe.features.logprobs
 
     def wants(self, piece: compat.Piece) -> bool:
-        """Whether a piece has tokens of the spans."""
+        """Return whether a piece contains tokens of the spans."""
         return any(a < piece.end and b > piece.start for a, b in self.ask.spans)
 
     def states(self, layer: int, x: Tensor, start: int) -> None:
@@ -204,10 +202,10 @@ class Reader:
                 pool.states((layer,), x[None], start)
 
     def followed(self, piece: compat.Piece) -> list[tuple[int, int]]:
-        """Rows of the pass that tell the log-probabilities of the spans' tokens, and these tokens."""
+        """Return (row of the pass, token) for the spans' tokens whose log-probabilities it predicts."""
         if not self.reads_logprobs:
             return []
-        row = piece.row - piece.start - 1  # of the row before position 0, if it was in this pass
+        row = piece.row - piece.start - 1  # the row that predicts position 0, were it in this pass
         return [
             (row + p, piece.ids[p])
             for a, b in self.ask.spans
@@ -228,14 +226,14 @@ class Reader:
 
     def _scores(self, parts: list[Tensor]) -> dict[str, Any]:
         assert self.probe is not None
-        told = iter([x for values in parts[1:] for x in values.tolist()])
-        steps = [list(islice(told, b - a)) for a, b in self.ask.spans] if self.logprobs else []
+        logprobs = iter([x for values in parts[1:] for x in values.tolist()])
+        steps = [list(islice(logprobs, b - a)) for a, b in self.ask.spans] if self.logprobs else []
         return {"scores": self.probe.finish(parts[0], steps).tolist()}
 
 
 @dataclass
 class Pass:
-    """What is read in one pass; a text in place of a reader says why one cannot be."""
+    """The reads in one pass; a string in place of a reader is the reason why it cannot read."""
 
     probes: Probes
     requests: int
@@ -252,11 +250,11 @@ class Pass:
         ]
         self.layers = frozenset().union(*(reader.layers for _, reader in self.reading))
         self.followed = []
-        self.told: dict[int, slice] = {}  # by request: its part of what is followed
+        self.slices: dict[int, slice] = {}  # by request: its part of ``followed``
         for index, (piece, reader) in self.readers.items():
             if isinstance(reader, Reader) and (own := reader.followed(piece)):
                 count = len(self.followed)
-                self.told[index] = slice(count, count + len(own))
+                self.slices[index] = slice(count, count + len(own))
                 self.followed += own
 
     def states(self, layer: int, x: Tensor) -> None:
@@ -272,8 +270,8 @@ class Pass:
                 done[index] = {"error": reader if isinstance(reader, str) else trouble}
                 continue
             reader.upto = piece.end
-            if logprobs is not None and index in self.told:
-                reader.logprobs.append(logprobs[self.told[index]])
+            if logprobs is not None and index in self.slices:
+                reader.logprobs.append(logprobs[self.slices[index]])
             if piece.end < piece.prompt:
                 begun[piece.request] = reader
                 while len(begun) > UNFINISHED:
@@ -284,12 +282,12 @@ class Pass:
 
 
 class Later:
-    """A reply whose numbers are still on their way from the device."""
+    """A reply whose numbers are still being copied from the device."""
 
     def __init__(
-        self, parts: Sequence[Tensor], told: Callable[[list[Tensor]], dict[str, Any]]
+        self, parts: Sequence[Tensor], build: Callable[[list[Tensor]], dict[str, Any]]
     ) -> None:
-        self.told = told
+        self.build = build
         self.event: torch.cuda.Event | None = None
         self.parts = list(parts)
         if any(part.is_cuda for part in parts):
@@ -301,7 +299,7 @@ class Later:
             self.event.record()
 
     def copy(self) -> dict[str, Any]:
-        """SGLang's word for taking a request's value out of a batch's."""
+        """Wait for the copy and return the reply; SGLang calls this to take a value out of a batch."""
         if self.event is not None:
             self.event.synchronize()
-        return self.told(self.parts)
+        return self.build(self.parts)

@@ -1,20 +1,20 @@
-"""What a request asks of the plugin, and what comes back: the one place that both sides go by.
+"""The protocol of the plugin: a request's question and its reply, defined once for both sides.
 
-    sampling_params["custom_params"] = {"semspec": {...}}      one question a request, see ``Ask``
-    meta_info["semspec"] = [{...}]                             one reply a request, see ``values``
+        sampling_params["custom_params"] = {"semspec": {...}}      one question per request, see ``Ask``
+        meta_info["semspec"] = [{...}]                             one reply per request, see ``values``
 
-sglang-router takes requests apart and drops ``custom_params``; behind one the same question travels as
-text in a label, which it hands on, and the plugin puts it back (``as_label``, ``from_label``).
+sglang-router rebuilds requests and drops ``custom_params``; behind one, the question travels as text in
+a label, which the router passes on, and the plugin restores it (``as_label``, ``from_label``).
 
 Everything that a client sends is parsed here, by ``check`` where a request arrives and by ``Ask.of`` and
-``rule_options`` in the workers: each takes anything, returns what fits the limits below, and raises
+``rule_options`` in the workers: each accepts any value, returns one within the limits below, and raises
 nothing but a ValueError of one line, in ASCII.
 
-Needs neither SGLang nor a model. A client builds the question from a query's reads and insists on the
-reply; a server without the plugin ignores ``custom_params``, and that must never pass unnoticed.
+Needs neither SGLang nor a model. A client builds the question from a query's reads and insists on a
+reply, because a server without the plugin silently ignores ``custom_params``.
 
-A state is there once its token was read, so spans are positions of the *prompt*. Of tokens that the
-server generates nothing is read: a second request, with these tokens in its prompt, reads them.
+A state exists once its token has been read, so spans are positions of the *prompt*. Generated tokens are
+not read: a second request, with these tokens in its prompt, reads them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 KEY = "semspec"  # of custom_params and of meta_info
 SCORE, POOLED = "score", "pooled"
 REDUCTIONS = ("mean", "max", "last")
-PRECISIONS = {"float16": 2, "float32": 4}  # bytes a number
+PRECISIONS = {"float16": 2, "float32": 4}  # bytes per number
 
-# Limits of one request. What is beyond them is refused when it arrives.
+# Limits of one request; a request beyond them is refused on arrival.
 LONGEST_LABEL = 2**14  # characters
 LONGEST_TEXT = 64  # characters
 MOST_SPANS = 64  # each is a row of states of every layer on the device
@@ -48,8 +48,8 @@ LARGEST_NUMBER = 1e9
 LARGEST_WHOLE = 4096
 
 PROBE_OPTIONS = ("spans", "want", "probe", "reduce", "layers", "precision")
-# what a request may say beside ``accept``; the rest of a rule's options is for the loop alone, or,
-# as ARC's calibration, for who starts the server
+# what a request may set besides ``accept``; a rule's other options are for the loop alone or, like
+# ARC's calibration, set when the server starts
 RULE_OPTIONS: Mapping[str, type] = {
     "theta": float,
     "resume": bool,
@@ -73,12 +73,12 @@ class Ask:
     precision: str = "float32"  # pooled: how the numbers are sent
 
     def params(self) -> dict[str, Any]:
-        """``custom_params`` of a request."""
+        """Return the ``custom_params`` of a request."""
         return {KEY: asdict(self)}
 
     @classmethod
     def of(cls, custom_params: Any) -> Ask | None:
-        """The question of a request, None without one; ValueError where it makes no sense."""
+        """Parse the question of a request, None without one; raise ValueError if it is malformed."""
         given = _given(custom_params)
         if "spans" not in given:
             if stray := [name for name in PROBE_OPTIONS if name in given]:
@@ -95,13 +95,13 @@ class Ask:
 
 
 def check(custom_params: Any) -> None:
-    """Refuse, with a ValueError of one line, a request that no part of the plugin can take."""
+    """Raise ValueError, in one line, for a request that no part of the plugin can take."""
     Ask.of(custom_params)
     rule_options(custom_params)
 
 
 def rule_options(custom_params: Any) -> dict[str, Any]:
-    """The rule that a request names as ``accept``, and the rule's options; those that are null are left out."""
+    """Return the rule named by ``accept`` and its options, without those that are null."""
     given = _given(custom_params)
     found: dict[str, Any] = {}
     if given.get("accept") is not None:
@@ -113,7 +113,7 @@ def rule_options(custom_params: Any) -> dict[str, Any]:
 
 
 def number(name: str, value: Any, kind: type) -> Any:
-    """An option's value as a bool, an int or a finite float; ValueError where it is none, or too large."""
+    """Return an option's value as a bool, an int or a finite float; raise ValueError otherwise."""
     if kind is bool:
         if isinstance(value, bool):
             return value
@@ -122,13 +122,13 @@ def number(name: str, value: Any, kind: type) -> Any:
         if type(value) is int and abs(value) <= LARGEST_WHOLE:
             return value
         raise ValueError(f"{name}={_shown(value)}: give a whole number up to {LARGEST_WHOLE}")
-    if type(value) in (int, float) and abs(value) <= LARGEST_NUMBER:  # False of what is no number
+    if type(value) in (int, float) and abs(value) <= LARGEST_NUMBER:  # false for NaN, too
         return float(value)
     raise ValueError(f"{name}={_shown(value)}: give a number up to {LARGEST_NUMBER:g}")
 
 
 def _given(custom_params: Any) -> dict[str, Any]:
-    """What a request says to the plugin, by name; values are still anything."""
+    """Return what a request gives the plugin, by name; the values are still unchecked."""
     if not isinstance(custom_params, dict) or custom_params.get(KEY) is None:
         return {}
     given = custom_params[KEY]
@@ -201,7 +201,7 @@ def _chosen(name: str, value: Any, among: Collection[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A client's value for an error message: short, ASCII, and never itself an error."""
+    """Describe a client's value for an error message: short, in ASCII, and never raising."""
     if isinstance(value, str):
         return ascii(value[:32])
     if value is None or isinstance(value, bool | float):
@@ -216,10 +216,10 @@ def _shown(value: Any) -> str:
 def ask_for(
     reads: Sequence[Read], offset: int, spans: Sequence[tuple[int, int]] = ()
 ) -> Ask | None:
-    """What a query's reads ask of the plugin; None where they ask nothing.
+    """Build the question for a query's reads; None if they need nothing of the plugin.
 
-    ``offset`` is the position of the token that a read's spans count from (the context's length);
-    ``spans`` are those of the reads that name none: the units that were generated.
+    ``offset`` is the position that a read's spans count from (the context's length); ``spans`` apply to
+    reads that name none: they are the generated units.
     """
     scores = [r for r in reads if r.what is What.SCORE]
     pools = [r for r in reads if r.what is What.POOLED]
@@ -244,7 +244,7 @@ def ask_for(
 
 
 def as_label(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """A request whose ``custom_params`` are in a label."""
+    """Return a request with its ``custom_params`` moved into a label."""
     params = dict(payload["sampling_params"])
     asked = params.pop("custom_params", None)
     if asked is None:
@@ -254,9 +254,9 @@ def as_label(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_label(params: Any, labels: Any) -> dict[str, Any] | None:
-    """``sampling_params`` with the ``custom_params`` of a label, which is taken out; None: no label.
+    """Move the ``custom_params`` of a label into ``sampling_params``; None without such a label.
 
-    ValueError, in one line, where the label is not a question that the plugin can take.
+    Raise ValueError, in one line, if the label is not a question that the plugin can take.
     """
     if not isinstance(labels, dict) or KEY not in labels:
         return None
@@ -276,9 +276,9 @@ def from_label(params: Any, labels: Any) -> dict[str, Any] | None:
 
 
 def reply(meta_info: Mapping[str, Any], server: str = "the server") -> dict[str, Any]:
-    """The plugin's reply to a request that asked for one."""
-    told = meta_info.get(KEY)
-    found = [one for one in told if one is not None] if isinstance(told, list) else []
+    """Return the plugin's reply to a request; raise UserError if it is missing or an error."""
+    entries = meta_info.get(KEY)
+    found = [one for one in entries if one is not None] if isinstance(entries, list) else []
     if len(found) != 1 or not isinstance(found[0], dict):
         raise UserError(
             f"{server} answered without the probe's value: semspec's plugin is not loaded there."
@@ -294,7 +294,10 @@ def reply(meta_info: Mapping[str, Any], server: str = "the server") -> dict[str,
 def values(
     reads: Sequence[Read], meta_info: Mapping[str, Any], server: str = "the server"
 ) -> dict[Read, Tensor]:
-    """Read -> value, as an engine's answer holds it: SCORE [spans], POOLED [spans, layers, width]."""
+    """Return values by read, like an engine's answer: SCORE [spans], POOLED [spans, layers, width].
+
+    Raise UserError for a reply of another shape.
+    """
     import torch
 
     wanted = [r for r in reads if r.what in (What.SCORE, What.POOLED)]
@@ -313,7 +316,7 @@ def values(
 
 
 def pack(states: Tensor, precision: str) -> dict[str, Any]:
-    """Pooled states [spans, reduces, layers, width] as JSON."""
+    """Encode pooled states [spans, reduces, layers, width] as JSON."""
     import torch
 
     raw = states.to(getattr(torch, precision)).contiguous().numpy().tobytes()
@@ -325,7 +328,7 @@ def pack(states: Tensor, precision: str) -> dict[str, Any]:
 
 
 def unpack(one: Mapping[str, Any], server: str = "the server") -> Tensor:
-    """The inverse of ``pack``, float32; what a server sends is not trusted to fit."""
+    """Invert ``pack``, as float32; raise UserError if the server's reply does not fit."""
     import torch
 
     try:

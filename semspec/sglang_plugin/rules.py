@@ -1,7 +1,7 @@
-"""Which rule a request is verified by, and what the rule says of many nodes at once.
+"""The choice of a request's rule, and its verdict on many nodes at once.
 
 The rules are the package's own (``semspec/rules``): their dataclasses check the options, their tensor
-functions do the arithmetic. Here stands what each is given inside a server.
+functions do the arithmetic. This module supplies their inputs inside a server.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ RULES = ("lossless", "arc", "typical", "topk_delta")
 
 
 class Bound(Protocol):
-    """What ARC-Decode knows of the model that is verified."""
+    """The bound that ARC-Decode needs for the verified model."""
 
     def constants(self, temperature: float) -> Constants: ...
 
     def distances(self, drafted: Tensor, likeliest: Tensor) -> Tensor: ...
 
     def ends(self, tokens: Tensor) -> Tensor:
-        """Which tokens end a text."""
+        """Return which tokens end a text."""
         ...
 
 
 def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | None:
-    """The rule that a request asks for, else the server's; None: SGLang's own, lossless.
+    """Return the rule that a request names, else the server's; None for SGLang's own, lossless.
 
-    ``given`` is what ``protocol.rule_options`` found; options of ``otherwise`` count where the request
-    names no other rule.
+    ``given`` comes from ``protocol.rule_options``; options in ``otherwise`` apply unless the request
+    names another rule. Raise UserError for an unknown rule or option.
     """
     own = dict(given)
     name = own.pop("accept", None)
@@ -57,8 +57,8 @@ def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | None
     cls = plugin("accept", name).cls
     known = {f.name for f in fields(cls)} & set(RULE_OPTIONS)
     if unknown := set(own) - known:
-        told = f"its options are {', '.join(sorted(known))}" if known else "it has no options"
-        raise UserError(f"accept={name} knows no {', '.join(sorted(unknown))}: {told}")
+        hint = f"its options are {', '.join(sorted(known))}" if known else "it has no options"
+        raise UserError(f"accept={name} knows no {', '.join(sorted(unknown))}: {hint}")
     try:
         typed = {key: number(key, value, RULE_OPTIONS[key]) for key, value in own.items()}
     except ValueError as error:
@@ -69,11 +69,11 @@ def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | None
 
 @dataclass
 class Judged:
-    """Requests that go by one rule and draw in one way, and the target's rows over their trees."""
+    """Requests with one rule and one sampling, and the target's rows over their trees."""
 
     logits: Tensor  # [requests * n, vocabulary]
     tokens: Tensor  # [requests, n]
-    parents: Tensor  # [requests, n], -1 where there is none
+    parents: Tensor  # [requests, n], -1 for none
     sampling: Sampling
 
     @cached_property
@@ -83,19 +83,19 @@ class Judged:
 
     @cached_property
     def rows(self) -> Tensor:
-        """[requests * n] the row that judges each node; some row where there is none."""
+        """[requests * n] the row that judges each node; an arbitrary row for nodes without parent."""
         count, n = self.parents.shape
         first = torch.arange(count, device=self.parents.device)[:, None] * n
         return (first + self.parents.clamp_min(0)).flatten()
 
     @cached_property
     def flat(self) -> Tensor:
-        """[requests * n] the tokens."""
+        """[requests * n] the tokens, flattened."""
         return self.tokens.flatten().long()
 
 
 def loosely(rule: Rule, seen: Judged, bound: Bound | None) -> Tensor:
-    """Which nodes the rule keeps whatever speculative sampling says: bool [requests, n]."""
+    """Return which nodes the rule keeps regardless of speculative sampling: bool [requests, n]."""
     rows, tokens = seen.rows, seen.flat
     if isinstance(rule, Typical):
         loose = typical_nodes(seen.p, tokens, rows, rule.epsilon, rule.delta)
@@ -119,9 +119,9 @@ def loosely(rule: Rule, seen: Judged, bound: Bound | None) -> Tensor:
         )
         if not rule.resume:
             loose = loose.view_as(seen.parents).clone()
-            loose[:, 0] = True  # the root is not asked
+            loose[:, 0] = True  # the root is not judged
             loose = without_gaps(loose, seen.parents)
     loose = loose.view_as(seen.parents)
-    # a grammar or a bias may have taken a token away altogether
+    # a grammar or a bias may have excluded a token altogether
     possible = seen.logits[rows, tokens] > -torch.inf
     return loose & possible.view_as(loose) & (seen.parents >= 0)

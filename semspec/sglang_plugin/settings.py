@@ -1,9 +1,9 @@
-"""What a server was asked to switch on: JSON, by environment or by argument.
+"""The settings of a server's plugin: JSON, from the environment or an argument.
 
     SEMSPEC_SGLANG='{"probe": {}}' sglang serve --model-path ...
     sglang serve --model-path ... --json-model-override-args '{"semspec": {"probe": {}}}'
 
-The keys are the plugin's parts, the values their options ({} or true: as they are).
+The keys are the plugin's parts, the values their options ({} or true for the defaults).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def asked(environment: Mapping[str, str] | None = None, argv: Sequence[str] | None = None) -> bool:
-    """Whether this process belongs to a server that was asked for anything."""
+    """Return whether this process belongs to a server with any part switched on."""
     environment = os.environ if environment is None else environment
     return (
         bool(environment.get(VARIABLE)) or _argument(sys.argv if argv is None else argv) is not None
@@ -36,17 +36,18 @@ def asked(environment: Mapping[str, str] | None = None, argv: Sequence[str] | No
 def read(
     environment: MutableMapping[str, str] | None = None, argv: Sequence[str] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Part -> its options, of the parts that are switched on.
+    """Return the options of each part that is switched on; raise UserError if they are malformed.
 
-    What the argument says is put into the environment, where the server's processes find it: they
-    are started before they learn the server's arguments.
+    An argument is copied into the environment, where the server's processes find it: they start before
+    they learn the server's arguments.
     """
     environment = os.environ if environment is None else environment
-    given, told = environment.get(VARIABLE), _argument(sys.argv if argv is None else argv)
-    if told is not None:
-        if given and json.loads(given) != told:
+    given = environment.get(VARIABLE)
+    argument = _argument(sys.argv if argv is None else argv)
+    if argument is not None:
+        if given and json.loads(given) != argument:
             raise UserError(f"{VARIABLE} and {ARGUMENT} say different things: keep one of them")
-        environment[VARIABLE] = given = json.dumps(told)
+        environment[VARIABLE] = given = json.dumps(argument)
     try:
         parsed = json.loads(given or "{}")
     except ValueError as error:
@@ -71,11 +72,11 @@ def read(
 
 @contextmanager
 def switched_on(part: str, **options: Any) -> Iterator[None]:
-    """A part, in processes that are started meanwhile; what the environment says of it goes first."""
+    """Switch a part on in processes started within; settings in the environment take precedence."""
     before = os.environ.get(VARIABLE)
-    told = read(argv=())
-    told.setdefault(part, options)
-    os.environ[VARIABLE] = json.dumps(told)
+    parts = read(argv=())
+    parts.setdefault(part, options)
+    os.environ[VARIABLE] = json.dumps(parts)
     try:
         yield
     finally:
@@ -86,7 +87,7 @@ def switched_on(part: str, **options: Any) -> Iterator[None]:
 
 
 def build(options: type[T], given: Mapping[str, Any], part: str) -> T:
-    """A part's options from JSON; lists become tuples, as frozen dataclasses hold them."""
+    """Build a part's options from JSON, lists as tuples; raise UserError for unknown ones."""
     known = [f.name for f in fields(options)]  # type: ignore[arg-type]
     if unknown := [name for name in given if name not in known]:
         raise UserError(
@@ -100,7 +101,7 @@ def build(options: type[T], given: Mapping[str, Any], part: str) -> T:
 
 
 def _argument(argv: Sequence[str]) -> Any:
-    """What SGLang's own argument says under "semspec"; SGLang judges the rest of it."""
+    """Return the "semspec" entry of SGLang's own argument; SGLang checks the rest of it."""
     for position, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") != ARGUMENT:
@@ -108,9 +109,9 @@ def _argument(argv: Sequence[str]) -> Any:
         if not equals:
             value = argv[position + 1] if position + 1 < len(argv) else ""
         try:
-            told = json.loads(value)
+            parsed = json.loads(value)
         except ValueError:
             continue
-        if isinstance(told, dict) and "semspec" in told:
-            return told["semspec"]
+        if isinstance(parsed, dict) and "semspec" in parsed:
+            return parsed["semspec"]
     return None

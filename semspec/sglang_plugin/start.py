@@ -1,4 +1,4 @@
-"""Switches the asked parts on in one of SGLang's processes, or refuses."""
+"""Start of the plugin in one of SGLang's processes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from semspec.sglang_plugin import compat, protocol, settings
 
 
 def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Checks SGLang's version, then hooks what the parts hook where a model may run."""
+    """Check SGLang's version, then apply the hooks of the parts in this process.
+
+    Raise UserError for an unknown part.
+    """
     compat.check_version()
     hooks: list[compat.Hook] = []
-    if parts:  # whichever it is that a request speaks to
+    if parts:  # needed for requests to any part
         hooks.append(compat.Hook(compat.ARRIVING, compat.arriving(protocol.from_label), "BEFORE"))
         hooks.append(compat.Hook(compat.CHECKED, compat.checking(protocol.check), "AFTER"))
     for name, given in parts.items():

@@ -1,9 +1,9 @@
 """Draft trees as SGLang verifies them, many at once: pure tensor functions, no loop over requests.
 
 A request's tree has n nodes; node 0 is its last token, and parents come before their children.
-``next_token`` [requests, n] has the first child of each node, ``next_sibling`` its next sibling, -1 where
-there is none; siblings are tried in this order, which is that of their indices. Row i of the target's
-logits follows node i, so that a node is judged by the row of its parent. Nothing here waits for a GPU.
+``next_token`` [requests, n] holds the first child of each node and ``next_sibling`` its next sibling, -1
+for none; siblings are tried in this order, which is that of their indices. Row i of the target's logits
+follows node i, so a node is judged by the row of its parent. No function here waits for a GPU.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from torch import Tensor
 
 
 def parents_of(next_token: Tensor, next_sibling: Tensor) -> Tensor:
-    """The parent of every node, [requests, n]; -1 for the root and for nodes that hang nowhere."""
+    """Return the parent of every node, [requests, n]; -1 for the root and for detached nodes."""
     count, n = next_token.shape
     device = next_token.device
     own = torch.arange(n, device=device).expand(count, n)
 
     def inverse(links: Tensor, otherwise: Tensor) -> Tensor:
-        """Who points at each node; ``otherwise`` [requests, n] where nobody does."""
-        spill = otherwise.new_full((count, 1), -1)  # takes what points at nothing
+        """Return which node links to each node, or ``otherwise`` [requests, n] where none does."""
+        spill = otherwise.new_full((count, 1), -1)  # collects links that point at nothing
         found = torch.cat([otherwise, spill], 1)
         return found.scatter(1, torch.where(links < 0, n, links).long(), own)[:, :n]
 
-    eldest = inverse(next_sibling, own)  # the sibling before; of the eldest itself
-    for _ in range(n.bit_length()):  # and, twice as far with each step, the eldest one
+    eldest = inverse(next_sibling, own)  # the previous sibling; the eldest maps to itself
+    for _ in range(n.bit_length()):  # pointer doubling, until all map to the eldest
         eldest = eldest.gather(1, eldest)
-    above = inverse(next_token, torch.full_like(own, -1))  # of the eldest siblings alone
+    above = inverse(next_token, torch.full_like(own, -1))  # known for the eldest siblings only
     return above.gather(1, eldest)
 
 
 def elder_siblings(parents: Tensor) -> Tensor:
-    """[requests, n, n] bool: whether node j is an elder sibling of node i."""
+    """Return [requests, n, n] bool: node j is an elder sibling of node i."""
     return (parents[:, :, None] == parents[:, None, :]).tril(-1) & (parents >= 0)[:, :, None]
 
 
 def first_accepted(loose: Tensor, sure: Tensor, parents: Tensor) -> Tensor:
-    """By row, the child that has to follow: [requests, n], -1 where the verification decides itself.
+    """Return the child that must follow each row: [requests, n], -1 where verification decides.
 
-    ``loose`` are nodes that a rule keeps, ``sure`` those that speculative sampling keeps. Of a family in
-    which the rule keeps any, the first kept by either follows, as a walk in order would have it; all
-    other families are left alone.
+    ``loose`` are the nodes that a rule keeps, ``sure`` those that speculative sampling keeps. In a family
+    in which the rule keeps any node, the first one kept by either follows, as in a walk in order; all
+    other families are left to the verification.
     """
     n = parents.shape[1]
     above = parents.clamp_min(0)
@@ -54,10 +54,10 @@ def first_accepted(loose: Tensor, sure: Tensor, parents: Tensor) -> Tensor:
 
 
 def only(logits: Tensor, tokens: Tensor, follows: Tensor) -> Tensor:
-    """``logits`` [requests * n, vocabulary], where a node has to follow with its token alone possible.
+    """Return ``logits`` [requests * n, vocabulary] that force the token of each node that must follow.
 
-    The row then has a logit of 0 there and -inf elsewhere: the argmax, and the only token at any
-    temperature, top-k and top-p.
+    The row then has a logit of 0 there and -inf elsewhere: the argmax, and the only token possible at
+    any temperature, top-k and top-p.
     """
     decided = (follows >= 0).flatten()[:, None]
     token = tokens.gather(1, follows.clamp_min(0)).flatten()[:, None].long()

@@ -1,9 +1,9 @@
 """Rules inside SGLang's verification: ``arc``, ``typical`` and ``topk_delta``, request by request.
 
 One function verifies drafts for EAGLE, EAGLE3, STANDALONE and NGRAM. Before it runs, every family of
-nodes in which a rule keeps one is decided, as the package's own walk would decide it, and the logits
-that judge the family leave no other token (``trees.only``); the rest is SGLang's own, greedy or sampled.
-Afterwards the true logits are back, so that log-probabilities stay the model's.
+nodes of which a rule keeps one is decided as the package's own walk would decide it, and the logits that
+judge the family allow no other token (``trees.only``); the rest is SGLang's own, greedy or sampled.
+Afterwards the true logits are restored, so log-probabilities stay the model's.
 
     SEMSPEC_SGLANG='{"verification": {"accept": "topk_delta", "delta": 0.3}}'     for all requests
     "custom_params": {"semspec": {"accept": "typical", "epsilon": 0.1}}           for one
@@ -35,7 +35,7 @@ from semspec.types import Sampling
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The rule of requests that name none, and what ARC-Decode needs for any."""
+    """The rule of requests that name none, and the options that ARC-Decode needs in any case."""
 
     accept: str = "lossless"
     theta: float | None = None  # arc
@@ -44,13 +44,13 @@ class Options:
     epsilon: float | None = None  # typical
     delta: float | None = None  # typical, topk_delta
     k: int | None = None  # topk_delta
-    calibration: str | None = None  # arc: a folder, a Hub repository, or a name of conf/arc.yaml
+    calibration: str | None = None  # arc: a folder, a Hub repository, or a name from conf/arc.yaml
     allow_mismatch: bool = False  # arc: constants of another model or temperature
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests of a batch that are judged together."""
+    """Requests of a batch that share a rule and a sampling."""
 
     rule: Rule
     sampling: Sampling
@@ -67,10 +67,10 @@ class Verification:
             self.source = Source(options.calibration, options.allow_mismatch)
         self.bound: ModelBound | None = None  # once the model is loaded
         self.rule = lru_cache(maxsize=4096)(self._rule)
-        self.rule((), None)  # what everybody gets has to make sense
+        self.rule((), None)  # check the server's default rule
 
-    def _rule(self, said: tuple[tuple[str, Any], ...], sampling: Sampling | None) -> Any:
-        rule = named(dict(said), self.otherwise)
+    def _rule(self, given: tuple[tuple[str, Any], ...], sampling: Sampling | None) -> Any:
+        rule = named(dict(given), self.otherwise)
         if isinstance(rule, Arc):
             if self.source is None:
                 raise UserError(
@@ -82,12 +82,12 @@ class Verification:
         return rule
 
     def of(self, custom_params: Any, sampling: Sampling) -> Rule | None:
-        """Return the rule for a request; UserError or ValueError where it asks for what there is not."""
+        """Return the rule for a request; raise UserError or ValueError if it cannot be had."""
         found: Rule | None = self.rule(tuple(rule_options(custom_params).items()), sampling)
         return found
 
     def groups(self, requests: Sequence[Any]) -> list[Group]:
-        """Who is judged by a rule of ours, by rule and sampling."""
+        """Group the requests that one of our rules judges, by rule and sampling."""
         found: dict[tuple[Rule, Sampling], list[int]] = {}
         for i, request in enumerate(requests):
             params = compat.params_of(request)
@@ -95,7 +95,7 @@ class Verification:
                 sampling = compat.sampling_of(params)
                 rule = self.of(compat.asked(params), sampling)
             except (UserError, ValueError) as error:
-                # who asked was refused on arrival; the server's own rule may not be for everybody
+                # a request's own rule was checked on arrival; the server's rule may not suit it
                 _say_once(str(error))
                 continue
             if rule is not None:
@@ -105,9 +105,9 @@ class Verification:
     # ---- hooks --------------------------------------------------------------------------------
 
     def check_request(self, result: Any, params: Any, *_: Any, **__: Any) -> None:
-        """After a request's parameters were verified: a ValueError is its 400."""
+        """Check a request after SGLang verified its parameters: a ValueError is its 400."""
         given = compat.asked(params)
-        if not rule_options(given):  # what asks for no rule is served whatever the server's own is
+        if not rule_options(given):  # a request that names no rule is served in any case
             return
         try:
             self.of(given, compat.sampling_of(params))
@@ -132,7 +132,7 @@ class Verification:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Around ``eagle_sample``."""
+        """Wrap ``eagle_sample``: decide the rules' families first, restore the logits afterwards."""
         arguments = (verify_input, batch, logits_output, grammar_mask, *args)
         call = compat.Verifying(verify_input, batch, logits_output, grammar_mask)
         groups = [] if call.idle else self.groups(call.requests)
@@ -147,7 +147,7 @@ class Verification:
             call.show(true)
 
     def _follows(self, groups: Sequence[Group], call: compat.Verifying) -> Tensor:
-        """``trees.first_accepted`` of all requests, those of no group left alone."""
+        """Return ``trees.first_accepted`` of all requests, -1 for those in no group."""
         logits, tokens = call.logits, call.tokens
         count, n = tokens.shape
         parents = trees.parents_of(*call.links)
@@ -178,7 +178,7 @@ def _say_once(trouble: str) -> None:
 
 
 def _sure(seen: Judged, uniforms: Tensor | None) -> Tensor:
-    """Nodes that speculative sampling keeps anyway; without ``uniforms`` the likeliest ones."""
+    """Return nodes that speculative sampling keeps; without ``uniforms`` the likeliest ones."""
     if uniforms is None:
         return (seen.logits.argmax(-1)[seen.rows] == seen.flat).view_as(seen.parents)
     px = seen.p[seen.rows, seen.flat].view_as(seen.parents)
@@ -194,18 +194,18 @@ def _index(requests: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def prepare(options: Options) -> None:
-    """Refuses what cannot work before anything is loaded."""
+    """Raise UserError for options that cannot work, before anything is loaded."""
     compat.check_version()
     Verification(options)
 
 
 def everywhere(options: Options) -> list[Hook]:
-    """Requests are refused where they arrive, which is not where they run."""
+    """Return the hook that refuses requests where they arrive, which is not where they run."""
     return [Hook(CHECKED, Verification(options).check_request, "AFTER")]
 
 
 def hooks(options: Options) -> list[Hook]:
-    """What is hooked in a process that may run a model."""
+    """Return the hooks for a process that may run a model."""
     rules = Verification(options)
     return [
         Hook(compat.SAMPLE, rules.sample, "AROUND"),

@@ -1,1 +1,1 @@
-"""Where a unit ends: one file for one splitter."""
+"""Splitters, which decide where a unit ends: one file for each."""

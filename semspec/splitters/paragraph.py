@@ -1,12 +1,12 @@
 r"""A unit ends with an empty line: the step of SemanticSpec and SpecReason.
 
-The delimiter is two newlines (carriage returns between them do not count), in one token or spread
-over several. Decided without look-ahead, because generation stops right where a unit ends and
-looking ahead would cost a token a unit:
+The delimiter is two newlines (carriage returns between them are ignored), in one token or spread over
+several. It is decided without look-ahead, because generation stops exactly where a unit ends and
+looking ahead would cost a token per unit:
 
 * the token in which the delimiter completes ends the unit, even if text follows in the same token;
 * further newlines belong to the *next* unit, and a unit does not end before it has seen anything
-  but whitespace. So no unit is made of whitespace alone, unless it is ``cap`` tokens of it;
+    but whitespace. So no unit is pure whitespace, unless it is ``cap`` tokens of it;
 * only strictly adjacent newlines count: ``"\n  \n"`` is not a delimiter.
 """
 
@@ -23,7 +23,7 @@ from semspec.types import Boundary, Stops
 
 
 class ParagraphBoundary:
-    """Counts newlines at the end of what was seen; constant memory."""
+    """Counts the newlines at the end of the text so far; constant memory."""
 
     __slots__ = ("_cap", "_count", "_newlines", "_piece", "_text")
 
@@ -38,8 +38,8 @@ class ParagraphBoundary:
 
     def _start(self) -> None:
         self._count = 0  # tokens of this unit
-        self._newlines = 0  # the newlines that end what was seen
-        self._text = False  # whether the unit has anything but whitespace
+        self._newlines = 0  # that end the text so far
+        self._text = False  # the unit has something besides whitespace
 
     def feed(self, token: int) -> Literal[0] | None:
         self._count += 1

@@ -1,22 +1,22 @@
-r"""A unit is a sentence, as far as its text alone can tell.
+r"""A unit is a sentence, judged by its text alone.
 
 A sentence ends
 
 * after ``. ? !`` and what closes with it (quotes, brackets, ``**``, ``$``), when whitespace and
   then something that can open a sentence follow;
 * after ``。！？｡`` and what closes with it, when anything else follows;
-* at an empty line, decided as ``paragraph`` decides it.
+* at an empty line, decided like ``paragraph`` does.
 
-That a stop was the last one is seen only at what follows, so most ends are known one token late
-(-1); whitespace between two sentences belongs to the first. Where the text leaves it open, two
-sentences stay one unit: a unit too long costs a little speed, half a unit cannot be judged. What
-does *not* end a sentence: a stop inside a word (3.14, f(x).y, a URL, v1.2), before a lower-case
+That a stop was the last one only shows in what follows, so most ends are known one token late
+(-1); whitespace between two sentences belongs to the first. Where the text is ambiguous, two
+sentences stay one unit: a unit too long costs a little speed, half a unit cannot be judged. These do
+*not* end a sentence: a stop inside a word (3.14, f(x).y, a URL, v1.2), before a lower-case
 letter, a comma or an operator (except after a number: "x = 3. y is"), after an abbreviation
 (e.g., Dr., "No." before a number), an initial, a list marker ("1." first in a line), an ellipsis
 unless a capital follows, a factorial.
 
-Look-ahead and exactness: a token that revealed an end was drawn. Where it is thrown away and drawn
-again, openings of sentences come out too rarely, so a lossless rule must keep it in the draft.
+Look-ahead and exactness: a token that revealed an end was drawn. If it were discarded and drawn again,
+openings of sentences would come out too rarely, so a lossless rule must keep it in the draft.
 
 A character whose bytes are spread over tokens reaches a splitter as U+FFFD and counts as a letter,
 so a CJK stop in such pieces is missed; the vocabularies in use have these stops as one token.
@@ -37,7 +37,7 @@ from semspec.types import Boundary, Stops
 STOPS = frozenset(".?!…。！？｡")
 CJK_STOPS = frozenset("。！？｡")
 CLOSERS = frozenset("\"'”’»)]}*_`$\\」』）】》〉〕｣")
-NO_OPENERS = frozenset(",;:+=<>/^&|%")  # what follows a stop that was not a full one
+NO_OPENERS = frozenset(",;:+=<>/^&|%")  # characters after a stop that did not end a sentence
 
 TITLES = frozenset(
     [
@@ -95,9 +95,9 @@ _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # e.g, i.e, w.r.t, U.S
 _CLOCK = frozenset({"a.m", "p.m"})
 _MARKER = re.compile(r"\d{1,3}|[A-Za-z]|[ivx]{1,4}")  # 1. a. iv.
 _WRAPPING = "([{<\"'“‘*_`#$\\-"
-_WORD = 16  # no abbreviation is longer; more of a word need not be kept
+_WORD = 16  # no abbreviation is longer, so the rest of a word is not kept
 
-# every place where ``_ends`` may be asked about what follows a stop; most of them end no sentence
+# every place where ``_ends`` may judge a stop; most of them end no sentence
 _TAIL = re.escape("".join(sorted(STOPS | CLOSERS)))
 # (bounded, since a server looks back as far as a pattern may reach)
 _MAY_END = (
@@ -132,7 +132,7 @@ class SentenceBoundary:
     def __init__(self, piece: Callable[[int], str], cap: int) -> None:
         self._piece = piece
         self._cap = check_cap(cap)
-        self._owed = False  # a -1 and then the end of the next unit within one token: still to tell
+        self._owed = False  # a -1 and the end of the next unit fell in one token: the latter is due
         self._start()
 
     @property
@@ -141,13 +141,13 @@ class SentenceBoundary:
 
     def _start(self) -> None:
         self._count = 0  # tokens of this unit
-        self._newlines = 0  # the newlines that end what was seen
-        self._text = False  # whether the unit has anything but whitespace
-        self._words = False  # whether it has a letter or a digit
+        self._newlines = 0  # that end the text so far
+        self._text = False  # the unit has something besides whitespace
+        self._words = False  # the unit has a letter or a digit
         self._phase = TEXT
-        self._word = ""  # the beginning of the word we are in
+        self._word = ""  # the beginning of the current word
         self._previous = ""  # the word before it
-        self._first = True  # nothing but marks so far in this line
+        self._first = True  # only marks so far in this line
         self._first_in_line = True  # the same when the word began
         self._stop = ""  # the stops that may end the sentence
         self._before = ""  # the character before them
@@ -169,14 +169,14 @@ class SentenceBoundary:
         return None
 
     def _reopen(self, text: str) -> None:
-        """The unit had ended before this token, which is the first of the next one."""
+        """Start a unit with this token, because the previous unit ended before it."""
         self._start()
         self._count = 1
         self._owed = self._scan(text) == 0
 
     def _scan(self, text: str) -> Literal[0, -1] | None:
-        """Goes on through one token's text up to the first end: in it (0), before it (-1)."""
-        here = False  # whether the stop or a closer of it is in this token
+        """Scan a token's text up to the first end: 0 if in it, -1 if before it."""
+        here = False  # the stop or one of its closers is in this token
         for char in text:
             if char.isspace():
                 if char == "\n":
@@ -238,7 +238,7 @@ class SentenceBoundary:
         self._words = self._words or char.isalnum()
 
     def _go_on(self, char: str) -> None:
-        """The stop was none: either the word goes on after it, or a new one begins."""
+        """Continue after a stop that ended nothing, with the same word or a new one."""
         if self._phase == SPACE:
             self._leave_word(self._word + self._stop)
             self._first = self._gap
@@ -249,7 +249,7 @@ class SentenceBoundary:
         self._letter(char)
 
     def _ends(self, following: str) -> bool:
-        """Tell if the stop just seen ended the sentence, given the first character of the rest."""
+        """Return whether the stop just seen ended the sentence, given the next character."""
         if not self._words:
             return False
         if self._stop[-1] in CJK_STOPS:

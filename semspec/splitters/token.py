@@ -1,4 +1,4 @@
-"""Token level: the draft may be cut anywhere."""
+"""Token level: a draft may be cut anywhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TokenBoundary:
 @register("split", "token")
 @dataclass(frozen=True, kw_only=True)
 class TokenSplit(Splitter):
-    """Every token is a unit of its own."""
+    """Every token is a unit by itself."""
 
     def open(self, piece: Callable[[int], str], cap: int) -> Boundary:
         check_cap(cap)

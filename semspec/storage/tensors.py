@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.storage import foreign
 
-LARGEST_HEADER = 2**20  # bytes
-Layout = Mapping[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]]
+LARGEST_HEADER = 2**20  # bytes that name the tensors
+Layout = Mapping[str, tuple[tuple[int, ...], "tuple[torch.dtype, ...]"]]
 """Name -> shape (-1: any length) and the types it may be stored in."""
 
 

@@ -34,13 +34,13 @@ __all__ = [
 DOMAINS: dict[str, Domain] = {domain.name: domain for domain in (Residues(), Weekdays())}
 TASKS: dict[str, Reuse] = {task.name: task for task in (Editing(), Grounded())}
 
-MOST_DEFINITIONS = len(LETTERS) - 1  # each has a name of its own
+MOST_DEFINITIONS = len(LETTERS) - 1  # each needs a different name
 
 THINK_OPEN, THINK_CLOSE, STEP_END = "<think>\n", "\n</think>\n\n", "\n\n"
 
 
 def find_problem(text: str) -> Problem | None:
-    """The problem of the embedded world that ``text`` (a question or a whole prompt) states."""
+    """Return the problem of the embedded world that ``text``, a question or prompt, states, if any."""
     kinds: list[Domain | Reuse] = [*DOMAINS.values(), *TASKS.values()]
     for kind in kinds:
         problem = kind.find(text)
@@ -54,34 +54,34 @@ def _kind(problem: Problem) -> Domain | Reuse:
 
 
 def meaning(problem: Problem, step: str) -> Meaning | None:
-    """What ``step`` says in ``problem``'s domain; None when it cannot be read.
+    """Return the meaning of ``step`` in ``problem``'s domain, or None if it cannot be read.
 
-    The tags that open and close the thinking are not part of a step's meaning, but a final step
-    and it alone closes the thinking, so a step that closes too early or too late has none.
+    The tags that open and close the thinking are not part of a step's meaning. But the final step, and
+    no other, closes the thinking, so a step that closes too early or too late has no meaning.
     """
     closes = step.rstrip().endswith("</think>")
     text = step.replace("<think>", "").replace("</think>", "").strip()
     if text == render_answer(problem.answer):
         return ("answer", problem.answer) if not closes else None
-    said = _kind(problem).meaning(text)
-    if said is None or (said[0] == "final") != closes:
+    found = _kind(problem).meaning(text)
+    if found is None or (found[0] == "final") != closes:
         return None
-    return said
+    return found
 
 
-def is_true(problem: Problem, said: Meaning | None) -> bool:
-    if said is not None and said[0] == "answer":
-        return said[1] == problem.answer
-    return _kind(problem).is_true(problem, said)
+def is_true(problem: Problem, step: Meaning | None) -> bool:
+    if step is not None and step[0] == "answer":
+        return step[1] == problem.answer
+    return _kind(problem).is_true(problem, step)
 
 
-def is_next(problem: Problem, before: Sequence[Meaning], said: Meaning | None) -> bool:
-    """Whether ``said`` is true and may follow ``before`` in a solution."""
-    if said is not None and said[0] == "answer":
-        return is_true(problem, said) and bool(before) and before[-1][0] == "final"
+def is_next(problem: Problem, before: Sequence[Meaning], step: Meaning | None) -> bool:
+    """Return whether ``step`` is true and may follow ``before`` in a solution."""
+    if step is not None and step[0] == "answer":
+        return is_true(problem, step) and bool(before) and before[-1][0] == "final"
     if before and before[-1][0] in ("final", "answer"):
         return False
-    return _kind(problem).is_next(problem, before, said)
+    return _kind(problem).is_next(problem, before, step)
 
 
 def render_answer(answer: str) -> str:
@@ -89,11 +89,11 @@ def render_answer(answer: str) -> str:
 
 
 def render_solution(problem: Problem, steps: Sequence[str]) -> str:
-    """The assistant's whole turn, thinking included, without the end-of-turn token."""
+    """Return the assistant's whole turn, thinking included, without the end-of-turn token."""
     return THINK_OPEN + STEP_END.join(steps) + THINK_CLOSE + render_answer(problem.answer)
 
 
 def split_steps(turn: str) -> list[str]:
-    """The steps of an assistant's turn, each with the ``"\\n\\n"`` that ends it."""
+    """Return the steps of an assistant's turn, each with the ``"\\n\\n"`` that ends it."""
     parts = turn.removeprefix(THINK_OPEN).split(STEP_END)
     return [part + STEP_END for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

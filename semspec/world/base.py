@@ -1,4 +1,4 @@
-"""What a domain of the embedded world is: problems, paraphrased solutions, and their meaning.
+"""The base of the embedded world's domains: problems, paraphrased solutions, and their meaning.
 
 Every step of a solution is written in one of several surface forms drawn at random, so that two
 steps can say the same thing with different tokens. The same forms, read backwards as regular
@@ -24,7 +24,7 @@ LETTERS = "abcdefghkmnpqrstuvwxyz"  # without i, j, l, o: easily misread
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One line of a problem: ``name`` is given by ``operation`` over ``operands``."""
+    """One line of a problem: ``name`` is ``operation`` applied to its operands."""
 
     name: str
     operation: tuple[str, ...]  # canonical, e.g. ("*", "2", "k"); names and constants as text
@@ -51,7 +51,7 @@ class Problem:
 
 
 class Form:
-    """A sentence with slots, to be written (``format``) and read back (``match``)."""
+    """A sentence with slots that can be written (``format``) and read back (``match``)."""
 
     def __init__(self, text: str, slots: Mapping[str, str]) -> None:
         self.text = text
@@ -78,15 +78,15 @@ class Form:
 def question_pattern(opening: str, given: str, rest: str, lines: bool = False) -> re.Pattern[str]:
     """Compile the pattern of a question, within a line or, with ``lines``, over several.
 
-    It is tried at the first ``opening`` with what is ``given`` alone, of every line or of the whole text:
-    where the rest does not follow there, it follows no later one, and a search stays linear.
+    It is tried with ``given`` at the first ``opening`` only, of every line or of the whole text: if the
+    rest does not follow there, it follows no later one, and a search stays linear.
     """
     start, flags = (r"\A", re.DOTALL) if lines else ("^", re.MULTILINE)
     return re.compile(rf"{start}(?>.*?{re.escape(opening)}{given}){rest}", flags)
 
 
 def question_of(found: re.Match[str], opening: str) -> str:
-    """Return what a ``question_pattern`` found without the text before it."""
+    """Return the text that a ``question_pattern`` matched, without the text before the question."""
     return found.string[found.string.rfind(opening, 0, found.start(1)) : found.end()]
 
 
@@ -104,7 +104,7 @@ class Domain(ABC):
         self.shortest, self.longest = shortest, longest  # definitions in a problem
 
     def make(self, rng: random.Random) -> Problem:
-        """Draws a problem."""
+        """Draw a problem."""
         names = rng.sample(LETTERS, rng.randint(self.shortest, self.longest) + 1)
         lines = [
             f"{name} is {self.draw_expression(rng, names[:i])}"
@@ -118,14 +118,14 @@ class Domain(ABC):
 
     @abstractmethod
     def draw_value(self, rng: random.Random) -> str:
-        """A value as written."""
+        """Draw a value, as written."""
 
     @abstractmethod
     def draw_expression(self, rng: random.Random, known: Sequence[str]) -> str:
-        """An expression over ``known`` names, of which the last is the likeliest."""
+        """Draw an expression over ``known`` names, of which the last is the likeliest."""
 
     def find(self, text: str) -> Problem | None:
-        """The problem that ``text`` states, or None where it states none of this domain."""
+        """Return the problem of this domain that ``text`` states, or None."""
         found = self.question.search(text)
         if not found:
             return None
@@ -148,18 +148,18 @@ class Domain(ABC):
 
     @abstractmethod
     def substitute(self, expression: str, values: Mapping[str, str]) -> str:
-        """``expression`` with its operands' values put in: ``2 * k=74``."""
+        """Return ``expression`` with its operands' values put in: ``2 * k=74``."""
 
     @abstractmethod
     def compute(self, operation: tuple[str, ...], values: Mapping[str, str]) -> str | None:
-        """The value of ``operation``, or None where an operand is unknown."""
+        """Return the value of ``operation``, or None if an operand is unknown."""
 
     @abstractmethod
     def read_expression(self, text: str) -> tuple[str, ...] | None:
-        """``2 * k`` or ``2 * k=74`` as a canonical operation, values kept."""
+        """Parse ``2 * k`` or ``2 * k=74`` as a canonical operation, values kept, or return None."""
 
     def solve(self, rng: random.Random, problem: Problem, recap: float = 0.2) -> list[str]:
-        """A true solution, its wording and its occasional recaps drawn from ``rng``."""
+        """Return a true solution, its wording and its occasional recaps drawn from ``rng``."""
         first = problem.names[0]
         steps = [
             self._write(rng, "goal", t=problem.target),
@@ -188,7 +188,7 @@ class Domain(ABC):
         return rng.choice(self.forms[kind]).format(**values)
 
     def meaning(self, text: str) -> Meaning | None:
-        """What a step says, whatever its wording; None when it cannot be read."""
+        """Return the meaning of a step, whatever its wording; None if it cannot be read."""
         text = text.strip()
         for kind, forms in self.forms.items():
             for form in forms:
@@ -198,7 +198,7 @@ class Domain(ABC):
         return None
 
     def surface(self, text: str) -> tuple[str, int] | None:
-        """Which form a step is written in: (kind, index of the form)."""
+        """Return the form that a step is written in: (kind, index of the form), or None."""
         text = text.strip()
         for kind, forms in self.forms.items():
             for index, form in enumerate(forms):
@@ -224,7 +224,7 @@ class Domain(ABC):
         return ("value", slots["v"], " ".join(stated), " ".join(used), slots["r"])
 
     def is_true(self, problem: Problem, meaning: Meaning | None) -> bool:
-        """Whether everything that the step claims holds in ``problem``."""
+        """Return whether every claim of the step holds in ``problem``."""
         if meaning is None:
             return False
         kind, *claims = meaning
@@ -252,7 +252,7 @@ class Domain(ABC):
         return all(problem.values.get(name) == value for name, value in pairs)
 
     def is_next(self, problem: Problem, before: Sequence[Meaning], meaning: Meaning | None) -> bool:
-        """Whether the step is true *and* a step that a solution may take after ``before``."""
+        """Return whether the step is true *and* may come after ``before`` in a solution."""
         if meaning is None or not self.is_true(problem, meaning):
             return False
         known = 1 * any(m[0] == "start" for m in before) + sum(m[0] == "value" for m in before)

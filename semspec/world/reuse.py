@@ -1,9 +1,8 @@
 """Tasks whose solutions repeat their question: editing a list of facts, quoting facts from a text.
 
-They are for drafters that look back (prompt lookup, suffix automata): most of a true solution stands
-in the question word for word, as it does when a program is edited or a document is quoted. The facts
-are written in the words of the chains, so that the embedded pair's tokenizer knows them; the pair
-itself was not trained on these tasks.
+They suit drafters that look back (prompt lookup, suffix automata): most of a true solution is in the
+question word for word, as when a program is edited or a document is quoted. The facts are worded like
+the chains, so that the embedded pair's tokenizer knows them; the pair was not trained on these tasks.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Reuse(ABC):
         self.shortest, self.longest = shortest, longest  # facts in a question
 
     def make(self, rng: random.Random) -> ReuseProblem:
-        """Draws a problem."""
+        """Draw a problem."""
         source = rng.choice(_SOURCES)
         names = rng.sample(LETTERS, rng.randint(self.shortest, self.longest))
         forms = rng.sample(FACTS, len(names))
@@ -85,19 +84,19 @@ class Reuse(ABC):
     def ask(
         self, rng: random.Random, facts: Sequence[str], names: Sequence[str], source: Domain
     ) -> str:
-        """The question about these facts."""
+        """Return the question about these facts."""
 
     @abstractmethod
     def find(self, text: str) -> ReuseProblem | None:
-        """The problem that ``text`` states, or None where it states none of this kind."""
+        """Return the problem of this kind that ``text`` states, or None."""
 
     def solve(self, rng: random.Random, problem: ReuseProblem) -> list[str]:
-        """A true solution; only the wording of its last step is drawn."""
+        """Return a true solution; only the wording of its last step is drawn."""
         final = rng.choice(FINALS).format(t=problem.target, r=problem.answer)
         return [*problem.lines, final]
 
     def meaning(self, text: str) -> Meaning | None:
-        """A line says itself; a last step says what is found."""
+        """Return the meaning of a step: a line means its own text, a last step the result."""
         text = text.strip()
         for form in FINALS:
             slots = form.match(text)
@@ -115,11 +114,11 @@ class Reuse(ABC):
         return kind == "final" and claims == [problem.target, problem.answer]
 
     def is_next(self, problem: Problem, before: Sequence[Meaning], meaning: Meaning | None) -> bool:
-        """Whether the step is the one that follows: lines come in their order."""
+        """Return whether the step is the one that comes next: lines must keep their order."""
         assert isinstance(problem, ReuseProblem), problem
         if meaning is None or not self.is_true(problem, meaning):
             return False
-        written = tuple(said[1] for said in before if said[0] == "line")
+        written = tuple(step[1] for step in before if step[0] == "line")
         if written != problem.lines[: len(written)]:
             return False
         if meaning[0] == "final":
@@ -135,7 +134,7 @@ class Reuse(ABC):
 
 
 def _read(line: str) -> tuple[str, str] | None:
-    """Name and value of a fact."""
+    """Return name and value of a fact, or None."""
     for form in FACTS:
         slots = form.match(line)
         if slots is not None:
@@ -144,7 +143,7 @@ def _read(line: str) -> tuple[str, str] | None:
 
 
 class Editing(Reuse):
-    """A list of facts, to be written down again with one value changed."""
+    """A list of facts, to be repeated with one value changed."""
 
     name = "editing"
     opening = "Here are all the facts:"

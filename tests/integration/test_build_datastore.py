@@ -21,7 +21,8 @@ from semspec.models.text import Text
 from semspec.storage.packaged import beside_package
 from semspec.training.datastores import build, build_dense, corpus
 from semspec.training.datastores.corpus import Documents
-from semspec.training.datastores.settings import Options
+from semspec.training.datastores.settings import Options, split_options
+from semspec.training.datastores.stages import Reading
 from semspec.training.probes.sources import Question
 from semspec.types import Context, Query, Read, Sampling, What
 
@@ -144,7 +145,10 @@ def test_thinking_is_opened_once(template: str, domain: str, answer: str, whole:
     text = Text(TARGET)
     text.tokenizer.chat_template = template
     asked = Question("q", domain, "one", answer)
-    assert text.decode(corpus._document(text, Options(longest=0), asked, None).tokens) == whole
+    assert (
+        text.decode(corpus._document(text, Options(kind="sparse", longest=0), asked, None).tokens)
+        == whole
+    )
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
@@ -213,8 +217,13 @@ def test_mistakes_end_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "dims=129: the states have width 128" in refused(
         capsys, "kind=dense", "responses=as_is", "problems=1", "dims=129", folder
     )
-    again = ("kind=dense", "responses=as_is", "problems=1", "dims=4", folder)
-    assert "was begun with other options" in refused(capsys, *again)
+    assert not (
+        tmp_path / "w" / "config.json"
+    ).exists()  # what cannot work does not bind the folder
+    given = ("kind=dense", "responses=as_is", "problems=1", folder)
+    options, config = split_options((*given, "dims=8"))
+    Reading(config, options).keep_options(tmp_path / "w")
+    assert "was begun with other options" in refused(capsys, *given, "dims=4")
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"nothing": 1}\n')
     told = ("kind=sparse", "responses=as_is", f"corpus={empty}", f"folder={tmp_path / 'e'}")

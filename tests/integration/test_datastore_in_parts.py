@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from semspec.cli.build_datastore import main
-from semspec.jobs.parts import Part
+from semspec.jobs.stages import Shard, run_shard
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen
 from semspec.training.datastores.build import make
 from semspec.training.datastores.corpus import Documents
 from semspec.training.datastores.settings import split_options
-from semspec.training.datastores.stages import build_part
+from semspec.training.datastores.stages import Reading
 from tests.support.parts import contents
 
 QUIET = Steps(Screen(file=io.StringIO()), quiet=True)
@@ -22,9 +22,9 @@ SMALL = ("quiet=true", "max_new_tokens=12", "batch=64", "problems=70", "domains=
 DENSE = ("kind=dense", "responses=as_is", "longest=24", "dims=8", *SMALL[:-2])
 
 
-def by_hand(arguments: tuple[str, ...], folder: Path, part: Part, until: str) -> None:
-    options, config = split_options(arguments)
-    build_part(config, options, part, folder, until, {}, QUIET)
+def by_hand(arguments: tuple[str, ...], folder: Path, part: Shard, until: str) -> None:
+    options, config = split_options([*arguments, f"folder={folder}"])
+    run_shard(Reading(config, options), part, until, {}, QUIET)
 
 
 def alone(arguments: tuple[str, ...], folder: Path) -> None:
@@ -98,15 +98,15 @@ def test_a_killed_part_resumes_and_waits_for_the_others(
 
     monkeypatch.setattr(Documents, "keep", torn)
     with pytest.raises(KeyboardInterrupt):
-        by_hand(arguments, parts, Part(1, 2), "keys")
+        by_hand(arguments, parts, Shard(1, 2), "keys")
     kept[:] = [-1]
-    by_hand(arguments, parts, Part(1, 2), "keys")  # its documents, and no further
+    by_hand(arguments, parts, Shard(1, 2), "keys")  # its documents, and no further
     assert kept[1:] == [2, 4, 6]
-    assert list(Part(1, 2).done(parts)) == ["documents"]
+    assert list(Shard(1, 2).done(parts)) == ["documents"]
     with pytest.raises(SystemExit):
         main([*arguments, f"folder={parts}"])
     assert "lacks the keys of 2 of 2 parts: " in capsys.readouterr().err
-    for part in (Part(2, 2), Part(1, 2), Part(2, 2), Part(1, 2)):
+    for part in (Shard(2, 2), Shard(1, 2), Shard(2, 2), Shard(1, 2)):
         by_hand(arguments, parts, part, "keys")
     alone(arguments, parts)
     assert contents(parts) == contents(one)

@@ -21,7 +21,7 @@ from semspec.cli import publish as publish_command
 from semspec.cli import pull as pull_command
 from semspec.cli.publish import publish
 from semspec.errors import UserError
-from semspec.models.location import KnownModels, ModelConfig, facts
+from semspec.models.location import KnownModels, ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.probes import index as _index
 from semspec.protocols import ProbeSource
@@ -409,7 +409,7 @@ def test_models_load_and_fail_through_the_same_checks(
     monkeypatch.setattr("time.sleep", lambda _: None)
     there = snapshot_files(DRAFT) | {"pytorch_model.bin": b"never fetched", "x/y.json": b"{}"}
     sha = hub.make("models/alice/draft", there)
-    told = facts(ModelConfig(path="alice/draft"), "hash")
+    told = read_facts(ModelConfig(path="alice/draft"), "hash")
     assert (told.name, told.revision, told.width) == ("alice/draft", sha, 128)
     fetched = {a.partition("/resolve/")[2] for a in requests(hub) if "/resolve/" in a}
     assert not [f for f in fetched if "bin" in f or "x/y" in f or "README" in f]
@@ -445,7 +445,7 @@ def test_models_load_and_fail_through_the_same_checks(
 def test_a_rule_takes_its_probe_from_the_hub(hub: HubServer) -> None:
     shipped = beside_package("hub_artifacts") / "probe-tiny-target-paper"
     sha = hub.make("models/alice/tiny-probe", snapshot_files(shipped))
-    model = facts(ModelConfig(path="embedded/tiny-target"), FINGERPRINT)
+    model = read_facts(ModelConfig(path="embedded/tiny-target"), FINGERPRINT)
     rule = configuration("accept=semantic").accept
     for given in (f"alice/tiny-probe@{sha}", "alice/tiny-probe"):
         named = replace(rule, target_probe=given)

@@ -14,8 +14,7 @@ from semspec.artifacts.arc_calibration import ArcCalibration
 from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.cli import build_datastore, calibrate
 from semspec.models.text import Text
-from semspec.training.probes.pipeline import probe_facts
-from semspec.training.resume import begin
+from semspec.training.probes.stages import keep_options, probe_facts
 from tests.support.benchmark_rows import write_rows
 from tests.support.hub import hub_for, requests
 from tests.support.hub_server import HubServer
@@ -113,7 +112,7 @@ def test_a_probes_samples_keep_the_commit_of_their_data_set(hub: HubServer, tmp_
     named = ("source=hub", f"data={CHAINS}", "cluster=exact")
     for _ in range(2):
         config = configuration(folder, *named)
-        begin(folder, config, probe_facts(config))
+        keep_options(folder, config, probe_facts(config))
         assert config.revision == old
         assert json.loads((folder / "config.json").read_text())["revision"] == old
         put(hub, CHAINS, tmp_path, chains("new"))

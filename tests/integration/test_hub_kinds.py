@@ -29,7 +29,7 @@ from semspec.cli import pull as pull_command
 from semspec.datastores import indices
 from semspec.datastores.files import write_arrays
 from semspec.errors import UserError
-from semspec.models.location import KnownModels, ModelConfig, ModelFacts, facts
+from semspec.models.location import KnownModels, ModelConfig, ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.solver import Solver
 from semspec.storage.packaged import beside_package
@@ -213,7 +213,7 @@ def rounds(*overrides: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def target() -> ModelFacts:
-    return facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
+    return read_facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
 
 
 @pytest.mark.parametrize("what", USES)

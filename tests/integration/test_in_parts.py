@@ -14,14 +14,14 @@ import pytest
 
 from semspec.cli.train_probe import main
 from semspec.errors import UserError
-from semspec.jobs.parts import Part
+from semspec.jobs.stages import Shard, run_shard
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen
 from semspec.storage.files import read_json
 from semspec.training.probes.compose import build
-from semspec.training.probes.pipeline import make, probe_facts, sampled
+from semspec.training.probes.pipeline import make, sampled
 from semspec.training.probes.shards import GroupWriter
-from semspec.training.probes.stages import sample_part
+from semspec.training.probes.stages import Sampling
 from tests.support.parts import contents
 from tests.support.probes import configuration, options
 from tests.support.processes import finished
@@ -41,9 +41,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def by_hand(folder: Path, part: Part, *more: str, until: str = "samples") -> None:
-    config = configuration(folder, *more)
-    sample_part(config, probe_facts(config), part, folder, until, {}, QUIET)
+def by_hand(folder: Path, part: Shard, *more: str, until: str = "samples") -> None:
+    run_shard(Sampling(configuration(folder, *more)), part, until, {}, QUIET)
 
 
 def test_parts_run_by_the_launcher_equal_one_process(
@@ -76,7 +75,7 @@ def kill_at_work(process: subprocess.Popen[str], folder: Path) -> None:
 
 
 def test_a_killed_part_ends_alone_and_the_same_command_resumes(alone: Path, tmp_path: Path) -> None:
-    folder, parts = tmp_path / "run", Part(1, 2).all()
+    folder, parts = tmp_path / "run", Shard(1, 2).all()
     by_hand(folder, parts[0], until="chains")
     launched = command(*options(folder), "-m", "part=all/2", "hydra/launcher=submitit_local")
     process = subprocess.Popen(
@@ -101,7 +100,7 @@ def test_a_part_resumes_after_its_last_complete_group(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    for part in Part(1, 2).all():
+    for part in Shard(1, 2).all():
         by_hand(folder, part, until="chains")
     commit, groups = GroupWriter.commit, list[str]()
 
@@ -113,10 +112,10 @@ def test_a_part_resumes_after_its_last_complete_group(
 
     monkeypatch.setattr(GroupWriter, "commit", torn)
     with pytest.raises(KeyboardInterrupt):
-        by_hand(folder, Part(1, 2))
-    assert "samples" not in Part(1, 2).done(folder)
+        by_hand(folder, Shard(1, 2))
+    assert "samples" not in Shard(1, 2).done(folder)
     groups[:] = ["begun again"]
-    for part in Part(1, 2).all():
+    for part in Shard(1, 2).all():
         by_hand(folder, part)
     assert groups[1:] == ["group-00002", "group-00001"]
     make(configuration(folder), QUIET)
@@ -125,16 +124,16 @@ def test_a_part_resumes_after_its_last_complete_group(
 
 def test_parts_wait_for_each_others_chains(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    by_hand(folder, Part(1, 2))
-    by_hand(folder, Part(1, 2))
-    assert list(Part(1, 2).done(folder)) == ["chains"]
+    by_hand(folder, Shard(1, 2))
+    by_hand(folder, Shard(1, 2))
+    assert list(Shard(1, 2).done(folder)) == ["chains"]
     assert not (folder / "samples").exists()
-    by_hand(folder, Part(2, 2))  # the last one needs not wait
-    assert list(Part(2, 2).done(folder)) == ["chains", "samples"]
+    by_hand(folder, Shard(2, 2))  # the last one needs not wait
+    assert list(Shard(2, 2).done(folder)) == ["chains", "samples"]
     with pytest.raises(UserError, match="the samples of 1 of 2 parts"):
         sampled(configuration(folder), folder, QUIET)
     with pytest.raises(UserError, match="other options"):
-        by_hand(folder, Part(1, 2), "seed=1")
+        by_hand(folder, Shard(1, 2), "seed=1")
 
 
 def test_chains_that_no_model_writes_are_read_by_every_part(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_chains_that_no_model_writes_are_read_by_every_part(tmp_path: Path) -> N
     one, parts = tmp_path / "one", tmp_path / "parts"
     one.mkdir()
     sampled(build(options(one, *more)), one, QUIET)
-    for part in Part(1, 6).all():  # more parts than there is work for
+    for part in Shard(1, 6).all():  # more parts than there is work for
         by_hand(parts, part, *more)
         assert list(part.done(parts)) == ["samples"]
     sampled(build(options(parts, *more)), parts, QUIET)

@@ -15,12 +15,13 @@ import torch
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, facts
+from semspec.models.location import ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen
 from semspec.training.probes.compose import build
-from semspec.training.probes.pipeline import make, probe_facts
+from semspec.training.probes.pipeline import make
+from semspec.training.probes.stages import probe_facts
 from semspec.types import Context, Query, Sampling
 from tests.integration.test_own_prompt import renamed  # noqa: F401
 from tests.support.pair import DRAFT, TARGET
@@ -64,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_makes_a_probe_that_scores(trained: Path) -> None:
     folder = trained / "probe"
     probe = Probe.load(str(folder))
-    model = facts(ModelConfig(path="embedded/tiny-draft"), Text(str(DRAFT)).fingerprint)
+    model = read_facts(ModelConfig(path="embedded/tiny-draft"), Text(str(DRAFT)).fingerprint)
     assert probe.check(model, split="paragraph", temperature=0.6) == []
     card = (folder / "README.md").read_text()
     assert card.startswith(
@@ -97,7 +98,7 @@ def test_training_makes_a_probe_that_scores(trained: Path) -> None:
 
 def test_other_weights_under_the_same_name_are_refused(trained: Path) -> None:
     probe = Probe.load(str(trained / "probe"))
-    other = facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
+    other = read_facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
     with pytest.raises(UserError, match="layers=2, the model has layers=24"):
         probe.check(other)
 
@@ -202,7 +203,7 @@ def test_a_probe_for_the_draft_is_bound_to_the_draft(tmp_path: Path) -> None:
     given = [a for a in options(tmp_path / "run", *more) if not a.startswith("model.path")]
     make_here(*given, "split=sentence", "batch=14", "features=last_layer")
     probe = Probe.load(str(tmp_path / "run" / "probe"))
-    model = facts(ModelConfig(path="embedded/tiny-draft"), Text(str(DRAFT)).fingerprint)
+    model = read_facts(ModelConfig(path="embedded/tiny-draft"), Text(str(DRAFT)).fingerprint)
     assert probe.check(model, split="sentence", role="draft") == []
     assert probe.config["data"]["drafted"] == 0
     assert probe.features.layers == (2,)

@@ -106,7 +106,7 @@ def test_a_configuration_becomes_the_servers_commands() -> None:
 def test_a_launch_refuses_what_the_run_would_refuse() -> None:
     for arguments, match in (
         (("accept=lossless", "split=token"), "cannot give"),
-        (("target_port=x",), "target_port=x is no port"),
+        (("target_port=x",), "target_port=x: give a port, 1 to 65535"),
         (("start=maybe", "draft=none"), "give true or false"),
     ):
         with pytest.raises(UserError, match=match):

@@ -19,7 +19,7 @@ import torch
 from semspec.artifacts.probe import Probe
 from semspec.engines._sglang.server import Reply, Server
 from semspec.engines.hf import Hf
-from semspec.models.location import ModelConfig, facts
+from semspec.models.location import ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen
@@ -137,7 +137,7 @@ def test_every_context_has_its_samples_and_a_probe_comes_out(
     assert all(found == expected for found in numbers.values())
     assert max(len(found) for found in texts.values()) > 1, "nothing was drawn"
     probe = Probe.load(str(folder / "probe"))
-    model = facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
+    model = read_facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
     assert probe.check(model, split="paragraph", temperature=0.6) == []
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from scipy.stats import chisquare
 
+from semspec import registry
 from semspec.decoding.pace import Pace, Steady
 from semspec.decoding.thinking import CLOSE, Thinking
 from semspec.decoding.writing import Pen
@@ -19,13 +20,11 @@ from semspec.engines.toy import Toy, ToyEngine
 from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.protocols import Drafter, Kit, Plan, Rule
 from semspec.rules.lossless import Lossless
-from semspec.splitters.paragraph import Paragraph
-from semspec.splitters.sentence import Sentence
-from semspec.splitters.token import TokenBoundary, TokenSplit
+from semspec.splitters.token import TokenBoundary
 from semspec.types import Context, Outcome, Sampling
 
 PROMPT = (0, 1)
-SPLITTERS = {"token": TokenSplit, "paragraph": Paragraph, "sentence": Sentence}
+SPLITTERS = {name: plugin.cls for name, plugin in registry.plugins("split").items()}
 
 
 PIECES = (" It", " is", "\n\n", ".")

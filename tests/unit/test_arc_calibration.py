@@ -22,7 +22,7 @@ from semspec.calibration.arc import (
     Quantiles,
     figures_of,
     fit,
-    settle,
+    fit_setting,
     upper_quantile,
     vacuous,
 )
@@ -124,7 +124,7 @@ def test_buckets_have_constants_of_their_own() -> None:
     drafted = pairs[:, COLUMNS.index("drafted")] > 0
     deep = pairs[:, COLUMNS.index("depth")] >= 3
     pairs[deep, COLUMNS.index("js")] *= 0.1
-    setting = settle(pairs, 1.0, PLAIN)
+    setting = fit_setting(pairs, 1.0, PLAIN)
     assert setting.constants == fit(pairs[~drafted], PLAIN)
     buckets = setting.buckets
     assert buckets is not None
@@ -136,11 +136,11 @@ def test_buckets_have_constants_of_their_own() -> None:
     found = buckets.of(torch.tensor([0, 1, 2, 3, 9]), 0.9)
     assert float(found.c_s[3]) == pytest.approx(float(fit(own[inside], PLAIN).c_s))  # type: ignore[index]
     assert float(found.c_s[4]) == float(found.c_s[3]) < 0.5 * float(found.c_s[0])  # type: ignore[index]
-    few = settle(pairs[:200], 1.0, PLAIN)
+    few = fit_setting(pairs[:200], 1.0, PLAIN)
     assert few.buckets is not None and few.buckets.constants[0][0] == few.constants
     told = figures_of(own, setting.constants)
     assert told is not None and told["pairs"] == len(own)
-    assert settle(pairs, 1.0, PLAIN, "drafted").constants == fit(pairs[drafted], PLAIN)
+    assert fit_setting(pairs, 1.0, PLAIN, "drafted").constants == fit(pairs[drafted], PLAIN)
 
 
 def test_warns_where_the_budget_is_above_every_divergence() -> None:
@@ -338,7 +338,7 @@ def test_the_command_resumes_after_a_kill_and_refuses_wrong_options(
         (["temperature=0.6"], "temperatures="),
         (["temperatures=0"], "above 0.001"),
         (["delta=2"], "delta"),
-        (["top=many"], "give a number"),
+        (["top=many"], "give a whole number"),
         (["draft=none", "fit=drafted"], "needs a draft"),
     ):
         with pytest.raises(SystemExit) as ended:

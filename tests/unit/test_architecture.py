@@ -11,9 +11,33 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "semspec"
 ROOT_MODULES = {  # the journey of a problem, in the order in which it is made
     "run", "config", "runner", "solver", "driver", "loop",
-    "types", "protocols", "registry", "errors",
+    "types", "protocols", "registry", "errors", "api",
 }  # fmt: skip
-LAZY = {  # imports inside functions, of our own modules: (importing, imported) -> why
+_TRAINING = "torch's and numpy's training code: --help and a shard of samples do without it"
+_FORWARD = "engine=hf alone runs the forward pass, and its modules need torch while they load"
+_SGLANG = "engine=sglang alone talks to SGLang, which is optional"
+_ANY_SERVER = "every process of any SGLang server calls ``register``, mostly to do nothing"
+_LAUNCHER = "Slurm and Ray are optional"
+_API = "``import semspec`` alone loads nothing"
+LAZY = {  # imports inside functions, of our own modules: (importing, imported) -> reason
+    ("semspec", "semspec.api"): _API,
+    ("semspec", "semspec.errors"): _API,
+    ("semspec.cli.train_probe", "semspec.jobs.part_jobs"): _LAUNCHER,
+    ("semspec.cli.train_probe", "semspec.report.progress"): _TRAINING,
+    ("semspec.cli.train_probe", "semspec.training.probes.pipeline"): _TRAINING,
+    ("semspec.cli.train_probe", "semspec.training.probes.stages"): _TRAINING,
+    ("semspec.engines.hf", "semspec.engines._lean.engine"): _FORWARD,
+    ("semspec.engines.sglang", "semspec.engines._sglang.engine"): _SGLANG,
+    ("semspec.engines.sglang", "semspec.engines._sglang.identity"): _SGLANG,
+    ("semspec.engines.sglang", "semspec.engines._sglang.local"): _SGLANG,
+    ("semspec.engines.sglang", "semspec.engines._sglang.server"): _SGLANG,
+    ("semspec.jobs.part_jobs", "semspec.jobs.launchers"): _LAUNCHER,
+    ("semspec.jobs.sweep", "semspec.jobs.launchers"): _LAUNCHER,
+    ("semspec.sglang_plugin", "semspec.errors"): _ANY_SERVER,
+    ("semspec.sglang_plugin", "semspec.sglang_plugin.settings"): _ANY_SERVER,
+    ("semspec.sglang_plugin", "semspec.sglang_plugin.start"): _ANY_SERVER,
+    ("semspec.sglang_plugin", "semspec.storage.screen"): _ANY_SERVER,
+    ("semspec.training.probes.pipeline", "semspec.training.probes.train"): _TRAINING,
 }
 DOOR_LINES = 8
 

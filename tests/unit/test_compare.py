@@ -237,7 +237,7 @@ def test_the_command_prints_sentences_or_json(
         (["{a}", "{a}"], "the same folder"),
         (["{a}", "{a}/none"], "holds no run"),
         (["{a}", "{a}", "margin=x"], "margin=x: give percentage points"),
-        (["{a}", "{a}", "json=perhaps"], "the same folder"),
+        (["{a}", "{a}", "json=perhaps"], "json=perhaps: give true or false"),
     ],
 )
 def test_mistakes_end_in_one_line(

@@ -17,10 +17,12 @@ from semspec.drafters.adapld import AdaPld
 from semspec.drafters.prompt_lookup import PromptLookup
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
+from semspec.protocols import Run
 from semspec.report.progress import Steps
 from semspec.report.terminal import open_console
 from semspec.rules.judge import Judge
 from semspec.solver import Solver
+from semspec.splitters.token import TokenSplit
 from semspec.types import Context, Query, Read, What
 from tests.support.pair import configuration
 
@@ -188,3 +190,17 @@ def test_a_drafter_may_bring_a_model_in_a_role_of_its_own(monkeypatch: pytest.Mo
         UserError, match=r"own \(copier\), which engine=sglang does not run: use engi"
     ):
         configuration("draft=prompt_lookup", "accept=greedy", "split=token", *url)
+
+
+def test_a_splitter_is_bound_to_the_models_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Run] = []
+
+    def bind(split: TokenSplit, run: Run) -> TokenSplit:
+        runs.append(run)
+        return split
+
+    monkeypatch.setattr(TokenSplit, "bind", bind)
+    with Solver(configuration("draft=none", "accept=greedy", "split=token", "temperature=0")):
+        pass
+    assert [run.models["target"].name for run in runs] == ["embedded/tiny-target"]
+    assert What.PROBS in runs[0].offers and runs[0].drafts is None

@@ -14,7 +14,7 @@ import pytest
 from semspec import registry
 from semspec.config import expand_shorthands, options
 from semspec.errors import UserError
-from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY, ModelConfig, ModelFacts, facts
+from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY, ModelConfig, ModelFacts, read_facts
 from semspec.solver import Solver
 from semspec.types import Context, Draft, Room
 from tests.contract import test_artifacts as artifact_contract
@@ -34,8 +34,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
         "drafter",
         "artifact",
     ):  # the known ones, before some join that no other test must see
-        registry.plugins(kind)  # type: ignore[arg-type]
-        monkeypatch.setitem(registry._PLUGINS, kind, dict(registry._PLUGINS[kind]))  # type: ignore[index]
+        registry.plugins(kind)
+        monkeypatch.setitem(registry._PLUGINS, kind, dict(registry._PLUGINS[kind]))
     (block,) = re.findall(
         r"^```python\n(# semspec/drafters/bigram\.py\n.*?)^```$", PAGE, re.M | re.S
     )
@@ -120,7 +120,7 @@ def test_a_run_uses_the_bigram_drafter_as_any_other(module: Any, tmp_path: Path)
     with Solver(plain) as solver:
         texts = {s.problem.id: s.outcome.tokens for s in solver.solve(problems, "plain")}
         vocabulary = solver.engines["target"].vocabulary
-    target = facts(ModelConfig(path="embedded/tiny-target"), text().fingerprint)
+    target = read_facts(ModelConfig(path="embedded/tiny-target"), text().fingerprint)
     module.Bigrams.count(texts.values(), target, vocabulary).save(tmp_path)
     given = expand_shorthands(["draft=bigram", f"table={tmp_path}", *common])
     with Solver(configuration(*given, "draft_length=4")) as solver:

@@ -18,7 +18,7 @@ from semspec.drafters.rest import Rest
 from semspec.drafters.suffix import Suffix
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, ModelFacts, facts
+from semspec.models.location import ModelConfig, ModelFacts, read_facts
 from semspec.types import Context, Draft, Query, Room, Seen
 from tests.support.binding import run_of
 from tests.support.datastores import TOY_FACTS, dense_folder, sparse_folder, toy_documents
@@ -208,7 +208,7 @@ def test_another_models_datastore_is_refused(cls: type[Any], tmp_path: Path) -> 
 @pytest.mark.parametrize("cls", [Rest, Dresd, Suffix])
 def test_tokens_that_the_target_does_not_have_are_refused(cls: type[Any], tmp_path: Path) -> None:
     """Before anything is drafted: a token beyond the target's rows would end the run, or its server."""
-    assert facts(ModelConfig(path="embedded/tiny-target"), "").vocabulary == 704
+    assert read_facts(ModelConfig(path="embedded/tiny-target"), "").vocabulary == 704
     documents = toy_documents(5)
     if cls is Dresd:
         folder = dense_folder(tmp_path, documents, 5)
@@ -219,10 +219,10 @@ def test_tokens_that_the_target_does_not_have_are_refused(cls: type[Any], tmp_pa
         drafter = cls(datastore=str(folder), allow_mismatch=allow_mismatch)
         models = {"target": replace(TOY_FACTS, vocabulary=vocabulary)}
         if vocabulary > largest:
-            drafter.bind(models).open(kit_for())
+            drafter.bind(run_of(models)).open(kit_for())
             continue
         with pytest.raises(UserError, match=f"holds token {largest}, and the model's are below"):
-            drafter.bind(models)
+            drafter.bind(run_of(models))
 
 
 def test_a_token_below_the_end_of_a_document_is_refused(tmp_path: Path) -> None:
@@ -232,8 +232,9 @@ def test_a_token_below_the_end_of_a_document_is_refused(tmp_path: Path) -> None:
     arrays = {name: mapped.array(name).copy() for name in ("keys", "places", "tokens")}
     arrays["tokens"][3] = -7
     write_arrays(shard, arrays)
+    (folder / "manifest.json").unlink()  # it would tell of the change
     with pytest.raises(UserError, match="holds token 4294967289, and"):
-        Dresd(datastore=str(folder)).bind({"target": replace(TOY_FACTS, vocabulary=5)})
+        Dresd(datastore=str(folder)).bind(run_of({"target": replace(TOY_FACTS, vocabulary=5)}))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from semspec.engines._sglang.identity import Expected
 from semspec.errors import UserError
 from semspec.heads.medusa import Medusa
 from semspec.models.folder import read_json
-from semspec.models.location import ModelConfig, facts, weights_fingerprint
+from semspec.models.location import ModelConfig, read_facts, weights_fingerprint
 from semspec.models.spec import read_spec, read_stop_ids
 from semspec.models.template import TemplateRefusedError, render
 from semspec.models.text import Text
@@ -121,7 +121,7 @@ def a_model(folder: Path) -> Callable[[], object]:
 
 def facts_of(folder: Path) -> Callable[[], object]:
     a_model(folder)
-    return lambda: facts(ModelConfig(path=str(folder)), "t")
+    return lambda: read_facts(ModelConfig(path=str(folder)), "t")
 
 
 def a_server(folder: Path) -> Callable[[], object]:

@@ -33,7 +33,7 @@ from semspec.engines._lean.engine import HfEngine
 from semspec.errors import UserError
 from semspec.heads.eagle3 import Eagle3
 from semspec.heads.medusa import Medusa
-from semspec.models.location import EXAMPLE_VOCABULARY, ModelConfig, facts
+from semspec.models.location import EXAMPLE_VOCABULARY, ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.storage import manifests
 from semspec.storage.packaged import beside_package
@@ -297,7 +297,7 @@ def test_damaged_models_end_in_an_error(tmp_path: Path) -> None:
         model.fetch()
         text = Text(str(folder))
         text.prompt("What is 2 + 2?")
-        facts(model, text.fingerprint)
+        read_facts(model, text.fingerprint)
         HfEngine(folder, torch.float32, torch.device("cpu"), 0, 64)
 
     load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import threading
@@ -13,6 +14,9 @@ import pytest
 
 from semspec.cli import launch
 from semspec.errors import UserError
+from semspec.protocols import ProbeSource
+from semspec.rules.logprob import LogProb
+from semspec.sglang_plugin.settings import VARIABLE
 from tests.support.sglang_servers import free_port
 
 
@@ -143,6 +147,29 @@ exit("Error: out of memory")
         with pytest.raises(UserError, match=r"ended with 1 \(Error: out of memory\): see "):
             launch.watch(running, tmp_path)
         assert time.monotonic() - began > 1.0
+
+
+def test_a_server_gets_the_probe_that_a_rule_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any rule may name one: the command knows no class of rules."""
+    (target,) = launch.plan(*launch.read(["accept=semantic_plus", "draft=none"]))
+    (probe,) = json.loads(target.variables[VARIABLE])["probe"]["artifacts"]
+    assert (
+        Path(probe).name == "probe-tiny-target-plus" or probe == "embedded/probe-tiny-target-plus"
+    )
+    source = ProbeSource("owner/probe", "c0ffee", allow_mismatch=True)
+    monkeypatch.setattr(LogProb, "probe_sources", lambda rule, run: {"draft": source})
+    target, draft = planned()
+    assert VARIABLE not in target.variables
+    told = json.loads(draft.variables[VARIABLE])
+    assert told == {"probe": {"artifacts": ["owner/probe@c0ffee"], "allow_mismatch": True}}
+
+
+def test_no_tokenizer_is_needed_for_a_rule_without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(folder: str) -> None:
+        raise AssertionError(f"{folder} is not to be read")
+
+    monkeypatch.setattr("semspec.models.text.Text", refused)
+    assert [one.role for one in planned()] == ["target", "draft"]
 
 
 @pytest.mark.parametrize(

@@ -8,24 +8,30 @@ import pytest
 
 from semspec.cli import train_probe
 from semspec.errors import UserError
-from semspec.jobs.part_jobs import divided
-from semspec.jobs.parts import Part, begun, check, check_all, split
+from semspec.jobs.stages import (
+    Shard,
+    check_barrier,
+    check_division,
+    split,
+    split_launcher,
+    started,
+)
 from semspec.jobs.sweep import Job, state_of
 from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
 
 
-def begin(root: Path, *parts: Part) -> None:
-    for part in parts:
-        part.folder(root).mkdir()
-        write_json(part.folder(root) / "config.json", {})
+def begin(root: Path, *shards: Shard) -> None:
+    for shard in shards:
+        shard.folder(root).mkdir()
+        write_json(shard.folder(root) / "config.json", {})
 
 
 def test_parts_are_read_wherever_they_stand() -> None:
-    assert split(["a=1", "part=2/4", "b=2"]) == ([Part(2, 4)], False, ["a=1", "b=2"])
-    assert split(["part=3/4,1/4", "--multirun"]) == ([Part(1, 4), Part(3, 4)], True, [])
-    assert split(["-m", "part=all/3"])[0] == [Part(1, 3), Part(2, 3), Part(3, 3)]
-    assert split(["-m", "part=1/3", "part=2/3"])[0] == [Part(2, 3)]  # the last one wins
+    assert split(["a=1", "part=2/4", "b=2"]) == ([Shard(2, 4)], False, ["a=1", "b=2"])
+    assert split(["part=3/4,1/4", "--multirun"]) == ([Shard(1, 4), Shard(3, 4)], True, [])
+    assert split(["-m", "part=all/3"])[0] == [Shard(1, 3), Shard(2, 3), Shard(3, 3)]
+    assert split(["-m", "part=1/3", "part=2/3"])[0] == [Shard(2, 3)]  # the last one wins
     assert split(["a=1"]) == ([], False, ["a=1"])
 
 
@@ -47,54 +53,54 @@ def test_several_parts_need_a_sweep_and_a_sweep_needs_parts() -> None:
 
 def test_other_options_have_one_value_each() -> None:
     given = ["domains=[residues,weekdays]", "hydra/launcher=ray", "hydra.launcher.num_cpus=2"]
-    assert divided(given) == (given[:1], given[1:])
+    assert split_launcher(given) == (given[:1], given[1:])
     for swept in ("seed=0,1", "seed=range(0,3)", "split=glob(*)"):
         with pytest.raises(UserError, match="gives several values"):
-            divided([*given, swept])
+            split_launcher([*given, swept])
 
 
 @pytest.mark.parametrize("of", [1, 2, 5])
 def test_every_group_is_in_one_part(of: int) -> None:
     for group in range(12):
-        assert sum(part.has(group) for part in Part(1, of).all()) == 1
+        assert sum(part.has(group) for part in Shard(1, of).all()) == 1
 
 
 def test_a_folder_is_divided_in_only_one_way(tmp_path: Path) -> None:
-    check(Part(1, 2), tmp_path / "not there")
-    begin(tmp_path, Part(2, 3))
-    assert begun(tmp_path) == [Part(2, 3)]
-    check(Part(1, 3), tmp_path)
+    check_division(Shard(1, 2), tmp_path / "not there")
+    begin(tmp_path, Shard(2, 3))
+    assert started(tmp_path) == [Shard(2, 3)]
+    check_division(Shard(1, 3), tmp_path)
     with pytest.raises(UserError, match="in parts of 3"):
-        check(Part(1, 2), tmp_path)
-    begin(tmp_path, Part(1, 2))
+        check_division(Shard(1, 2), tmp_path)
+    begin(tmp_path, Shard(1, 2))
     with pytest.raises(UserError, match="parts of 2 and of others"):
-        begun(tmp_path)
+        started(tmp_path)
 
 
 def test_a_folder_begun_by_one_process_is_not_divided(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {})
     with pytest.raises(UserError, match="without part="):
-        check(Part(1, 2), tmp_path)
+        check_division(Shard(1, 2), tmp_path)
 
 
 def test_parts_that_lack_a_stage_are_named(tmp_path: Path) -> None:
-    begin(tmp_path, Part(1, 3), Part(3, 3))
-    Part(1, 3).keep(tmp_path, "chains", {"chains": 4})
-    Part(1, 3).keep(tmp_path, "samples", {"contexts": 2})
-    assert Part(1, 3).done(tmp_path) == {"chains": {"chains": 4}, "samples": {"contexts": 2}}
+    begin(tmp_path, Shard(1, 3), Shard(3, 3))
+    Shard(1, 3).finish(tmp_path, "chains", {"chains": 4})
+    Shard(1, 3).finish(tmp_path, "samples", {"contexts": 2})
+    assert Shard(1, 3).done(tmp_path) == {"chains": {"chains": 4}, "samples": {"contexts": 2}}
     with pytest.raises(UserError, match=r"the samples of 2 of 3 parts: .*part=2/3,3/3,"):
-        check_all(begun(tmp_path), tmp_path, "samples")
+        check_barrier(started(tmp_path), tmp_path, "samples")
 
 
 def test_a_part_is_held_and_says_how_it_ended(tmp_path: Path) -> None:
-    part, about = Part(1, 2), {"job": "part-1-of-2", "overrides": []}
-    with part.at_work(tmp_path, about) as folder:
+    part, about = Shard(1, 2), {"job": "part-1-of-2", "overrides": []}
+    with part.hold(tmp_path, about) as folder:
         assert is_locked(folder)
-        with pytest.raises(FolderInUseError), part.at_work(tmp_path, about):
+        with pytest.raises(FolderInUseError), part.hold(tmp_path, about):
             raise AssertionError
         assert (read_json(folder / "status.json") or {})["state"] == "running"
     assert (read_json(folder / "status.json") or {})["state"] == "finished"
-    with pytest.raises(UserError), part.at_work(tmp_path, about):
+    with pytest.raises(UserError), part.hold(tmp_path, about):
         raise UserError("why")
     told = read_json(folder / "status.json") or {}
     assert (told["state"], told["error"], told["job"]) == ("failed", "why", "part-1-of-2")
@@ -102,13 +108,13 @@ def test_a_part_is_held_and_says_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_a_part_that_ended_an_earlier_stage_waits_for_the_next(tmp_path: Path) -> None:
-    part = Part(1, 2)
+    part = Shard(1, 2)
     chains, samples = (
         Job(part.name, (), "semspec.cli.train_probe", s) for s in ("chains", "samples")
     )
     assert state_of(chains, tmp_path)[0] == "waiting"
-    with part.at_work(tmp_path, chains.about):
-        part.keep(tmp_path, "chains", {"chains": 4})
+    with part.hold(tmp_path, chains.about):
+        part.finish(tmp_path, "chains", {"chains": 4})
     assert state_of(chains, tmp_path)[0] == "finished"
     assert state_of(samples, tmp_path)[0] == "waiting"
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, facts, weights_fingerprint
+from semspec.models.location import ModelConfig, read_facts, weights_fingerprint
 from semspec.probes.features import LOGPROB_NAMES, of_logprobs
 from semspec.types import Read, What
 from tests.support.pair import DRAFT
@@ -259,7 +259,7 @@ def test_fingerprints_of_weights_depend_on_their_tensors_alone(tmp_path: Path) -
 
 
 def test_facts_of_the_embedded_draft_are_read_from_its_folder() -> None:
-    told = facts(ModelConfig(path="embedded/tiny-draft"), "hash")
+    told = read_facts(ModelConfig(path="embedded/tiny-draft"), "hash")
     assert (told.name, told.revision, told.tokenizer) == ("embedded/tiny-draft", None, "hash")
     assert (told.layers, told.width) == (2, 128)
     assert told.fingerprint == weights_fingerprint(DRAFT)

@@ -11,7 +11,7 @@ import pytest
 
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
-from semspec.models.location import ModelConfig, ModelFacts, facts
+from semspec.models.location import ModelConfig, ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.rules.semantic import Semantic
 from semspec.rules.semantic_plus import SemanticPlus
@@ -34,7 +34,7 @@ NAMES = {
 
 def of(role: str) -> ModelFacts:
     path, folder = {"target": ("tiny-target", TARGET), "draft": ("tiny-draft", DRAFT)}[role]
-    return facts(ModelConfig(path=f"embedded/{path}"), Text(str(folder)).fingerprint)
+    return read_facts(ModelConfig(path=f"embedded/{path}"), Text(str(folder)).fingerprint)
 
 
 def test_the_shipped_probes_are_the_named_ones_and_small() -> None:

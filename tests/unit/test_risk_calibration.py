@@ -15,13 +15,13 @@ from semspec.calibration.risk import certify
 from semspec.cli import calibrate_risk
 from semspec.config import drawn_by
 from semspec.errors import UserError
+from semspec.jobs.stages import hold
 from semspec.models.location import KnownModels, ModelConfig
 from semspec.protocols import Run
 from semspec.rules.semantic_risk import SemanticRisk
 from semspec.solver import Solver
 from semspec.storage.lock import is_locked
 from semspec.training.probes.compose import build
-from semspec.training.resume import at_work
 from tests.support.binding import run_of
 from tests.support.pair import configuration
 
@@ -88,7 +88,7 @@ def test_the_command_locks_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [f"probe={PLUS}", f"folder={tmp_path}", f"apart={tmp_path / 'risk'}"]
-    with at_work(tmp_path), pytest.raises(SystemExit) as stopped:
+    with hold(tmp_path), pytest.raises(SystemExit) as stopped:
         calibrate_risk.main(words)
     assert stopped.value.code == 2
     told = capsys.readouterr().err

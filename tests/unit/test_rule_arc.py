@@ -156,7 +156,9 @@ def test_tokens_that_top_p_excludes_are_kept_on_request_alone(
         )
         kept = []
         for rule in rules:
-            session = rule.prepare(FACTS, "token", 0.6).open(toy_kit(rule, target, sampling, seed))
+            session = rule.bind(run_of(FACTS, "token", 0.6)).open(
+                toy_kit(rule, target, sampling, seed)
+            )
             draft = Draft(list(tokens), list(range(1, 7)), parents=parents)
             ask(session.judge(context, draft), target, [])
             assert session.loose is not None
@@ -346,8 +348,8 @@ def test_published_constants_are_refused_at_temperature_0() -> None:
     llama = {"target": ModelFacts("meta-llama/Llama-3.1-8B-Instruct", "c0ffee", "", 32, 4096, "f")}
     words = "cannot be asked at temperature 0: one token is possible"
     with pytest.raises(UserError, match=f"^paper-llama-3.1-8b {words}"):
-        Arc().prepare(llama, "token", 0.0)
-    assert Arc(allow_mismatch=True).prepare(llama, "token", 0.0)
+        Arc().bind(run_of(llama, "token", 0.0))
+    assert Arc(allow_mismatch=True).bind(run_of(llama, "token", 0.0))
     asked = {"semspec": {"accept": "arc", "theta": 0.5}}
     served = Verification(Options(calibration="paper-qwen3-8b"))
     with pytest.raises(UserError, match=f"^paper-qwen3-8b {words}"):

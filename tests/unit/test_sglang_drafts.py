@@ -16,7 +16,7 @@ from semspec.decoding.trim import depths
 from semspec.drafters.adapld import AdaPld
 from semspec.drafters.prompt_lookup import PromptLookup
 from semspec.errors import UserError
-from semspec.sglang_plugin.answers import Rows, able
+from semspec.sglang_plugin.answers import Rows, without_missing_reads
 from semspec.sglang_plugin.drafting import Drafts, Options, fitted, lay_out
 from semspec.types import Draft
 from tests.support.drafting import kit_for
@@ -38,7 +38,7 @@ def runner(keeps_states: bool = False) -> Any:
 
 def drafts(drafter: Any, n: int, on: Any = None) -> Drafts:
     on = on or runner()
-    drafter = able(drafter, on)
+    drafter = without_missing_reads(drafter, on)
     return Drafts(drafter, n, KIT, Rows(drafter.open(KIT).watches, on))
 
 
@@ -131,10 +131,10 @@ def test_rows_of_the_passes_reach_the_drafter_along_the_way() -> None:
 
 
 def test_states_that_sglang_does_not_keep_are_left_out_or_refused() -> None:
-    assert not able(AdaPld(), runner()).ranked
-    assert able(AdaPld(), runner(keeps_states=True)).layer == -1
+    assert not without_missing_reads(AdaPld(), runner()).ranked
+    assert without_missing_reads(AdaPld(), runner(keeps_states=True)).layer == -1
     with pytest.raises(UserError, match="SGLang keeps the last layer's states"):
-        able(AdaPld(layer=3), runner(keeps_states=True))
+        without_missing_reads(AdaPld(layer=3), runner(keeps_states=True))
     with pytest.raises(UserError, match="leaves no room for a draft"):
         drafts(PromptLookup(), 1)
     with pytest.raises(UserError, match=r"drafting\.suffix has no option length"):

@@ -1,6 +1,6 @@
-"""Our own forward pass for dense llama-like models; private to ``semspec.engines.hf``.
+"""The project's forward pass for dense llama-like models; private to ``semspec.engines.hf``.
 
-``folder`` finds the files, ``spec`` reads the configuration, ``weights`` the tensors; ``model`` and
-``step`` are the pass over many tokens and over one; ``cache`` and ``session`` keep what was read;
-``reader`` collects what a query asks for; ``jobs``, ``generate`` and ``engine`` put them together.
+``model`` is the pass over many tokens and ``step`` the pass over one; ``cache`` and ``session`` keep
+the keys and values of contexts; ``reader`` and ``rows`` collect what a query reads; ``jobs``,
+``generate`` and ``engine`` combine them. Configuration and weights come from ``semspec.models``.
 """

@@ -1,4 +1,4 @@
-"""Keys and values of all sessions: one slot each, position-major, grown by doubling.
+"""The keys and values of all sessions: one slot each, position-major, grown by doubling.
 
 Position-major ([slot, position, keys then values]) makes writing, moving and growing plain copies
 of whole rows; attention reads it through strides.
@@ -18,7 +18,7 @@ FIRST_POSITIONS = 256
 
 
 class Tenant(Protocol):
-    """Who occupies a slot."""
+    """The occupant of a slot."""
 
     slot: int
     tokens: list[int]  # one for each position in use
@@ -38,7 +38,7 @@ class Cache:
         return sum(layer.nbytes for layer in self.layers)
 
     def admit(self, tenant: Tenant) -> None:
-        """Gives the tenant a free slot."""
+        """Assign a free slot to the tenant."""
         if None not in self.tenants:
             slots = len(self.tenants) + max(1, len(self.tenants) // 2)
             self._resize(slots, self.positions)
@@ -49,7 +49,7 @@ class Cache:
         self.tenants[tenant.slot] = None
 
     def reserve(self, positions: int) -> None:
-        """Makes room for that many positions in every slot."""
+        """Make room for that many positions in every slot."""
         if positions > self.positions:
             wanted = max(FIRST_POSITIONS, 1 << (positions - 1).bit_length())
             self._resize(len(self.tenants), wanted)
@@ -57,7 +57,7 @@ class Cache:
     def _resize(self, slots: int, positions: int) -> None:
         used = max((len(t.tokens) for t in self.tenants if t), default=0)
         for i, old in enumerate(self.layers):
-            # zeros, not empty: what is masked has weight 0, and 0 * nan would be nan
+            # zeros, not empty: masked entries have weight 0, and 0 * nan would be nan
             new = old.new_zeros(slots, positions, self.row)
             new[: old.shape[0], :used] = old[:, :used]
             self.layers[i] = new
@@ -66,7 +66,7 @@ class Cache:
         self._views.clear()
 
     def views(self, slot: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """For each layer a slot's rows, and its keys and values as [1, kv_heads, positions, d]."""
+        """Return for each layer a slot's rows, its keys and its values [1, kv_heads, positions, d]."""
         if slot not in self._views:
             self._views[slot] = [
                 (layer[slot], *self.keys_values(layer, slot, 1)) for layer in self.layers
@@ -74,23 +74,23 @@ class Cache:
         return self._views[slot]
 
     def keys_values(self, layer: Tensor, slot: int, count: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of neighbouring slots, each [count, kv_heads, positions, head_dim]."""
+        """Return keys and values of adjacent slots, each [count, kv_heads, positions, head_dim]."""
         shape = (count, self.positions, 2, self.kv_heads, self.head_dim)
         both = layer[slot : slot + count].view(shape).permute(2, 0, 3, 1, 4)
         return both[0], both[1]
 
     def gather(self, tenant: Tenant, start: int, rows: Sequence[int]) -> None:
-        """Moves these positions' rows to ``start`` and on, in this order."""
+        """Move the rows of these positions to ``start`` and after, in this order."""
         index = torch.tensor(rows, device=self.layers[0].device)
         for layer in self.layers:
             own = layer[tenant.slot]
             own[start : start + len(rows)] = own.index_select(0, index)
 
     def arrange(self, tenants: Sequence[Tenant]) -> int:
-        """Moves these tenants into neighbouring slots, the first of which is returned.
+        """Move these tenants into adjacent slots and return the first slot.
 
-        A batch can then read the cache as a slice. Moving costs a copy of a context, and happens
-        only when the set of tenants changes.
+        A batch can then read the cache as a slice. A move copies a whole context, but is only needed
+        when the set of tenants changes.
         """
         count = len(tenants)
         taken = {t.slot for t in tenants}

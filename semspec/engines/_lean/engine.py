@@ -1,4 +1,4 @@
-"""The engine: sessions, batches and their answers."""
+"""The hf engine: sessions, batches and their answers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from semspec.types import Answer, Context, Query, What
 
 
 class HfEngine:
-    """Answers queries with a model in transformers' format; one session for each context."""
+    """Answers queries with a model in transformers' format; keeps one session per context."""
 
-    offers = frozenset(What) - {
-        What.SCORE
-    }  # of a language model; a classifier says nothing about tokens
+    offers = frozenset(What) - {What.SCORE}  # of a language model; a classifier offers less
 
     def __init__(
         self, folder: Path, dtype: torch.dtype, device: torch.device, max_context: int, chunk: int
@@ -45,7 +43,7 @@ class HfEngine:
         self._sessions: dict[int, Session] = {}
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answers a batch; a context that comes twice in it waits for its turn."""
+        """Answer a batch; queries on the same context are answered one after the other."""
         waves: list[list[int]] = []
         for i, query in enumerate(queries):
             turn = sum(other.context.key == query.context.key for other in queries[:i])
@@ -90,17 +88,17 @@ class HfEngine:
             self.cache.evict(session)
 
     def close(self) -> None:
-        """Frees the cache; the engine can be used again, from nothing."""
+        """Free the cache; the engine stays usable and starts afresh."""
         self._sessions.clear()
         self.cache = Cache(self.model.spec, self.model.dtype, self.model.device)
 
     def memory_bytes(self) -> dict[str, int]:
-        """What the weights and the cache take."""
+        """Return the bytes that the weights and the cache occupy."""
         return {"weights": self.model.bytes(), "cache": self.cache.bytes()}
 
 
 def resolve(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
-    """The device and number type that the options mean."""
+    """Return the device and number type for the options; raise UserError for an unknown one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

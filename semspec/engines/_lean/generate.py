@@ -1,4 +1,4 @@
-"""Writes on, one token a pass, several sessions in lockstep; whoever is done leaves the batch."""
+"""Generation one token per pass, sessions in lockstep; a finished job leaves the batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from semspec.types import What
 
 
 class Writer:
-    """One job that generates: draws, listens to the boundary, and knows when it is done."""
+    """A job that generates: draws tokens, feeds the boundary, and decides when it is done."""
 
     def __init__(self, job: Job, stop_ids: frozenset[int]) -> None:
         ask = job.query.generate
@@ -26,11 +26,11 @@ class Writer:
         self.keeps_rows = any(read.what is What.PROBS for read in job.query.reads)
         self.logits = job.logits
         self.done = self.limit < 1
-        self.closes = False  # the unit of the token that is fed next ends with it
+        self.closes = False  # the token fed next is the last of its unit
         job.answer.finish = "limit"
 
     def write(self, probs: Tensor | None) -> bool:
-        """Draws a token from its row (None: the most probable); whether it is to be fed."""
+        """Draw a token from ``probs`` (None: the most probable) and return whether to feed it."""
         job, answer, ask = self.job, self.job.answer, self.ask
         assert self.logits is not None
         if probs is None:
@@ -45,19 +45,19 @@ class Writer:
         if end is not None:
             answer.ends.append(written + end)
             self.closes = end == 0
-            if end == -1:  # what the pools have seen so far is the whole unit
+            if end == -1:  # the tokens pooled so far are the whole unit
                 job.reader.unit(written - 1)
         if token in self.stop_ids:
             self.done, answer.finish = True, "eos"
         elif len(answer.ends) == ask.units:
             self.done, answer.finish = True, "units"
         self.done |= written >= self.limit
-        # pools take the last token in, too, unless it only revealed the end of the last unit
+        # pools include the last token, too, unless it only revealed the end of the last unit
         pooled = bool(job.reader.pools) and not (answer.finish == "units" and end == -1)
         return not self.done or pooled
 
     def fed(self, states: Tensor | None) -> None:
-        """The last token went through the model; its states [layers + 1, width] if tapped."""
+        """Record that the last token was fed, with its states [layers + 1, width] if tapped."""
         job = self.job
         job.session.fed(job.answer.tokens[-1:])
         job.answer.fed += 1
@@ -68,7 +68,7 @@ class Writer:
             self.closes = False
 
     def drawn_from(self, logits: Tensor) -> None:
-        """The row [vocabulary] of raw logits that the next token is drawn from."""
+        """Set the raw logits [vocabulary] that the next token is drawn from."""
         self.logits = logits
         self.job.reader.logits.add(logits[None])
 
@@ -76,7 +76,7 @@ class Writer:
 def generate(
     jobs: Sequence[Job], model: Model, step: Step | None, cache: Cache, stop_ids: frozenset[int]
 ) -> None:
-    """Runs jobs whose prefix has been fed until each is done."""
+    """Generate for jobs whose prefix has been fed, until each is done."""
     live = [writer for writer in (Writer(job, stop_ids) for job in jobs) if not writer.done]
     batch: list[Writer] = []
     while live:
@@ -92,7 +92,7 @@ def generate(
 
 
 def _rows(live: Sequence[Writer]) -> list[Tensor | None]:
-    """The row that each one draws from; None where it takes the most probable token."""
+    """Return the probabilities that each writer draws from; None means the most probable token."""
     rows: list[Tensor | None] = [None] * len(live)
     alike: dict[object, list[int]] = {}
     for i, writer in enumerate(live):

@@ -1,4 +1,4 @@
-"""One query at work, and the pass that feeds the jobs of a batch what they still lack."""
+"""One query in progress, and the passes that feed a batch of jobs their missing tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from semspec.engines._lean.session import Session
 from semspec.errors import UserError
 from semspec.types import Answer, Query
 
-TOGETHER = 1 << 22  # numbers: states of a pass that are held at a time for reading
+TOGETHER = 1 << 22  # numbers: the most states of a pass that are held at a time for reading
 
 
 class Job:
@@ -45,7 +45,7 @@ class Job:
         self.room = limit - deepest  # tokens that can be generated at most
 
     def begin(self, cache: Cache) -> None:
-        """Keeps what is cached of the prefix and lists what must go through the model."""
+        """Keep the cached part of the prefix and list the tokens that must be fed."""
         query, session = self.query, self.session
         if query.parents is None:
             kept = session.match(query.context, query.tokens, cache)
@@ -58,7 +58,7 @@ class Job:
         self.todo.extend(query.tokens[max(kept - self.context, 0) :])
 
     def positions(self, start: int, count: int) -> list[int]:
-        """The positions of the tokens with these indices: a node stands at root + depth."""
+        """Return the positions of the tokens with these indices: a node is at root + depth."""
         if self.depths is None:
             return list(range(start, start + count))
         root = self.context - 1
@@ -69,7 +69,7 @@ class Job:
 
 
 def _ancestors(parents: Sequence[int]) -> Tensor:
-    """[nodes, nodes] bool: node i sees node j, itself or an ancestor."""
+    """Return [nodes, nodes] bool: node i attends to node j, itself or an ancestor."""
     sees = torch.eye(len(parents), dtype=torch.bool)
     for node, parent in enumerate(parents):
         if parent >= 0:
@@ -78,13 +78,13 @@ def _ancestors(parents: Sequence[int]) -> Tensor:
 
 
 def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Tensor | None:
-    """[batch, 1, longest, visible] 0 for each cached row that a new token sees, else -inf."""
+    """Return [batch, 1, longest, visible]: 0 for each cached row a new token sees, else -inf."""
     longest = max(end - start for start, end in zip(starts, ends, strict=True))
     trees = any(job.query.parents is not None for job in jobs)
     if longest == 1 and not trees and len(set(ends)) == 1:
         return None
     reach = torch.tensor(starts)[:, None, None] + torch.arange(longest)[None, :, None]
-    mask = torch.arange(max(ends)) <= reach  # what is before it, and itself
+    mask = torch.arange(max(ends)) <= reach  # each token sees itself and those before it
     for own, job, start, end in zip(mask, jobs, starts, ends, strict=True):
         if job.query.parents is None or end <= job.context:
             continue
@@ -92,12 +92,12 @@ def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Te
         sees = _ancestors(job.query.parents)
         shown = sees[first - job.context : end - job.context, : end - job.context]
         own[first - start : end - start, job.context : end] = shown
-    # to be added to scores: given true and false, attention would make this anew in every layer
+    # added to scores as it is: attention would convert a bool mask anew in every layer
     return torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)[:, None]
 
 
 def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache) -> Place:
-    """Where the next ``counts`` tokens of each job go. Jobs stand in the order of their slots."""
+    """Lay out the next ``counts`` tokens of each job; jobs are in the order of their slots."""
     starts = [len(job.session.tokens) for job in jobs]
     ends = [start + count for start, count in zip(starts, counts, strict=True)]
     longest, visible, batch = max(counts), max(ends), len(jobs)
@@ -111,7 +111,7 @@ def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         padded += range(b * longest, b * longest + count)
     gaps = len(padded) < batch * longest
     attention = any(job.reader.attention for job in jobs)
-    # from position 0 on, a fused kernel does half the work; grouped heads on CUDA are folded
+    # from position 0 on, a fused kernel does half the work; on CUDA grouped heads are folded instead
     causal = batch == 1 and starts == [0] and jobs[0].query.parents is None and not attention
     causal = causal and model.device.type == "cpu"
     mask = None if causal else _mask(jobs, starts, ends)
@@ -131,7 +131,7 @@ def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
 
 
 def feed(jobs: Sequence[Job], model: Model, cache: Cache, chunk: int) -> None:
-    """Sends every job's tokens through the model, ``chunk`` at a time, and reads on the way."""
+    """Feed every job's tokens to the model, ``chunk`` at a time, and read on the way."""
     jobs = [job for job in jobs if job.todo]
     if not jobs:
         return
@@ -155,7 +155,7 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         for job, start, count, offset in tapped:
             job.reader.states(layers, x[:, offset : offset + count], start)
 
-    # the states of a short pass are read all at once: layer by layer would cost more than reading
+    # the states of a short pass are read all at once: reading layer by layer would cost more
     read = {layer for job, *_ in tapped for layer in job.reader.taps}
     together = len(read) * len(ids) * model.spec.width <= TOGETHER
     held: dict[int, Tensor] = {}

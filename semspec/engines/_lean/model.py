@@ -1,4 +1,4 @@
-"""The forward pass over the new tokens of one or several sessions."""
+"""The forward pass over the new tokens of one or more sessions."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from semspec.models.spec import Spec
 from semspec.models.weights import Weights
 
 Tap = Callable[[int, Tensor], None]
-"""Is handed (layer, states [tokens, width]); layers as in transformers' hidden_states."""
+"""Called with (layer, states [tokens, width]); layers as in transformers' hidden_states."""
 
 AttentionTap = Callable[[int, Tensor], None]
-"""Is handed (layer, weights [batch, longest, positions]), averaged over heads."""
+"""Called with (layer, weights [batch, longest, positions]), averaged over heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the tokens of a pass stand. They come packed: all of the first session's, and so on."""
+    """The layout of a pass. Its tokens are packed: all of the first session's, then the next's."""
 
-    slot: int  # the batch is this slot and the next ``batch - 1``
+    slot: int  # of the first session; the batch takes ``batch`` adjacent slots
     batch: int
-    longest: int  # new tokens of the session that has most
-    visible: int  # cache rows that any token may look at
+    longest: int  # the most new tokens of any session
+    visible: int  # cache rows that any token may attend to
     write: Tensor  # [tokens] rows of the cache as slots * positions
     turns: Tensor  # [tokens, 1, head_dim / 2] the rotary turn of each position, complex
-    mask: Tensor | None  # [batch, 1, longest, visible] 0: may look, -inf; None: needs no telling
-    causal: bool  # no mask, and each token sees what is before it, from position 0 on
+    mask: Tensor | None  # [batch, 1, longest, visible] 0: visible, else -inf; None: no mask needed
+    causal: bool  # no mask; each token attends to all before it, from position 0 on
     padded: Tensor | None  # [tokens] each token's place in [batch * longest]; None: no gaps
 
 
@@ -49,7 +49,7 @@ class Model:
         return sum(t.nbytes for t in tensors)
 
     def turns(self, positions: int) -> Tensor:
-        """exp(i * position * frequency) for at least so many positions, scaled."""
+        """Return exp(i * position * frequency) for at least that many positions, scaled."""
         if len(self._turns) < positions:
             count = max(256, 1 << (positions - 1).bit_length())
             angles = torch.outer(torch.arange(count).float(), self.spec.frequencies)
@@ -58,7 +58,7 @@ class Model:
         return self._turns
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Raw float32 logits of rows that passed ``final``."""
+        """Return the raw float32 logits of rows that passed ``final``."""
         return F.linear(rows, self.weights.head).float()
 
     def final(self, x: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class Model:
         attention_tap: AttentionTap | None = None,
         attention_layers: Collection[int] = (),
     ) -> Tensor:
-        """States [tokens, width] before the final norm; writes the tokens' keys and values."""
+        """Return states [tokens, width] before the final norm; cache the tokens' keys and values."""
         spec, d = self.spec, (self.spec.width,)
         x = F.embedding(ids, self.weights.embed)
         queries = spec.heads * spec.head_dim
@@ -102,25 +102,25 @@ class Model:
         return x
 
     def _turn(self, qkv: Tensor, norm: Tensor | None, turns: Tensor) -> None:
-        """Rotary embedding of queries and keys in place: a complex product for each pair."""
+        """Apply rotary embedding to queries and keys in place: one complex product per pair."""
         spec = self.spec
         heads = qkv.view(len(qkv), -1, spec.head_dim)[:, : spec.heads + spec.kv_heads]
         if norm is not None:
             heads.copy_(F.rms_norm(heads, (spec.head_dim,), None, spec.eps) * norm)
         pairs = heads.float().view(*heads.shape[:2], -1, 2)
         turned = torch.view_as_complex(pairs).mul_(turns)
-        if qkv.dtype != torch.float32:  # there ``pairs`` is a copy
+        if qkv.dtype != torch.float32:  # then ``pairs`` is a copy
             heads.copy_(torch.view_as_real(turned).flatten(-2))
 
     def _pad(self, q: Tensor, place: Place) -> Tensor:
-        """[tokens, heads * head_dim] to [batch, heads, longest, head_dim]."""
+        """Reshape [tokens, heads * head_dim] to [batch, heads, longest, head_dim]."""
         if place.padded is not None:
             gaps = q.new_zeros(place.batch * place.longest, q.shape[1])
             q = gaps.index_copy_(0, place.padded, q)
         return q.view(place.batch, place.longest, -1, self.spec.head_dim).transpose(1, 2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, place: Place) -> Tensor:
-        """softmax(q k / sqrt(d)) v, as [batch * longest, heads * head_dim]."""
+        """Return softmax(q k / sqrt(d)) v as [batch * longest, heads * head_dim]."""
         spec, mask = self.spec, place.mask
         batch, _, longest, d = q.shape
         group = spec.heads // spec.kv_heads
@@ -129,7 +129,7 @@ class Model:
                 q, k, v, attn_mask=mask, is_causal=place.causal, enable_gqa=group > 1
             )
         else:
-            # the heads that share keys become more rows: fused kernels on CUDA know no groups
+            # heads that share keys become more rows: fused kernels on CUDA do not support groups
             folded = q.reshape(batch, spec.kv_heads, group * longest, d)
             if mask is not None:
                 mask = mask.repeat(1, 1, group, 1)
@@ -138,7 +138,7 @@ class Model:
         return o.transpose(1, 2).reshape(batch * longest, spec.heads * d)
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Attention weights averaged over heads, float32 [batch, longest, visible]."""
+        """Return attention weights averaged over heads, float32 [batch, longest, visible]."""
         k = k.repeat_interleave(self.spec.heads // self.spec.kv_heads, 1)
         scores = (q.float() @ k.float().mT) * self.spec.head_dim**-0.5
         if mask is not None:

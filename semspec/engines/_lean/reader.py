@@ -1,7 +1,7 @@
-"""Collects what one query asks to read while the passes for it run.
+"""Collection of the values that one query reads, while the passes for it run.
 
-Rows are counted by *index*: a token of the context has its position as index; the query's tokens (a
-chain, or the nodes of a tree) follow, then what is generated.
+Rows are counted by *index*: a context token's index is its position; the query's tokens (a chain, or
+the nodes of a tree) follow, then the generated tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reader:
         self.hidden: dict[int, list[Tensor]] = {}
         self.attention: dict[int, list[Tensor]] = {}
         self.pools: dict[Read, Pool] = {}
-        # from which index on tokens must go through the model, and their logits are wanted
+        # the first index whose token must be fed, and the first whose logits are wanted
         feed = [self.row] if asked & OF_ROWS else []
         logits = [self.row] if asked & OVER_VOCABULARY else []
         if self.generating or What.LOGPROBS in asked:
@@ -78,7 +78,7 @@ class Reader:
         return {layer for pool in self.pools.values() for layer in pool.layers} | set(self.hidden)
 
     def states(self, layers: tuple[int, ...], x: Tensor, start: int) -> None:
-        """States [layers, tokens, width] of these layers, of the tokens from index ``start`` on."""
+        """Take states [layers, tokens, width] of these layers for the tokens from ``start`` on."""
         if start + x.shape[1] > self.row:
             for own, layer in zip(x, layers, strict=True):
                 if layer in self.hidden:
@@ -88,26 +88,26 @@ class Reader:
             pool.states(layers, x, start)
 
     def token(self, states: Tensor) -> None:
-        """All layers' states [layers + 1, width] of one generated token."""
+        """Take the states [layers + 1, width] of one generated token."""
         for layer, rows in self.hidden.items():
             rows.append(states[layer : layer + 1].float())
         for pool in self.pools.values():
             pool.token(states)
 
     def weights(self, layer: int, weights: Tensor, start: int) -> None:
-        """One layer's attention weights [tokens, positions]."""
+        """Take one layer's attention weights [tokens, positions]."""
         if layer in self.attention and start + len(weights) > self.row:
             self.attention[layer].append(weights[max(self.row - start, 0) :].clone())
 
     def unit(self, end: int) -> None:
-        """A unit of what is generated ends after so many tokens."""
+        """Close the pools of a generated unit that ends after ``end`` tokens."""
         for pool in self.pools.values():
             pool.close(self.total + end)
 
     def values(self) -> dict[Read, Any]:
-        """The value of every read."""
+        """Return the value of every read."""
         self.logits.flush()
-        # what the limit or the end of text left open is a unit, too
+        # a unit that the limit or the end of text left unfinished counts, too
         if self.generating and self.answer.finish != "units":
             for pool in self.pools.values():
                 if pool.spans[-1][0] < self.total + len(self.tokens):

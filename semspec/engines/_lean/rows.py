@@ -1,4 +1,4 @@
-"""Turns rows of logits into what was asked for, some rows at a time so that few are ever kept."""
+"""Conversion of rows of logits into the values that were read, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from semspec.types import Query, Read, What
 
 OVER_VOCABULARY = frozenset({What.PROBS, What.LOGITS, What.TOP_K})
 FROM_LOGITS = OVER_VOCABULARY | {What.LOGPROBS}
-FLUSH = 128  # rows of raw logits that wait at most
+FLUSH = 128  # the most rows of raw logits that wait
 
 
 class LogitRows:
@@ -23,7 +23,7 @@ class LogitRows:
         self, query: Query, first: int, row: int, last: int, tokens: Sequence[int], empty: Tensor
     ) -> None:
         self.query, self.row, self.last, self.tokens, self.empty = query, row, last, tokens, empty
-        self.first = self.at = first  # ``at``: index of the first row that waits
+        self.first = self.at = first  # ``at``: index of the first waiting row
         self.reads = [r for r in query.reads if r.what in FROM_LOGITS]
         self.kept: dict[Read, list[Any]] = {read: [] for read in self.reads}
         self.waiting: list[Tensor] = []
@@ -34,7 +34,7 @@ class LogitRows:
         if not self.reads:
             return
         if sum(map(len, self.waiting)) >= FLUSH:
-            self.flush()  # what these rows predict has been drawn by now
+            self.flush()  # the tokens that these rows predict have been drawn by now
         self.waiting.append(rows)
 
     def flush(self) -> None:
@@ -50,7 +50,7 @@ class LogitRows:
             elif read.what is What.TOP_K:
                 kept.append(asked.log_softmax(-1).topk(min(read.k, logits.shape[-1]), -1))
             elif read.what is What.PROBS:
-                # drawn rows are kept as they were drawn from
+                # rows that were drawn from are in ``drawn``
                 before = asked[: max(self.last - max(start, self.row), 0)] if self.draws else asked
                 kept.append(probabilities(before, self.query.sampling))
             elif self.query.parents is not None:
@@ -65,7 +65,7 @@ class LogitRows:
         return torch.tensor(list(tokens), dtype=torch.long, device=self.empty.device)
 
     def value(self, read: Read, end: int) -> Any:
-        """What was asked for, of the rows before index ``end``."""
+        """Return the value of a read over the rows before index ``end``."""
         kept, count = self.kept[read], max(end - self.row, 0)
         if read.what is What.LOGPROBS:
             if not kept:

@@ -1,4 +1,4 @@
-"""What an engine remembers of one context: which tokens its slot of the cache holds."""
+"""An engine's memory of one context: the tokens that its slot of the cache holds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from semspec.types import Context
 class Session:
     """The cache holds ``tokens``; the first ``verified`` of them are known to be the context's.
 
-    What lies beyond is what queries put there, a chain or (from ``root`` on) a tree. A context only
-    ever grows, so nothing before ``verified`` is looked at again.
+    The tokens beyond them were added by queries, as a chain or (from ``root`` on) a tree. A context
+    only ever grows, so tokens before ``verified`` are not compared again.
     """
 
     def __init__(self, context: Context) -> None:
@@ -25,7 +25,7 @@ class Session:
         self.parents: list[int] | None = None
 
     def match(self, context: Context, then: Sequence[int], cache: Cache) -> int:
-        """How many tokens of the context followed by ``then`` are cached, in place afterwards."""
+        """Return how many tokens of the context and ``then`` are cached, moving them into place."""
         if context is not self.context or len(context) < self.verified:
             self.context, self.verified = context, 0  # a copy of the context: compare once
         new = context.tokens[self.verified :]
@@ -52,7 +52,7 @@ class Session:
     def match_tree(
         self, context: Context, tokens: Sequence[int], parents: Sequence[int], cache: Cache
     ) -> int:
-        """The same for a context followed by a tree: one that only grew is not fed again."""
+        """Return how many tokens of the context and the tree are cached, a tree that only grew too."""
         known = context is self.context and self.verified == self.root == len(context)
         if self.parents is None or not known:
             return self.match(context, [], cache)
@@ -65,17 +65,17 @@ class Session:
         return self.root + same
 
     def crop(self, length: int) -> None:
-        """Forgets what is cached from index ``length`` on."""
+        """Drop the cached tokens from index ``length`` on."""
         del self.tokens[length:]
         self.verified = min(self.verified, length)
         if self.parents is not None:
             self.parents = self.parents[: length - self.root] if length > self.root else None
 
     def fed(self, tokens: Sequence[int]) -> None:
-        """These went through the model, after what is cached."""
+        """Record that these tokens were fed after the cached ones."""
         self.tokens.extend(tokens)
         self.verified = min(len(self.context), len(self.tokens))
 
     def grown(self, root: int, parents: Sequence[int]) -> None:
-        """What is cached from ``root`` on is a tree, or as much of it as was fed."""
+        """Record that the cached tokens from ``root`` on are the tree's, as many as were fed."""
         self.root, self.parents = root, list(parents[: len(self.tokens) - root])

@@ -1,4 +1,4 @@
-"""The pass over one token of one session on a CPU, with as few operations as we could find.
+"""The pass over one token of one session on a CPU, with as few operations as possible.
 
 For small models the cost of a token is the cost of calling torch some 15 times a layer, so each
 trick here removes a call: the norm's factor goes into the product as its ``alpha`` (its weights are
@@ -18,7 +18,7 @@ from semspec.engines._lean.model import Model
 
 
 class Step:
-    """Float32 on CPU only: it stands on folded norms and on cheap reads of single numbers."""
+    """Float32 on a CPU only: relies on folded norms and on cheap reads of single numbers."""
 
     def __init__(self, model: Model) -> None:
         spec = model.spec
@@ -50,7 +50,7 @@ class Step:
     def run(
         self, token: int, position: int, slot: int, cache: Cache, states: list[Tensor] | None
     ) -> Tensor:
-        """The state [width] after the final norm; ``states`` collects layers + 1 of [width]."""
+        """Return the state [width] after the final norm; append layers + 1 of [width] to ``states``."""
         spec, model = self.spec, self.model
         width, eps, d, inner = spec.width, spec.eps, spec.head_dim, spec.inner
         queries = spec.heads * d

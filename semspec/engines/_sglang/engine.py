@@ -1,4 +1,4 @@
-"""Answers queries through SGLang, many at a time; the scheduler on the other side batches them."""
+"""Answers to queries through SGLang, many at a time; its scheduler batches them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from semspec.errors import UserError
 from semspec.types import Answer, Context, Query, Role, What
 
 T = TypeVar("T")
-MARGIN = 6  # positions that SGLang keeps for itself at the end of a context
+MARGIN = 6  # positions that SGLang reserves at the end of a context
 
 
 class SglangEngine:
-    """One model, on one server or several; its event loop runs in a thread of its own."""
+    """One model, on one or more servers; its event loop runs in its own thread."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class SglangEngine:
         self.stop_ids = stop_ids
         self.expected, self.check = expected, check
         self.replicas = Replicas(places, role, patience)
-        self._served: dict[str, str] = {}  # by server: what it says that it holds
+        self._served: dict[str, str] = {}  # by server: the model it reports
         self._tasks: dict[int, set[asyncio.Task[Answer]]] = {}
         self._aborts: set[asyncio.Task[None]] = set()
-        self._looks: dict[int, asyncio.Task[None]] = {}  # at what is lost, by id
+        self._looks: dict[int, asyncio.Task[None]] = {}  # checks of lost servers, by id
         local = [place for place in places if isinstance(place, Local)]
         self._loop = local[0].loop if local else asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -61,14 +61,14 @@ class SglangEngine:
 
     @property
     def served(self) -> str:
-        """What the servers say that they hold; nothing where they are not asked, or run in this process."""
+        """The models that the servers report; empty if unchecked or run in this process."""
         return " and ".join(sorted({*filter(None, self._served.values())}))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _meet(self) -> None:
-        """Asks every server what it is; each must be there at the start."""
+        """Check every server; raise UserError if one cannot be reached at the start."""
         for place in self.replicas.places:
             until = time.monotonic() + self.replicas.patience
             while True:
@@ -81,7 +81,7 @@ class SglangEngine:
                         raise UserError(unreachable(self.replicas.role, place.name, why)) from error
 
     async def _look(self, place: Place) -> None:
-        """Refuses what does not hold this model; the shortest context among the servers holds."""
+        """Raise UserError if a server holds another model; adopt the shortest context limit."""
         info = await place.info()
         identity.check_settings(info, place.name)
         if self.check:
@@ -105,7 +105,7 @@ class SglangEngine:
         self.context_limit = min([self.context_limit, *known])
 
     async def _look_again(self, place: Place) -> None:
-        """One look for all who wait for it; none of them ends it by giving up."""
+        """Check a lost server once for all who wait; a cancelled waiter does not cancel the check."""
         look = self._looks.get(id(place))
         if look is None:
             look = self._looks[id(place)] = self._loop.create_task(self._look(place))
@@ -118,12 +118,12 @@ class SglangEngine:
             look.add_done_callback(looked)
         await asyncio.shield(look)
 
-    # ---- asked from other threads ---------------------------------------------------------------
+    # ---- called from other threads --------------------------------------------------------------
 
     def submit(self, query: Query) -> Future[Answer]:
-        """Returns at once; the answer comes when it is there."""
+        """Send a query and return at once, with a future of the answer."""
         answered: Future[Answer] = Future()
-        # what the context holds now: it may have grown when the loop comes to it
+        # a copy: the context may have grown when the loop gets to it
         frozen = Context(query.context.key, query.context.tokens)
         frozen.prompt_length = query.context.prompt_length
         self._loop.call_soon_threadsafe(self._begin, replace(query, context=frozen), answered)
@@ -148,11 +148,11 @@ class SglangEngine:
         task.add_done_callback(finished)
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """All of them at once."""
+        """Answer all queries at once."""
         return [future.result() for future in [self.submit(query) for query in queries]]
 
     def forget(self, context: Context) -> None:
-        """The problem is over; what is still under way for it is given up."""
+        """Forget a finished problem and cancel its requests."""
         if self._loop.is_running():
             self._loop.call_soon_threadsafe(self._give_up, context)
 
@@ -162,7 +162,7 @@ class SglangEngine:
             task.cancel()
 
     def close(self) -> None:
-        """Gives up what is under way, and ends the models that run in this process."""
+        """Cancel all requests and stop the models that run in this process."""
         if self._loop.is_closed():
             return
         if self._thread.is_alive():
@@ -187,7 +187,7 @@ class SglangEngine:
     # ---- in the loop ----------------------------------------------------------------------------
 
     async def _answer(self, query: Query) -> Answer:
-        """Asks the problem's own server, or another one where that is lost."""
+        """Ask the problem's home server, or another one if that is lost."""
         _check_ids(query, self.vocabulary)
         answer = Answer()
         if query.generate is not None:
@@ -197,8 +197,8 @@ class SglangEngine:
             parts = [
                 Scoring.of(query, [query.tokens[node] for node in path]) for path in paths.paths
             ]
-            told = await asyncio.gather(*(self._score(query, one, answer) for one in parts))
-            answer.values = paths.gather(query, told)
+            values = await asyncio.gather(*(self._score(query, one, answer) for one in parts))
+            answer.values = paths.gather(query, values)
         else:
             answer.values = await self._score(query, Scoring.of(query), answer)
         return answer
@@ -231,7 +231,7 @@ class SglangEngine:
             answer.values = {read: self._nothing(read.what) for read in query.reads}
 
     def _nothing(self, what: What) -> Any:
-        """The value of a read over no tokens."""
+        """Return the value of a read over no tokens."""
         if what is What.TOP_K:
             return torch.empty(0, 0, dtype=torch.long), torch.empty(0, 0)
         return (
@@ -245,7 +245,7 @@ class SglangEngine:
     async def _ask(
         self, context: Context, payload: Payload, answer: Answer
     ) -> tuple[Mapping[str, Any], Place]:
-        """One request, booked; what was under way on a server that is lost is asked of another."""
+        """Send a request and account for it; if its server is lost, send it to another."""
         while True:
             place = self.replicas.of(context)
             rid = uuid.uuid4().hex
@@ -267,19 +267,19 @@ class SglangEngine:
             cached, prompt = int(meta.get("cached_tokens") or 0), int(meta["prompt_tokens"])
             answer.cached += cached
             answer.fed += prompt - cached + int(meta.get("completion_tokens") or 0)
-            # the server's own time: what is around it counts as time outside the models
+            # the server's own time: the rest counts as time outside the models
             answer.seconds += float(meta.get("e2e_latency") or time.perf_counter() - began)
             return reply, place
 
 
 def _check_ids(query: Query, vocabulary: int) -> None:
-    """An id that the model does not have would end the server, and with it everybody's work."""
+    """Assert that all ids are in the vocabulary: another id would crash the server for everyone."""
     highest = max([*query.context.tokens, *query.tokens], default=0)
     assert highest < vocabulary, f"token {highest} of a vocabulary of {vocabulary}"
 
 
 async def _sample_ids(place: Place, info: Mapping[str, Any]) -> Sequence[int]:
-    """A text in the server's own ids; nothing where it has no tokenizer."""
+    """Return the sample text in the server's own ids; empty if it has no tokenizer."""
     if info.get("skip_tokenizer_init"):
         return ()
     payload = {
@@ -288,7 +288,7 @@ async def _sample_ids(place: Place, info: Mapping[str, Any]) -> Sequence[int]:
         "return_logprob": True,
         "logprob_start_len": 0,
     }
-    if isinstance(place, Local):  # the same folder, and another name for the text
+    if isinstance(place, Local):  # it was loaded from the expected folder
         return ()
     reply = await place.generate(payload)
     return [entry[1] for entry in reply["meta_info"]["input_token_logprobs"]]

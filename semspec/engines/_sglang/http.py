@@ -1,6 +1,6 @@
-"""HTTP/1.1 with kept connections, as far as a model server needs it: JSON out, JSON back.
+"""HTTP/1.1 with kept connections, limited to a model server's needs: JSON out, JSON back.
 
-Small on purpose: at step level a request takes milliseconds, and many are under way at a time.
+Small on purpose: at step level a request takes milliseconds, and many run at a time.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from urllib.parse import unquote, urlsplit
 
 from semspec.errors import UserError, without_passwords
 
-IDLE = 3.0  # seconds; uvicorn closes what was silent for five
-CONNECT = 10.0  # seconds; for a host that is gone and answers nothing Linux waits two minutes
+IDLE = 3.0  # seconds; uvicorn closes connections after five seconds of silence
+CONNECT = 10.0  # seconds; without it Linux waits two minutes for a host that is gone
 LARGEST = 1 << 30  # bytes of an answer
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class StaleError(ConnectionError):
-    """A kept connection had been closed by the other side before anything was answered."""
+    """A kept connection was closed by the other side before any answer."""
 
 
 class UnreachedError(ConnectionError):
-    """A host that does not even refuse."""
+    """A host that does not even refuse connections."""
 
 
 class SilentError(Exception):
-    """The connection stands, and no answer came in time."""
+    """A connection that is open but brought no answer in time."""
 
 
 class Http:
-    """The connections to one base URL; to be used in one event loop.
+    """The connections to one base URL, for use in one event loop.
 
-    ``http://USER:PASSWORD@HOST`` signs in by HTTP's basic scheme, in place of the key; ``url`` is without both.
+    ``http://USER:PASSWORD@HOST`` signs in with HTTP's basic scheme instead of the key; ``url`` has neither.
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
@@ -56,8 +56,8 @@ class Http:
         self.tls = ssl.create_default_context() if parts.scheme == "https" else None
         signed = f"Authorization: Bearer {key}\r\n" if key else ""
         if parts.username is not None:
-            told = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            signed = f"Authorization: Basic {base64.b64encode(told.encode()).decode()}\r\n"
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            signed = f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}\r\n"
         host = parts.netloc.rpartition("@")[2]
         self._head = f"Host: {host}\r\nAccept: application/json\r\n{signed}"
         self._idle: list[tuple[float, Connection]] = []
@@ -65,9 +65,10 @@ class Http:
     async def request(
         self, method: str, path: str, payload: Any = None, timeout: float | None = None
     ) -> tuple[int, bytes]:
-        """Status and body; OSError or EOFError where the connection fails, SilentError after ``timeout`` s.
+        """Send a request and return status and body.
 
-        To connect has a limit of its own. A TimeoutError is a connection's, and thereby an OSError.
+        Raise OSError or EOFError if the connection fails, SilentError if no answer comes within
+        ``timeout`` seconds. Connecting has its own limit, whose TimeoutError is an OSError.
         """
         body = b"" if payload is None else json.dumps(payload, separators=(",", ":")).encode()
         head = f"{method} {self.path}{path} HTTP/1.1\r\n{self._head}"
@@ -145,7 +146,7 @@ class Http:
 
 
 async def _headers(reader: asyncio.StreamReader) -> tuple[int, bool, bool]:
-    """(length of the body, whether it comes in chunks, whether the connection ends with it)"""
+    """Read the headers: (length of the body, chunked, the connection closes afterwards)."""
     length, chunked, close = 0, False, False
     while (line := await reader.readline()).strip():
         name, _, value = line.decode("latin-1").partition(":")

@@ -1,7 +1,7 @@
-"""Whether a server holds the model that the configuration says, before anything is asked of it.
+"""Checks that a server holds the configured model, before it gets any query.
 
-An id beyond a server's vocabulary ends its scheduler (tried with SGLang 0.5.23), and a wrong model
-answers without a word. So names, architecture and tokenizer are compared first.
+An id beyond a server's vocabulary crashes its scheduler (seen with SGLang 0.5.23), and a wrong model
+answers without complaint. So names, architecture and tokenizer are compared first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from semspec.errors import UserError
+from semspec.models.text import Text
 from semspec.storage import foreign
 
 SAMPLE = 'So 2 + 3 = 5.\n\nTherefore (x - 7)^2 is 64: naïve, isn\'t it? {"done": [1]}\n'
@@ -19,7 +20,7 @@ SAMPLE = 'So 2 + 3 = 5.\n\nTherefore (x - 7)^2 is 64: naïve, isn\'t it? {"done"
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The model as its folder tells it, and the sample in its tokenizer's ids."""
+    """The model as its folder describes it, and the sample text in its tokenizer's ids."""
 
     name: str
     architectures: tuple[str, ...]
@@ -31,8 +32,6 @@ class Expected:
 
     @classmethod
     def of(cls, folder: Path) -> Expected:
-        from semspec.models.text import Text
-
         try:
             shape = foreign.read_object(folder / "config.json", finite=False)
             shape = {**shape, **shape.get("text_config", {})}
@@ -52,7 +51,7 @@ class Expected:
 
 
 def model_name(path: str) -> str:
-    """The last part of a folder or repository; of a snapshot in the Hub's cache, the repository's."""
+    """Return the last part of a folder or repository; the repository's for a Hub cache snapshot."""
     parts = PurePosixPath(path.rstrip("/")).parts
     cached = [part for part in parts if part.startswith("models--")]
     return cached[-1].split("--")[-1] if cached else (parts[-1] if parts else path)
@@ -61,7 +60,7 @@ def model_name(path: str) -> str:
 def check(
     expected: Expected, info: Mapping[str, Any], sample: Sequence[int], server: str, role: str
 ) -> None:
-    """Refuses what does not fit; what a server does not tell is not held against it."""
+    """Raise UserError if a server holds another model; what it does not report is not compared."""
     hint = f"start that model there, or give the right engine.{role}_url"
     names = {model_name(str(info[k])) for k in ("model_path", "served_model_name") if info.get(k)}
     if names and expected.name.lower() not in {name.lower() for name in names}:
@@ -69,10 +68,10 @@ def check(
             f"{server} serves {' or '.join(sorted(names))}, not the {role} {expected.name}: {hint}"
             " (engine.check=false where it is the same under another name)"
         )
-    told = tuple(info.get("architectures") or ())
-    if told and expected.architectures and told != expected.architectures:
+    architectures = tuple(info.get("architectures") or ())
+    if architectures and expected.architectures and architectures != expected.architectures:
         raise UserError(
-            f"{server} serves a {told[0]}, but the {role} {expected.name} is a"
+            f"{server} serves a {architectures[0]}, but the {role} {expected.name} is a"
             f" {expected.architectures[0]}: {hint}"
         )
     if sample and tuple(sample[-len(expected.sample) :]) != expected.sample:
@@ -83,22 +82,22 @@ def check(
 
 
 def served(info: Mapping[str, Any]) -> str:
-    """What a server says that it holds: the model's place, its revision, the version of its weights."""
+    """Describe the model that a server reports: its location, revision and version of weights."""
     place = str(info.get("model_path") or info.get("served_model_name") or "")
     parts = PurePosixPath(place).parts
     cached = [part for part in parts if part.startswith("models--")]
-    if cached:  # the Hub's cache lies elsewhere on another machine
+    if cached:  # the Hub's cache may lie elsewhere on another machine
         place = cached[-1].removeprefix("models--").replace("--", "/")
         place += f"@{parts[-1]}" if parts[-2] == "snapshots" else ""
     revision = info.get("revision")
     version = info.get("weight_version")
-    told = [place, f"revision {revision}" if revision else ""]
-    told.append(f"weights {version}" if version not in (None, "default") else "")
-    return ", ".join(filter(None, told))
+    described = [place, f"revision {revision}" if revision else ""]
+    described.append(f"weights {version}" if version not in (None, "default") else "")
+    return ", ".join(filter(None, described))
 
 
 def check_settings(info: Mapping[str, Any], server: str) -> None:
-    """Refuses settings under which the method cannot work."""
+    """Raise UserError for settings that the method cannot work with."""
     if info.get("is_generation") is False:
         raise UserError(f"{server} serves embeddings: start it without --is-embedding")
     if info.get("disable_radix_cache"):

@@ -1,4 +1,4 @@
-"""A model in this process: ``sglang.Engine``, whose scheduler runs in processes of its own."""
+"""A model in this process: ``sglang.Engine``, whose scheduler runs in separate processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from semspec.sglang_plugin import compat, settings
 
 
 def check_installed() -> None:
-    """Refuses a machine without SGLang, and versions that nobody has tried."""
+    """Raise UserError unless SGLang is installed in a version that is known to work."""
     try:
         found = importlib.metadata.version("sglang")
     except importlib.metadata.PackageNotFoundError as error:
@@ -31,7 +31,7 @@ def check_installed() -> None:
 
 
 class Local:
-    """Starts when it is made, in the main thread, and then runs in ``loop``."""
+    """Starts when constructed, in the main thread, and then runs in ``loop``."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Local:
         import sglang
 
         self.name, self.timeout = f"the engine of {folder.name}", timeout
-        # an engine takes the thread's loop, and that of the one before is running elsewhere by now
+        # an engine takes the thread's loop, but the previous engine's loop runs in another thread by now
         asyncio.set_event_loop(asyncio.new_event_loop())
         try:
             with settings.switched_on("probe", artifacts=list(probes), allow_mismatch=True):
@@ -60,7 +60,7 @@ class Local:
     async def generate(self, payload: Mapping[str, Any]) -> Reply:
         try:
             async with asyncio.timeout(self.timeout):
-                told: Reply = await self.engine.async_generate(**payload)
+                reply: Reply = await self.engine.async_generate(**payload)
         except TimeoutError as error:
             raise UserError(
                 f"{self.name} has not answered within {self.timeout:g} s: give it longer with"
@@ -68,17 +68,17 @@ class Local:
             ) from error
         except ValueError as error:
             raise UserError(f"{self.name} refused a request: {first_line(error)}") from error
-        return told
+        return reply
 
     async def abort(self, rid: str) -> None:
-        with contextlib.suppress(Exception):  # it is shutting down
+        with contextlib.suppress(Exception):  # the engine is shutting down
             compat.abort(self.engine, rid)
 
     async def info(self) -> Mapping[str, Any]:
         return self._info
 
     async def close(self) -> None:
-        """The processes end in ``shut_down``, when the loop has ended."""
+        """Do nothing: the processes end in ``shut_down``, after the loop."""
 
     def shut_down(self) -> None:
         self.engine.shutdown()

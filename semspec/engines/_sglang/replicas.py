@@ -1,4 +1,4 @@
-"""Several servers of one model: a problem stays where its prefix is cached, and moves when that is lost."""
+"""Replicas of one model: a problem stays where its prefix is cached, and moves if that is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REST = 15.0  # seconds that a lost replica is left alone before it is tried agai
 
 
 def unreachable(role: str, names: str, why: str) -> str:
-    """The one line that ends a run."""
+    """Return the error message that ends a run."""
     return (
         f"the {role}'s server at {names} does not answer ({why}): start it, then give the same command"
         " to go on from here"
@@ -22,17 +22,17 @@ def unreachable(role: str, names: str, why: str) -> str:
 
 
 class Replicas:
-    """One server or several. While none can be reached they are tried in turn, for as long as patience lasts."""
+    """One or more servers. While none can be reached they are tried in turn until patience ends."""
 
     def __init__(self, places: Sequence[Place], role: str, patience: float = 0.0) -> None:
         assert places
         self.places, self.role, self.patience = list(places), role, patience
         self._home: dict[int, Place] = {}
-        self._lost: dict[int, float] = {}  # by index: when it was last tried in vain
-        self._dark: float | None = None  # since when there is none left that answers
+        self._lost: dict[int, float] = {}  # by index: when it last failed
+        self._dark: float | None = None  # since when none has answered
 
     def of(self, context: Context) -> Place:
-        """Where this problem is at home; a new one goes where the fewest are."""
+        """Return this problem's home server; a new problem goes where the fewest are."""
         home = self._home.get(context.key)
         if home is not None and self._alive(home):
             return home
@@ -48,19 +48,19 @@ class Replicas:
         return time.monotonic() - self._lost.get(self.places.index(place), -REST) >= REST
 
     def was_lost(self, place: Place) -> bool:
-        """Whether it has to show again what it is before it is asked anything."""
+        """Return whether the server must be checked again before it gets a query."""
         return self.places.index(place) in self._lost
 
     def found(self, place: Place) -> None:
-        """It is there again, and the same; whether it answers has to be seen."""
+        """Record that a lost server is back and unchanged; it has yet to answer."""
         self._lost.pop(self.places.index(place), None)
 
     def answered(self) -> None:
-        """A query has its answer: patience begins anew."""
+        """Record an answer: patience starts afresh."""
         self._dark = None
 
     def lost(self, place: Place, why: str) -> None:
-        """Takes a replica out for a while; UserError where none is left and patience is over."""
+        """Take a server out for a while; raise UserError if none is left and patience has ended."""
         now = self._lost[self.places.index(place)] = time.monotonic()
         if any(self._alive(other) for other in self.places):
             return

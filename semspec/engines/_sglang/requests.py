@@ -1,7 +1,7 @@
-"""Queries as SGLang's ``/generate`` is asked them, and what its replies mean. Pure.
+"""Translation of queries to requests of SGLang's ``/generate``, and of its replies to values. Pure.
 
-Of a request with ``logprob_start_len`` s come back: entry j of the input's log-probabilities, which tells of
-the token at s + j and thus of the row at s + j - 1 (entry 0 has none), and with ``max_new_tokens`` 0 the
+A request with ``logprob_start_len`` s returns: as entry j of the input's log-probabilities those of the
+token at s + j, and thus of the row at s + j - 1 (entry 0 has none); and with ``max_new_tokens`` 0 the
 row of the last token among the output's. Temperature 0 makes the latter raw; the former always are.
 """
 
@@ -23,18 +23,18 @@ Payload = dict[str, Any]
 OF_LOGITS = frozenset({What.TOP_K, What.LOGPROBS})
 OF_PLUGIN = frozenset({What.POOLED, What.SCORE})
 OFFERS = OF_LOGITS | OF_PLUGIN
-LOOK = 64  # tokens that are written at a time where nothing tells where a unit may end
+LOOK = 64  # tokens generated at a time if nothing shows where a unit may end
 
 
 def write(
     ids: Sequence[int], sampling: Sampling, limit: int, stop_ids: frozenset[int], stops: Stops
 ) -> Payload:
-    """Asks for up to ``limit`` tokens after ``ids``."""
+    """Return a request for up to ``limit`` tokens after ``ids``."""
     params: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k or -1,
         "top_p": sampling.top_p,
-        # a server may have preferences of its own
+        # override the server's default preferences
         "min_p": 0.0,
         "frequency_penalty": 0.0,
         "presence_penalty": 0.0,
@@ -52,18 +52,18 @@ def write(
 
 @dataclass(slots=True)
 class Scoring:
-    """One pass over tokens after a context, and what is read in it."""
+    """One pass over tokens after a context, and the reads of it."""
 
     ids: list[int]
     base: int  # index of the first scored token: the context's length
     row: int  # index of row 0
     reads: tuple[Read, ...]
-    spans: tuple[tuple[int, int], ...] = ()  # the units that were generated
-    last_row: bool = True  # whether the row after the last token is one of those asked for
+    spans: tuple[tuple[int, int], ...] = ()  # of the units that were generated
+    last_row: bool = True  # the row after the last token is read as well
 
     @classmethod
     def of(cls, query: Query, tokens: Sequence[int] | None = None) -> Scoring:
-        """A query that scores a chain; ``tokens`` are one path of its tree."""
+        """Score a query's chain, or with ``tokens`` one path of its tree."""
         context = query.context.tokens
         row = len(context) - 1 if query.rows_from is None else query.rows_from
         if tokens is not None:
@@ -73,7 +73,7 @@ class Scoring:
 
     @classmethod
     def of_written(cls, query: Query, written: Sequence[int], ends: Sequence[int]) -> Scoring:
-        """What is read of tokens that have just been generated."""
+        """Score tokens that have just been generated."""
         before = [*query.context.tokens, *query.tokens]
         row = len(before) - 1 if query.rows_from is None else query.rows_from
         spans = tuple(zip([0, *ends], ends, strict=False))
@@ -81,7 +81,7 @@ class Scoring:
 
     @property
     def start(self) -> int | None:
-        """``logprob_start_len``; None where no log-probabilities are asked for."""
+        """``logprob_start_len``; None if no log-probabilities are read."""
         at = [self.row for read in self.reads if read.what is What.TOP_K]
         at += [self.base - 1 for read in self.reads if read.what is What.LOGPROBS]
         return min(at, default=None)
@@ -98,7 +98,7 @@ class Scoring:
         return payload
 
     def values(self, reply: Mapping[str, Any], server: str) -> dict[Read, Any]:
-        """The value of every read."""
+        """Return the value of every read; raise UserError if the reply has another shape."""
         meta = reply["meta_info"]
         values: dict[Read, Any] = dict(protocol.values(self.reads, meta, server))
         try:
@@ -116,8 +116,8 @@ class Scoring:
 
     def _logprobs(self, meta: Mapping[str, Any]) -> Tensor:
         count = len(self.ids) - self.base
-        told = meta["input_token_logprobs"]
-        own = told[len(told) - count :]
+        entries = meta["input_token_logprobs"]
+        own = entries[len(entries) - count :]
         if [entry[1] for entry in own] != self.ids[self.base :]:
             raise ValueError("other tokens")
         return torch.tensor([entry[0] for entry in own], dtype=torch.float32)
@@ -142,7 +142,7 @@ class Scoring:
 
 @dataclass(slots=True)
 class Paths:
-    """A tree as the paths from its root to its leaves: a server reads chains."""
+    """A tree as the paths from its root to its leaves, because a server reads chains."""
 
     parents: Sequence[int]
     paths: list[list[int]] = field(init=False)  # nodes
@@ -158,10 +158,10 @@ class Paths:
             self.paths.append(path[::-1])
 
     def gather(self, query: Query, parts: Sequence[Mapping[Read, Any]]) -> dict[Read, Any]:
-        """The tree's values from those of its paths: each node's from the first path it is on."""
+        """Merge the values of the paths; each node's come from the first path that it is on."""
         context = len(query.context)
         row = context - 1 if query.rows_from is None else query.rows_from
-        # of every node, and of what stands before the root: (path, index among the path's tokens)
+        # by node: (path, index among the path's tokens)
         place: dict[int, tuple[int, int]] = {}
         for p, path in enumerate(self.paths):
             for depth, node in enumerate(path):

@@ -1,4 +1,4 @@
-"""One SGLang server, over HTTP: patient with lost connections, and clear when patience ends."""
+"""One SGLang server over HTTP, with retries while patience lasts and a clear error afterwards."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from semspec.engines.sglang import KEY
 from semspec.errors import UserError
 from semspec.sglang_plugin import protocol
 
-# Seconds in which a connection may fail and be had again, as if nothing had been; whoever is away for longer is
-# looked at again before it is asked.
+# Seconds for which a connection may fail and be re-established unnoticed; a server that is away for
+# longer is checked again before it gets a query.
 BLIP = 1.0
 FIRST_PAUSE = 0.1  # seconds between attempts, doubled each time
-BUSY = frozenset({429, 502, 503, 504})  # of a router or a server that is starting
+BUSY = frozenset({429, 502, 503, 504})  # of a router, or of a server that is starting
 
 Reply = Mapping[str, Any]
 
 
 class LostError(Exception):
-    """A server that could not be reached for as long as patience lasts."""
+    """A server stayed unreachable for as long as patience lasts."""
 
 
 class Place(Protocol):
-    """Where a model runs."""
+    """A place where a model runs."""
 
     name: str  # for messages
 
     async def generate(self, payload: Mapping[str, Any]) -> Reply:
-        """SGLang's ``/generate``; LostError where nobody answers any more."""
+        """Send a request to SGLang's ``/generate``; raise LostError if nobody answers any more."""
         ...
 
     async def abort(self, rid: str) -> None:
-        """Gives up a request; never fails."""
+        """Cancel a request; never raises."""
         ...
 
     async def info(self) -> Mapping[str, Any]:
-        """What it says about itself and its model."""
+        """Return the server's description of itself and its model."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Server:
-    """A server that somebody has started."""
+    """A server that is already running."""
 
     def __init__(self, url: str, timeout: float, patience: float) -> None:
         self.http = Http(url, os.environ.get(KEY))
         self.name = self.http.url
         self.timeout, self.patience = timeout, patience
-        self.routed = False  # behind sglang-router, which hands on what it knows and no more
+        self.routed = False  # behind sglang-router, which only passes on the fields that it knows
 
     async def generate(self, payload: Mapping[str, Any]) -> Reply:
         if self.routed:
@@ -64,10 +64,10 @@ class Server:
         return await self._patiently("POST", "/generate", payload)
 
     async def _patiently(self, method: str, path: str, payload: Any = None) -> Reply:
-        """Tries again, less and less often, while a connection cannot be had or breaks off.
+        """Send a request; retry with growing pauses while the connection fails or breaks off.
 
-        A request changes nothing on a server, and what was lost was never looked at: asking again is
-        safe, and leaves the law of what is sampled as it is.
+        A request changes nothing on a server, and a lost answer was never looked at: asking again is safe
+        and does not change the law of the samples.
         """
         lost: float | None = None
         pause = FIRST_PAUSE
@@ -82,7 +82,7 @@ class Server:
                 ) from error
             except (OSError, EOFError) as error:
                 now = time.monotonic()
-                # where nobody was reached, all the time since was spent on trying
+                # if the host was never reached, the time spent trying counts, too
                 lost = lost or (began if isinstance(error, UnreachedError) else now)
                 if now - lost + pause > self.patience:
                     raise LostError(str(error) or type(error).__name__) from error
@@ -97,13 +97,13 @@ class Server:
             raise UserError(f"{self.name} wants a key: put it into the variable {KEY}")
         if status == 404:
             raise UserError(f"{self.name} has no {path}: is that an SGLang server?")
-        told = _parsed(body)
-        if status != 200 or not isinstance(told, dict):
-            raise UserError(f"{self.name} refused a request ({status}): {_message(told, body)}")
-        finish = (told.get("meta_info") or {}).get("finish_reason") or {}
+        reply = _parsed(body)
+        if status != 200 or not isinstance(reply, dict):
+            raise UserError(f"{self.name} refused a request ({status}): {_message(reply, body)}")
+        finish = (reply.get("meta_info") or {}).get("finish_reason") or {}
         if finish.get("type") == "abort":
-            raise ConnectionError(f"request given up: {finish.get('message', 'no reason told')}")
-        return told
+            raise ConnectionError(f"request aborted: {finish.get('message', 'no reason given')}")
+        return reply
 
     async def abort(self, rid: str) -> None:
         with contextlib.suppress(OSError, EOFError, TimeoutError):  # gone: nothing is left to stop
@@ -111,15 +111,15 @@ class Server:
                 await self.http.request("POST", "/abort_request", {"rid": rid})
 
     async def info(self) -> Mapping[str, Any]:
-        told: dict[str, Any] = {}
+        info: dict[str, Any] = {}
         for path in ("/server_info", "/model_info"):
             try:
-                told |= await self._patiently("GET", path)
-            except UserError:  # of older servers, and of routers
+                info |= await self._patiently("GET", path)
+            except UserError:  # an older server, or a router
                 with contextlib.suppress(UserError):
-                    told |= await self._patiently("GET", f"/get_{path[1:]}")
-        self.routed = bool(told.get("router_manager"))
-        return told
+                    info |= await self._patiently("GET", f"/get_{path[1:]}")
+        self.routed = bool(info.get("router_manager"))
+        return info
 
     async def close(self) -> None:
         self.http.close()
@@ -132,9 +132,9 @@ def _parsed(body: bytes) -> Any:
         return None
 
 
-def _message(told: Any, body: bytes) -> str:
-    error = told.get("error") if isinstance(told, dict) else None
+def _message(reply: Any, body: bytes) -> str:
+    error = reply.get("error") if isinstance(reply, dict) else None
     if isinstance(error, dict):
         error = error.get("message")
     text = str(error or body[:300].decode(errors="replace")).strip()
-    return (text.splitlines() or ["nothing told"])[0][:300]
+    return (text.splitlines() or ["no message"])[0][:300]

@@ -1,4 +1,4 @@
-"""Generation, followed token by token by our own boundary, whatever the server stopped for."""
+"""Generation through a server, checked token by token by the project's own boundary."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from semspec.types import Finish, Generate, Stops, stops_of
 
 
 class Writing:
-    """What was written so far, and whether it is enough.
+    """The tokens generated so far, and whether they are enough.
 
-    A server stops where a unit may end. Whether one does is decided here, by the very boundary that
-    every engine listens to; what was written beyond an end is thrown away. That changes no law: a
-    token depends on those before it alone.
+    A server stops where a unit may end. Whether one does end is decided here, by the same boundary
+    that every engine feeds; tokens beyond an end are discarded. That does not change their law: a token
+    depends only on those before it.
     """
 
     def __init__(self, ask: Generate, room: int, stop_ids: frozenset[int], look: int) -> None:
@@ -25,7 +25,7 @@ class Writing:
         self.stops = stops_of(ask.boundary)
 
     def next_limit(self) -> int:
-        """How many tokens the next request may bring."""
+        """Return how many tokens the next request may bring."""
         left = self.limit - len(self.tokens)
         if self.ask.boundary is None:
             return left
@@ -37,7 +37,7 @@ class Writing:
         return Stops() if self.next_limit() == 1 else self.stops
 
     def take(self, written: Iterable[int]) -> None:
-        """Up to the token that ends it all; as the hf engine's ``Writer`` does it."""
+        """Append tokens up to the one that ends the generation, like the hf engine's ``Writer``."""
         for token in written:
             boundary = self.ask.boundary
             end = None if boundary is None else boundary.feed(token)

@@ -1,4 +1,4 @@
-"""Clusters next steps by meaning, so that a step's cluster share is its semantic probability.
+"""Clustering of next steps by meaning: a step's cluster share is its semantic probability.
 
 nli = clusterer("nli", model="embedded/tiny-nli")
 for clusters in nli.cluster_many([(context, steps), ...]):
@@ -37,7 +37,10 @@ CLUSTERERS: dict[str, Callable[..., Clusterer]] = {"exact": Exact, "nli": Nli, "
 
 
 def clusterer(name: str, **options: Any) -> Clusterer:
-    """The clusterer of that name; ``options`` are the fields of its class."""
+    """Make the clusterer of that name; ``options`` are the fields of its class.
+
+    Raise UserError for an unknown name or option.
+    """
     if name not in CLUSTERERS:
         near = difflib.get_close_matches(name, CLUSTERERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(CLUSTERERS)}"

@@ -1,4 +1,4 @@
-"""Entailment between two steps of one context, by a model of the MNLI kind."""
+"""Entailment between two steps after one context, by a model of the MNLI kind."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from semspec.deferred import torch
 from semspec.errors import UserError, first_line
 
 Triple = tuple[str, str, str]
@@ -17,10 +16,10 @@ ENTAILMENT = "entailment"
 
 
 class Entailment:
-    """A sequence classifier that says whether one text entails another.
+    """A sequence classifier that decides whether one text entails another.
 
-    The paper's is ``microsoft/deberta-v2-xlarge-mnli``; the embedded one is ``tiny-nli``. Which of
-    the classes is entailment, ``config.id2label`` says: models differ in their order.
+    The paper's is ``microsoft/deberta-v2-xlarge-mnli``; the embedded one is ``tiny-nli``. The class of
+    entailment is looked up in ``config.id2label``, because models differ in their order.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 64) -> None:
@@ -33,10 +32,10 @@ class Entailment:
 
     @classmethod
     def load(cls, folder: Path | str, *, device: str = "cpu", batch_size: int = 64) -> Entailment:
-        """From a local folder; ``ModelConfig(path=...).fetch()`` gives one for any location."""
+        """Load a model from a folder, such as ``ModelConfig(path=...).fetch()``."""
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        # half the memory where it is computed natively; exact where speed is not at stake
+        # half the memory where bfloat16 is native; exact where speed does not matter
         dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         try:
             where = torch.device(device)
@@ -56,10 +55,10 @@ class Entailment:
         return cls(model, tokenizer, batch_size=batch_size)
 
     def both_ways(self, pairs: Sequence[Triple]) -> list[bool]:
-        """Whether a and b mean the same after the context: each entails the other, strictly.
+        """Return whether a and b mean the same after the context: each entails the other, strictly.
 
         (context + a => context + b) and (context + b => context + a) must both be classified as
-        entailment by argmax (methods 1.1). The second is asked only where the first holds.
+        entailment by argmax (methods 1.1). The second is only tested where the first holds.
         """
         forth = self.entails(pairs)
         held = [i for i, yes in enumerate(forth) if yes]
@@ -70,7 +69,7 @@ class Entailment:
         return both
 
     def entails(self, pairs: Sequence[Triple]) -> list[bool]:
-        """Whether context + a entails context + b."""
+        """Return whether context + a entails context + b."""
         if not pairs:
             return []
         encoded = self._encode(pairs)
@@ -84,16 +83,16 @@ class Entailment:
                 return_tensors="pt",
             ).to(self.model.device)
             with torch.inference_mode():
-                said = self.model(**inputs).logits.argmax(-1).tolist()
-            for i, label in zip(batch, said, strict=True):
+                labels = self.model(**inputs).logits.argmax(-1).tolist()
+            for i, label in zip(batch, labels, strict=True):
                 answers[i] = label == self.label
         return answers
 
     def _encode(self, pairs: Sequence[Triple]) -> dict[str, list[list[int]]]:
-        """Both texts of each pair, the context cut from the left so that the steps survive.
+        """Encode both texts of each pair, the context cut from the left so that the steps survive.
 
-        What the two steps leave is divided between the two copies of the context's end. Steps that
-        do not fit by themselves lose their beginnings too, the longer one first.
+        The room that the two steps leave is divided between the two copies of the context's end. Steps
+        that do not fit by themselves also lose their beginnings, the longer one first.
         """
         cut: dict[str, Callable[[int], str]] = {}
         sizes: dict[str, int] = {}
@@ -122,7 +121,7 @@ class Entailment:
         return ids
 
     def _cutter(self, context: str) -> Callable[[int], str]:
-        """A function from a number of tokens to that much of the context's end."""
+        """Return a function that maps a number of tokens to that much of the context's end."""
         offsets = self.tokenizer(
             context, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )["offset_mapping"]
@@ -137,7 +136,7 @@ class Entailment:
 
 
 def entailment_label(id2label: dict[int, str]) -> int:
-    """The class that is called entailment, in whatever case; models differ in the order."""
+    """Return the class named entailment, in any case; raise UserError unless there is one."""
     found = [int(i) for i, name in id2label.items() if str(name).strip().lower() == ENTAILMENT]
     if len(found) != 1:
         names = ", ".join(map(str, id2label.values()))
@@ -149,7 +148,7 @@ def entailment_label(id2label: dict[int, str]) -> int:
 
 
 def _longest(config: Any, tokenizer: Any) -> int:
-    """Tokens in an input at most; a tokenizer without a limit of its own says something huge."""
+    """Return the most tokens of an input; a tokenizer without a limit reports a huge one."""
     return min(
         int(tokenizer.model_max_length), int(getattr(config, "max_position_embeddings", 512))
     )

@@ -1,4 +1,4 @@
-"""From clusters to semantic probabilities, and how far two clusterings agree."""
+"""Semantic probabilities of clusters, and the agreement of two clusterings."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from semspec.probes.cluster.greedy import numbered
 
 
 def shares(clusters: Sequence[int]) -> list[float]:
-    """Semantic probability of each step: its cluster's share of all (methods 1.1, offline 3)."""
+    """Return each step's semantic probability: its cluster's share of all (methods 1.1, offline 3)."""
     sizes = Counter(clusters)
     return [sizes[cluster] / len(clusters) for cluster in clusters]
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far clusterings agree with the truth, over all contexts."""
+    """The agreement of clusterings with the truth, over all contexts."""
 
     contexts: int
-    pairs: int  # of steps of one context, all contexts together
+    pairs: int  # of steps after the same context, all contexts together
     accuracy: float  # of pairs: together or apart, as in the truth
     precision: float  # of the pairs put together, those that belong together
     recall: float  # of the pairs that belong together, those put together
@@ -32,9 +32,9 @@ class Agreement:
 
 
 def agreement(found: Sequence[Sequence[int]], truth: Sequence[Sequence[int]]) -> Agreement:
-    """Compares clusterings of the same contexts; a context's numbers may be named as they like.
+    """Compare clusterings of the same contexts; the numbers of clusters are arbitrary.
 
-    What is 0 / 0 is 1: no pair was put together wrongly where none was put together.
+    0 / 0 counts as 1: no pair was put together wrongly if none was put together.
     """
     from sklearn.metrics import adjusted_rand_score
     from sklearn.metrics.cluster import pair_confusion_matrix
@@ -46,7 +46,7 @@ def agreement(found: Sequence[Sequence[int]], truth: Sequence[Sequence[int]]) ->
         assert len(a) == len(b), "one cluster for each step"
         if not a:
             continue
-        with warnings.catch_warnings():  # many clusters of few steps look like a regression to it
+        with warnings.catch_warnings():  # sklearn takes many clusters of few steps for a regression
             warnings.simplefilter("ignore", UserWarning)
             # ordered pairs, so every figure counts twice: [[apart, wrong], [missed, together]]
             (tn, fp), (fn, tp) = pair_confusion_matrix(b, a).tolist()

@@ -14,7 +14,7 @@ Item = tuple[str, Sequence[str]]
 """A context's text and the texts of the steps sampled after it."""
 
 Pair = tuple[str, str]
-"""Two steps of one context: a cluster's first member, and the step that asks to join."""
+"""Two steps of one context: a cluster's first member, and the step that may join."""
 
 Greedy = Generator[Pair, bool, list[int]]
 
@@ -23,27 +23,27 @@ class Clusterer(Protocol):
     """Numbers the steps of a context by meaning: 0, 1, 2, ... in order of first appearance."""
 
     def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
-        """A cluster number for each of ``steps``."""
+        """Return a cluster number for each of ``steps``."""
 
     def cluster_many(self, items: Iterable[Item]) -> Iterator[list[int]]:
-        """The same for many contexts, in their order; reads no further ahead than it needs to."""
+        """Do the same for many contexts, in order, reading no further ahead than necessary."""
 
 
 def normal(step: str) -> str:
-    """A step's text without what is no part of what it says.
+    """Return a step's text without the parts that do not contribute to its meaning.
 
-    White space is one space each, the tag that opens the thinking is dropped. The closing tag
-    stays: a step that ends the thinking is not the same as one that goes on.
+    White space becomes one space each, and the tag that opens the thinking is dropped. The closing tag
+    stays: a step that ends the thinking differs from one that continues it.
     """
     return " ".join(step.replace("<think>", " ").replace("</think>", " </think> ").split())
 
 
 def greedy(steps: Sequence[str]) -> Greedy:
-    """Clusters ``steps`` in order, each against every cluster's FIRST member (methods 1.1).
+    """Cluster ``steps`` in order, comparing each with every cluster's FIRST member (methods 1.1).
 
-    A plan: yields (first member, step) and is sent whether they mean the same. The first cluster
-    that takes a step has it, so with a relation that is not transitive the order decides, as in
-    the paper. Equal texts are never asked about, and an empty text means nothing but itself.
+    A plan: yields (first member, step) and is sent whether they mean the same. A step joins the first
+    cluster that matches, so with a relation that is not transitive the order decides, as in the paper.
+    Equal texts are never compared, and an empty text only equals itself.
     """
     firsts: list[str] = []
     known: dict[str, int] = {}  # normal text -> cluster
@@ -66,11 +66,11 @@ def greedy(steps: Sequence[str]) -> Greedy:
 def lockstep(
     items: Iterable[Item], same: Asker, lanes: int, done: Counter = lambda _: None
 ) -> Iterator[list[int]]:
-    """Runs ``greedy`` over many contexts side by side, one question of each at a time.
+    """Run ``greedy`` over many contexts side by side, one comparison of each at a time.
 
-    Within a context every question depends on the answer before it, so full batches can only come
-    from different contexts: up to ``lanes`` of them are open at once, and a new one is opened as
-    soon as one is through.
+    Within a context every comparison depends on the previous answer, so full batches can only come from
+    different contexts: up to ``lanes`` of them are open at once, and a new one is opened as soon as
+    one is finished.
     """
     source = enumerate(items)
     open_: dict[int, tuple[str, Greedy, Pair]] = {}
@@ -108,25 +108,25 @@ def lockstep(
 
 
 class Asker(Protocol):
-    """Whether the two steps of each (context, a, b) mean the same."""
+    """Decides whether the two steps of each (context, a, b) mean the same."""
 
     def __call__(self, pairs: Sequence[tuple[str, str, str]], /) -> Sequence[bool]: ...
 
 
 class Counter(Protocol):
-    """Is told how many contexts are through."""
+    """Called with the number of finished contexts."""
 
     def __call__(self, contexts: int, /) -> object: ...
 
 
 def numbered(keys: Iterable[Hashable]) -> list[int]:
-    """Numbers in order of first appearance; greedy clustering where the relation is equality."""
+    """Number keys in order of first appearance, which is greedy clustering by equality."""
     seen: dict[Hashable, int] = {}
     return [seen.setdefault(key, len(seen)) for key in keys]
 
 
 class _ByKey:
-    """Clusterers whose relation is equality of something: no order, no batches, no model."""
+    """A clusterer whose relation is the equality of a key: no order, no batches, no model."""
 
     def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
         raise NotImplementedError
@@ -138,7 +138,7 @@ class _ByKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Exact(_ByKey):
-    """Same text, white space and the opening tag apart."""
+    """Same text, apart from white space and the opening tag."""
 
     def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
         return numbered(normal(step) for step in steps)
@@ -146,7 +146,7 @@ class Exact(_ByKey):
 
 @dataclass(frozen=True, kw_only=True)
 class Oracle(_ByKey):
-    """Same meaning in the embedded world; a step that cannot be read means its own text."""
+    """Same meaning in the embedded world; an unreadable step only means its own text."""
 
     def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
         problem = world.find_problem(context)

@@ -21,7 +21,7 @@ class Nli:
     device: str = "cpu"
     batch_size: int = 64  # pairs in a forward pass
     lanes: int = 256  # contexts that are open at once
-    progress: Callable[[int], object] | None = None  # told how many contexts are through
+    progress: Callable[[int], object] | None = None  # called with the number of finished contexts
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -35,7 +35,7 @@ class Nli:
 
     @cached_property
     def entailment(self) -> Entailment:
-        """The model, loaded when it is first asked."""
+        """The model, loaded on first use."""
         place = self.model
         if isinstance(place, str):
             place = ModelConfig(path=place, revision=self.revision)
@@ -45,5 +45,5 @@ class Nli:
         return next(self.cluster_many([(context, steps)]))
 
     def cluster_many(self, items: Iterable[Item]) -> Iterator[list[int]]:
-        told = self.progress or (lambda _: None)
-        return lockstep(items, self.entailment.both_ways, self.lanes, told)
+        done = self.progress or (lambda _: None)
+        return lockstep(items, self.entailment.both_ways, self.lanes, done)

@@ -6,10 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from semspec.calibration.arc import COLUMNS, Setting, vacuous
 from semspec.decoding.arc_bound import LARGEST_JS, bounds
+from semspec.deferred import Tensor
 from semspec.report.svg import Plot
 
 SHOWN = 600  # points of a scatter plot

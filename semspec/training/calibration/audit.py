@@ -11,10 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.arc_bound import bounds, distance, lts, margin, normalised_entropy
+from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.results.metrics import mean, quantile, wilson
 from semspec.rules.arc import Known

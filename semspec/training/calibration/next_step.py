@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from semspec.decoding.arc_bound import next_step_js
+from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.types import Answer, Context, Query, Read, Sampling, What
 

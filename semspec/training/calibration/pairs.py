@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from semspec.calibration.arc import COLUMNS
 from semspec.decoding.arc_bound import distance, margin, normalised_entropy
 from semspec.decoding.sampling import draw
 from semspec.decoding.whitening import Whitened
+from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.storage.files import LineFile, cut_torn_line, parse, whole_lines
 from semspec.training.calibration.next_step import Measure, Swap, divergences, read_text

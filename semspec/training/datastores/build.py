@@ -1,4 +1,4 @@
-"""From a corpus to a datastore's folder; each stage goes on where a kill left off.
+"""From a corpus to a datastore's folder, in stages; after a kill each one resumes.
 
 config.json               what all of it depends on
 documents/                stage 1, see ``corpus``
@@ -18,43 +18,36 @@ from pathlib import Path
 from semspec.artifacts.datastore import Datastore, shard_names
 from semspec.artifacts.sparse_datastore import SparseDatastore, bound_to
 from semspec.datastores import sparse
-from semspec.jobs.parts import begun, check_all
-from semspec.models.location import ModelFacts, facts
-from semspec.models.text import Text
+from semspec.jobs.stages import check_barrier, compare_shards, hold
+from semspec.models.location import ModelFacts
 from semspec.report.progress import Steps
 from semspec.training.datastores.build_dense import build_dense
 from semspec.training.datastores.corpus import Documents, collect
-from semspec.training.datastores.settings import ALL, Options, described
-from semspec.training.datastores.stages import stages
+from semspec.training.datastores.settings import ALL, Options, artifact_config
+from semspec.training.datastores.stages import Reading
 from semspec.training.probes.settings import ProbeConfig
-from semspec.training.probes.stages import compare
-from semspec.training.resume import at_work, begin
 
 LEAD = 16  # tokens of a prompt that stand before its answer: what REST's first match may look at
 
 
-def folder_of(config: ProbeConfig, options: Options) -> Path:
-    model = config.model.path.rstrip("/").rpartition("/")[2]
-    return Path(config.folder or f"runs/{options.kind}-{model}")
-
-
 def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore, Path]:
-    """Builds and saves a datastore."""
-    folder = folder_of(config, options)
+    """Build and save a datastore.
+
+    Raises UserError if the folder was begun with other options, or a shard has not finished.
+    """
+    work = Reading(config, options)
+    folder = work.folder
     out = Path(options.out) if options.out else folder / "datastore"
-    with at_work(folder):
-        text = Text(str(config.model.fetch()))
-        bound = facts(config.model, text.fingerprint)
-        found = begun(folder)
-        compare(config, folder, bound, found, options=options.made_from())
-        begin(folder, config, bound, options=options.made_from())
-        if found:
-            check_all(found, folder, stages(options)[-1])
+    with hold(folder):
+        shards = compare_shards(work)
+        work.keep_options(folder)
+        if shards:
+            check_barrier(shards, folder, work.stages[-1])
         total = None if config.problems == ALL else config.problems
         with steps.stage("documents", total) as tell:
-            documents = collect(config, options, text, folder, tell.to)
+            documents = collect(config, options, work.text, folder, tell.to)
         build = _sparse if options.kind == "sparse" else build_dense
-        made = build(config, options, bound, documents, folder, steps)
+        made = build(config, options, work.model, documents, folder, steps)
         with steps.stage("saving", None):
             made.save(out)
     return made, out
@@ -68,17 +61,17 @@ def _sparse(
     folder: Path,
     steps: Steps,
 ) -> Datastore:
-    told = documents.told
-    assert told is not None
+    total = documents.total
+    assert total is not None
     counts: list[int] = []
-    with steps.stage("sorting", told["tokens"]) as tell:
-        for part in _parts(documents, options.shard):
+    with steps.stage("sorting", total["tokens"]) as tell:
+        for texts in _cut(documents, options.shard):
             path = folder / f"shard-{len(counts):05d}.safetensors"
-            counts.append(sum(len(tokens) + 1 for tokens in part))
+            counts.append(sum(len(tokens) + 1 for tokens in texts))
             if not path.exists():
-                sparse.write_shard(path, part, options.depth)
+                sparse.write_shard(path, texts, options.depth)
             tell.by(counts[-1])
-    config_of = described(SparseDatastore, config, options, told) | {
+    config_of = artifact_config(SparseDatastore, config, options, total) | {
         "model": bound_to(model),
         "depth": options.depth,
         "shards": counts,
@@ -86,9 +79,9 @@ def _sparse(
     return SparseDatastore(config_of, parts={n: folder / n for n in shard_names(len(counts))})
 
 
-def _parts(documents: Documents, size: int) -> Iterator[list[list[int]]]:
-    """The documents of each shard; one that is longer than a shard is cut."""
-    part: list[list[int]] = []
+def _cut(documents: Documents, size: int) -> Iterator[list[list[int]]]:
+    """Yield the documents of each shard of the datastore; one that is longer than a shard is cut."""
+    texts: list[list[int]] = []
     filled = 0
     for group in documents.groups():
         for tokens, given in group:
@@ -96,9 +89,9 @@ def _parts(documents: Documents, size: int) -> Iterator[list[list[int]]]:
             for start in range(0, len(own), size - 1):
                 piece = own[start : start + size - 1]
                 if filled + len(piece) + 1 > size:
-                    yield part
-                    part, filled = [], 0
-                part.append(piece)
+                    yield texts
+                    texts, filled = [], 0
+                texts.append(piece)
                 filled += len(piece) + 1
-    if part:
-        yield part
+    if texts:
+        yield texts

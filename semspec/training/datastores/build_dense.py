@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from semspec.artifacts import binding
@@ -16,13 +15,14 @@ from semspec.artifacts.dense_datastore import INDEX, DenseDatastore
 from semspec.datastores import dense, indices
 from semspec.datastores.files import Shapes, open_arrays, write_arrays
 from semspec.datastores.sparse import END
+from semspec.deferred import torch
 from semspec.errors import UserError
-from semspec.jobs.parts import Part
+from semspec.jobs.stages import Shard
 from semspec.models.location import ModelFacts
 from semspec.report.progress import Steps
 from semspec.storage.files import read_json, write_json
 from semspec.training.datastores.corpus import Document, Documents
-from semspec.training.datastores.settings import Options, described
+from semspec.training.datastores.settings import Options, artifact_config
 from semspec.training.datastores.states import StateReader
 from semspec.training.probes.settings import ProbeConfig
 
@@ -38,23 +38,23 @@ def build_dense(
     folder: Path,
     steps: Steps,
 ) -> Datastore:
-    told = documents.told
-    assert told is not None
+    total = documents.total
+    assert total is not None
     check_dims(options, model)
     reader = StateReader(config)
     share = share_of(options, documents)
     try:
-        with steps.stage("states to fit", told["documents"]) as tell:
+        with steps.stage("states to fit", total["documents"]) as tell:
             fit_states(config, options, model, documents, folder, reader, tell.by)
         with steps.stage("fitting", None):
             projection, variance = projected(options, model, folder)
-        with steps.stage("keys", told["documents"]) as tell:
+        with steps.stage("keys", total["documents"]) as tell:
             counts = keep_keys(options, model, documents, folder, reader, projection, tell.by)
     finally:
         reader.close()
     paths = {n: folder / n for n in shard_names(len(counts))}
     keys = [shard.keys for shard in dense.open_shards(list(paths.values()), options.dims)]
-    name = indices.suited(sum(counts)) if options.index == "auto" else options.index
+    name = indices.suitable_index(sum(counts)) if options.index == "auto" else options.index
     with steps.stage(f"index={name}", None):
         files = _index(name, options, keys, folder)
     with steps.stage("measuring", None):
@@ -62,7 +62,7 @@ def build_dense(
         metrics = dense.measure(keys, index, indices.Exact(keys), ASKED, config.seed)
     if files:
         paths[INDEX] = folder / INDEX
-    config_of = described(DenseDatastore, config, options, told) | {
+    config_of = artifact_config(DenseDatastore, config, options, total) | {
         "model": binding.of(model),
         "dims": options.dims,
         "shards": counts,
@@ -75,15 +75,16 @@ def build_dense(
 
 
 def check_dims(options: Options, model: ModelFacts) -> None:
+    """Raise UserError if keys would have more dimensions than the states."""
     if options.dims > model.width:
         raise UserError(f"dims={options.dims}: the states have width {model.width}; give no more")
 
 
 def share_of(options: Options, documents: Documents) -> float:
-    """Of the documents, those that the projection is fitted to."""
-    told = documents.told
-    assert told is not None
-    return min(1.0, options.fit / told["tokens"])
+    """Return the share of the documents that the projection is fitted to."""
+    total = documents.total
+    assert total is not None
+    return min(1.0, options.fit / total["tokens"])
 
 
 def fit_states(
@@ -94,13 +95,13 @@ def fit_states(
     folder: Path,
     reader: StateReader,
     tell: Callable[[int], None],
-    part: Part | None = None,
+    only: Shard | None = None,
 ) -> None:
-    """Keeps the states that the projection is fitted to, of all groups or a part's."""
+    """Keep the states that the projection is fitted to, of all groups or only a shard's."""
     share = share_of(options, documents)
     for number, group in enumerate(documents.groups()):
         path = folder / f"fit-{number:05d}.safetensors"
-        if not path.exists() and (part is None or part.has(number)):
+        if not path.exists() and (only is None or only.has(number)):
             rng = random.Random(f"{config.seed} fit {number}")
             chosen = [d for d in group if share == 1 or rng.random() < share]
             states = [rows.astype(np.float16) for rows in reader.of(chosen)]
@@ -117,15 +118,15 @@ def keep_keys(
     reader: StateReader,
     projection: dense.Projection,
     tell: Callable[[int], None],
-    part: Part | None = None,
+    only: Shard | None = None,
 ) -> list[int]:
-    """Keeps the keys of all groups, or of a part's; the entries of every shard."""
+    """Keep the keys of all groups, or only a shard's; return the entries of every file."""
     share = share_of(options, documents)
     counts: list[int] = []
     for number, group in enumerate(documents.groups()):
         path = folder / f"shard-{len(counts):05d}.safetensors"
         count = sum(_entries(d, reader.limit) for d in group)
-        if count and not path.exists() and (part is None or part.has(number)):
+        if count and not path.exists() and (only is None or only.has(number)):
             whole = _fitted(folder, number, model.width) if share == 1 else None
             _write_keys(path, group, reader, projection, whole)
         counts += [count] if count else []
@@ -139,11 +140,15 @@ def _fitted(folder: Path, number: int, width: int) -> NDArray[np.float16]:
 
 
 def projected(options: Options, model: ModelFacts, folder: Path) -> tuple[dense.Projection, float]:
-    path, told = folder / "projection.safetensors", read_json(folder / "projection.json")
+    """Return the projection and the share of the variance that it keeps; fit it if no start has.
+
+    Raises UserError if there are too few states.
+    """
+    path, fit = folder / "projection.safetensors", read_json(folder / "projection.json")
     shapes: Shapes = dict.fromkeys(ARRAYS, ("F32", (model.width,))) | {
         "components": ("F32", (options.dims, model.width))
     }
-    if told is None:
+    if fit is None:
         count = len(list(folder.glob("fit-*.safetensors")))
 
         def batches() -> Iterator[dense.Floats]:
@@ -157,14 +162,14 @@ def projected(options: Options, model: ModelFacts, folder: Path) -> tuple[dense.
         except ValueError as error:
             raise UserError(f"{error}: give a larger corpus, or smaller dims=") from error
         write_arrays(path, {name: getattr(made, name) for name in ARRAYS})
-        told = {"variance": variance}
-        write_json(folder / "projection.json", told)
+        fit = {"variance": variance}
+        write_json(folder / "projection.json", fit)
     mapped = open_arrays(path, shapes)
-    return dense.Projection(*(mapped.array(name) for name in ARRAYS)), float(told["variance"])
+    return dense.Projection(*(mapped.array(name) for name in ARRAYS)), float(fit["variance"])
 
 
 def _entries(document: Document, limit: int) -> int:
-    """Places that have a state and something behind it."""
+    """Count the places that have a state and a token behind it."""
     return max(0, min(len(document.tokens), limit) - max(document.given, 1))
 
 

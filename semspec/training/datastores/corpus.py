@@ -16,7 +16,7 @@ import numpy as np
 
 from semspec.datastores.files import Shapes, open_arrays, write_arrays
 from semspec.errors import UserError
-from semspec.jobs.parts import Part
+from semspec.jobs.stages import Shard
 from semspec.models.hub import DATASET, locate
 from semspec.models.text import OPEN, Text
 from semspec.storage import dataset_rows as rows
@@ -43,19 +43,19 @@ class Document(NamedTuple):
 
 
 class Documents:
-    """What stage 1 has kept."""
+    """The documents that stage 1 has kept."""
 
-    def __init__(self, folder: Path, told: dict[str, int] | None = None) -> None:
+    def __init__(self, folder: Path, total: dict[str, int] | None = None) -> None:
         self.folder = folder / "documents"
-        self._told = told  # of parts, before one process has counted them all
+        self._total = total  # of shards, before one process has counted them all
 
     def path(self, group: int) -> Path:
         return self.folder / f"group-{group:05d}.safetensors"
 
     @property
-    def told(self) -> dict[str, int] | None:
-        """How many groups, documents and tokens; None before the last group is kept."""
-        found: dict[str, int] | None = self._told or read_json(self.folder / "done.json")
+    def total(self) -> dict[str, int] | None:
+        """The counts of groups, documents and tokens; None before the last group is kept."""
+        found: dict[str, int] | None = self._total or read_json(self.folder / "done.json")
         return found
 
     def keep(self, group: int, documents: Sequence[Document]) -> None:
@@ -74,23 +74,22 @@ class Documents:
         ends = np.cumsum(mapped.array("lengths")).tolist()
         given = mapped.array("given").tolist()
         return [
-            Document(tokens[start:end].tolist(), told)
-            for start, end, told in zip([0, *ends], ends, given, strict=False)
+            Document(tokens[start:end].tolist(), prompt)
+            for start, end, prompt in zip([0, *ends], ends, given, strict=False)
         ]
 
     def groups(self) -> Iterator[list[Document]]:
-        told = self.told
-        assert told is not None, "stage 1 comes first"
-        for group in range(told["groups"]):
+        assert self.total is not None, "stage 1 comes first"
+        for group in range(self.total["groups"]):
             yield self.read(group)
 
 
 def collect(
     config: ProbeConfig, options: Options, text: Text, folder: Path, tell: Callable[[int], None]
 ) -> Documents:
-    """All groups; those of an earlier start stay as they are."""
+    """Keep all groups; those of an earlier start stay as they are."""
     kept = Documents(folder)
-    if kept.told is not None:
+    if kept.total is not None:
         return kept
     total = collect_groups(config, options, text, folder, tell)
     check_texts(options, total)
@@ -99,6 +98,7 @@ def collect(
 
 
 def check_texts(options: Options, total: Mapping[str, int]) -> None:
+    """Raise UserError if the corpus holds no text."""
     if not total["tokens"]:
         raise UserError(f"corpus={options.corpus} holds no text: give another one")
 
@@ -109,9 +109,9 @@ def collect_groups(
     text: Text,
     folder: Path,
     tell: Callable[[int], None],
-    part: Part | None = None,
+    only: Shard | None = None,
 ) -> dict[str, int]:
-    """Keeps all groups, or a part's, that are not there; how many groups, documents and tokens these are."""
+    """Keep the groups that are not there, all or only a shard's; return the counts of all of these."""
     kept = Documents(folder)
     kept.folder.mkdir(parents=True, exist_ok=True)
     total = {"groups": 0, "documents": 0, "tokens": 0}
@@ -119,7 +119,7 @@ def collect_groups(
     done = 0
     try:
         for group, questioned in enumerate(_grouped(config, options)):
-            if part is not None and not part.has(group):
+            if only is not None and not only.has(group):
                 continue
             if not kept.path(group).exists():
                 answers: dict[str, list[int]] = {}
@@ -163,15 +163,15 @@ def _document(text: Text, options: Options, asked: Question, tokens: list[int] |
     if asked.question:
         prompt, ids = text.prompt(asked.question)
     if tokens is None:
-        told = asked.thinking or ""
-        opens = told.lstrip().startswith(OPEN)
+        answer = asked.thinking or ""
+        opens = answer.lstrip().startswith(OPEN)
         if prompt.rstrip().endswith(OPEN):  # templates of reasoning models open the thinking
             if opens:
                 written = prompt[prompt.rindex(OPEN) + len(OPEN) :]
-                told = told.lstrip().removeprefix(OPEN).removeprefix(written)
+                answer = answer.lstrip().removeprefix(OPEN).removeprefix(written)
         elif asked.domain == THOUGHT and not opens:
-            told = f"{OPEN}\n{told}"
-        tokens = text.encode(told)
+            answer = f"{OPEN}\n{answer}"
+        tokens = text.encode(answer)
     return Document([*ids, *tokens[: options.longest or None]], len(ids))
 
 
@@ -179,7 +179,10 @@ THOUGHT = "thought"  # ``Question.domain`` of a row that holds a chain of though
 
 
 def as_they_are(config: ProbeConfig) -> Iterator[Question]:
-    """Questions and answers, or mere texts, of a data set's rows, one after the other as they are read."""
+    """Yield questions and answers, or mere texts, of a data set's rows, as they are read.
+
+    Raises UserError if no row has a text.
+    """
     path = Path(config.data).expanduser()
     files = [path]
     if config.source == "hub":
@@ -189,9 +192,9 @@ def as_they_are(config: ProbeConfig) -> Iterator[Question]:
     for number, (_, row) in enumerate(numbered):
         if found == config.problems:
             return
-        if isinstance(row, Mapping) and (told := _told(row)) is not None:
+        if isinstance(row, Mapping) and (text := _text_of(row)) is not None:
             found += 1
-            question, answer, domain = told
+            question, answer, domain = text
             yield Question(f"d-{number:07d}", domain, question, answer)
     if not found:
         raise UserError(
@@ -200,7 +203,8 @@ def as_they_are(config: ProbeConfig) -> Iterator[Question]:
         )
 
 
-def _told(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def _text_of(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Return a row's question, answer and domain; None if it has no text."""
     turns = row.get("messages") or row.get("conversations")
     if isinstance(turns, list):
         return _exchange([turn for turn in turns if isinstance(turn, Mapping)])
@@ -214,16 +218,16 @@ def _told(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
 
 
 def _exchange(turns: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] | None:
-    """The first question of a conversation that is answered, and its answer."""
+    """Return the first question of a conversation that is answered, and its answer."""
     question = ""
     for number, turn in enumerate(turns):
-        by_turns = (*ASKING, *ANSWERING)[len(ASKING) * (number % 2)]  # where no role is told
+        by_turns = (*ASKING, *ANSWERING)[len(ASKING) * (number % 2)]  # if no role is given
         role = str(turn.get("role") or turn.get("from") or by_turns).lower()
-        said = _first(turn, ("content", "value"))
+        content = _first(turn, ("content", "value"))
         if role in ASKING:
-            question = said
-        elif role in ANSWERING and question and said:
-            return question, said, "all"
+            question = content
+        elif role in ANSWERING and question and content:
+            return question, content, "all"
     return None
 
 

@@ -3,155 +3,128 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from semspec.artifacts import base
-from semspec.config import did_you_mean
 from semspec.datastores.indices import NAMES
 from semspec.datastores.suffixes import BYTES, LARGEST
 from semspec.errors import UserError
+from semspec.jobs.options import described, names, option, pairs, read_known
 from semspec.storage.dataset_rows import FORMATS
 from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import provenance_of
 from semspec.training.probes.settings import ProbeConfig
 
+COMMAND = "semspec.build_datastore"
 KINDS, RESPONSES = ("sparse", "dense"), ("target", "as_is")
 ALL = 1 << 48  # rows of a corpus that is no generator
-HELP = f"""\
-usage: python -m semspec.build_datastore kind=sparse|dense [model=NAME] [corpus=...] [out=FOLDER] [...]
-
-  kind=            sparse: a suffix array over tokens (draft=rest, draft=suffix datastore=...)
-                   dense: the target's states, and what followed them (draft=dresd)
-  model=tiny       the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]
-  corpus=embedded  the embedded world's questions; a JSONL, JSON, CSV or parquet file; or a data set
-                   OWNER/NAME of the Hub [revision=...]
-  responses=target the target answers the corpus's questions itself; as_is takes answers and texts
-                   as they stand (columns: messages; question, prompt or instruction with response,
-                   answer, output or thinking; or text alone; of messages the first question and its
-                   answer, without what a system turn says)
-  problems=        documents at most (200 of the embedded world; else all)
-  longest=         tokens of an answer (dense: 1024; sparse: 0, all)
-  out=             the finished datastore (FOLDER/datastore); folder=runs/KIND-MODEL goes on after a kill
-  part=            2/4: what the target is asked for the second of four parts, and nothing else; with -m several
-                   of them (1/4,2/4; all/4) by hydra/launcher=. Then the command without it (docs/scale-out.md)
-
-sparse
-  depth=64         tokens that a match can have at most
-  shard=33554432   tokens that are sorted at a time, of {BYTES} bytes of memory each; fewer shards are faster
-
-dense
-  dims=64          of the keys (PCA); 64 suffice for states of any width, the paper finds
-  fit=1000000      states that normalisation and PCA are fitted to
-  index=auto       scann (fast), faiss (mapped), exact; auto: scann from 20,000, faiss from 10 million entries on
-  leaves=0         lists of the index (0: about the root of the entries)
-
-temperature= (0 is greedy), top_p=, max_new_tokens=, batch=, seed=, domains=, definitions=, engine= and quiet=
-are as of python -m semspec.cli.train_probe.
-"""
+SHARED = {  # options of semspec.train_probe that are of use here
+    "model=tiny": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
+    "problems=": "documents at most (200 of the embedded world; else all)",
+    "folder=": "the work; after a kill the same folder resumes (runs/KIND-MODEL)",
+    "part=": "2/4: what the target is asked for the second of four parts, and nothing else; with -m several of them"
+    " (1/4,2/4; all/4) by hydra/launcher=. Then the command without it (docs/scale-out.md)",
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """What is this command's own; everything else is an option of semspec.cli.train_probe."""
+    """The command's own options; every other one is an option of semspec.train_probe."""
 
-    kind: str = ""
-    corpus: str = "embedded"
-    responses: str = "target"
-    out: str = ""
-    longest: int = -1
-    depth: int = 64
-    shard: int = 1 << 25
-    dims: int = 64
-    fit: int = 1_000_000
-    index: str = "auto"
-    leaves: int = 0
+    # fmt: off
+    kind: str = option(
+        text="sparse: a suffix array over tokens (draft=rest, draft=suffix datastore=...); dense: the target's"
+        " states, and the tokens that followed them (draft=dresd)",
+        choices=KINDS,
+    )
+    corpus: str = option(
+        "embedded",
+        "the embedded world's questions; a JSONL, JSON, CSV or parquet file; or a data set OWNER/NAME of the"
+        " Hub [revision=...]",
+    )
+    responses: str = option(
+        "target",
+        "the target answers the corpus's questions itself; as_is takes answers and texts as they stand"
+        " (columns: messages; question, prompt or instruction with response, answer, output or thinking; or"
+        " text alone; of messages the first question and its answer, without what a system turn says)",
+        choices=RESPONSES,
+    )
+    out: str = option("", "the finished datastore", shown="FOLDER/datastore")
+    longest: int = option(-1, "tokens of an answer (dense: 1024; sparse: 0, all)", least=0, most=LARGEST, shown="")
+    depth: int = option(64, "sparse: tokens that a match can have at most", least=1, most=4096)
+    shard: int = option(
+        1 << 25, f"sparse: tokens that are sorted at a time, of {BYTES} bytes of memory each; fewer shards are faster", least=1000, most=LARGEST)
+    dims: int = option(
+        64, "dense: of the keys (PCA); 64 suffice for states of any width, the paper finds", least=1, most=4096)
+    fit: int = option(1_000_000, "dense: states that normalisation and PCA are fitted to", least=1, most=1 << 40)
+    index: str = option(
+        "auto", "dense: scann (fast), faiss (mapped) or exact; auto: scann from 20,000, faiss from 10 million entries on", choices=("auto", *NAMES))
+    leaves: int = option(0, "dense: lists of the index; 0: about the root of the entries", least=0, most=1 << 24)
+    # fmt: on
 
     def made_from(self) -> dict[str, Any]:
-        """What a folder's content depends on."""
+        """Return the options that a folder's content depends on."""
         return {name: value for name, value in asdict(self).items() if name != "out"}
 
 
+HELP = f"""\
+usage: python -m semspec.build_datastore kind=sparse|dense [model=NAME] [corpus=...] [out=FOLDER] [...]
+
+{described(Options, SHARED)}
+
+temperature= (0 is greedy), top_p=, max_new_tokens=, batch=, seed=, domains=, definitions=, engine= and quiet=
+are as of python -m semspec.train_probe.
+"""
+
+
 def split_options(arguments: Sequence[str]) -> tuple[Options, ProbeConfig]:
-    """This command's options, and what samples of the target depend on; every mistake is one line."""
-    kinds = {f.name: str(f.type) for f in fields(Options)}
-    own: dict[str, Any] = {}
-    passed: dict[str, str] = {}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if not equals:
-            raise UserError(f"'{argument}' is not an option: options are written name=value")
-        if key in ("source", "data", "chains"):
-            raise UserError(f"{key}=: here it is corpus=, and responses=target or as_is")
-        if key not in kinds:
-            passed[key] = value
-        elif kinds[key] == "str":
-            own[key] = value
-        else:
-            try:
-                own[key] = int(value)
-            except ValueError:
-                raise UserError(f"{argument}: give a whole number") from None
-    own.setdefault("longest", 1024 if own.get("kind") == "dense" else 0)
-    options = Options(**own)
-    _check(options)
+    """Return the command's own options, and those that samples of the target depend on.
+
+    Raises UserError for every mistake.
+    """
+    options, rest = read_known(Options, arguments, COMMAND)
+    if options.longest < 0:
+        options = replace(options, longest=1024 if options.kind == "dense" else 0)
+    passed = pairs(rest)
+    for name in ("source", "data", "chains"):
+        if name in passed:
+            raise UserError(f"{name}=: here it is corpus=, and responses=target or as_is")
     greedy = passed.get("temperature") in ("0", "0.0")
     if greedy:
         del passed["temperature"]
     given = [f"{k}={v}" for k, v in (_source(options) | passed).items()]
-    config = build(given, command="semspec.build_datastore", own=kinds)
+    config = build(given, command=COMMAND, own=names(Options))
     if greedy:  # a probe's samples must differ; a datastore's need not
         config.temperature = 0.0
     return options, config
 
 
 def _source(options: Options) -> dict[str, str]:
-    """Where semspec.train_probe's options say that questions come from."""
+    """Return the options of semspec.train_probe for the source of the questions."""
     target = options.responses == "target"
     if options.corpus == "embedded":
         return {"source": "embedded", "chains": "model" if target else "world", "problems": "200"}
     path = Path(options.corpus).expanduser()
-    told = {"data": options.corpus, "problems": str(ALL)} | (
-        {"chains": "answers"} if target else {}
-    )
+    found = {"data": options.corpus, "problems": str(ALL)}
+    if target:
+        found["chains"] = "answers"
     if path.is_file():
-        return told | {"source": "jsonl"}
+        return found | {"source": "jsonl"}
     if path.suffix in FORMATS or options.corpus.count("/") != 1:
         raise UserError(
             f"corpus={options.corpus}: there is no such file; give embedded, a file, or a data set"
             " OWNER/NAME of the Hub"
         )
-    return told | {"source": "hub"}
+    return found | {"source": "hub"}
 
 
-def _check(options: Options) -> None:
-    for name, known in (
-        ("kind", KINDS),
-        ("responses", RESPONSES),
-        ("index", ("auto", *NAMES)),
-    ):
-        value = getattr(options, name)
-        if value not in known:
-            near = did_you_mean(value, known).rstrip(";")
-            raise UserError(f"{name}={value}: give {' or '.join(known)}{near}")
-    for name, least, most in (
-        ("longest", 0, LARGEST),
-        ("depth", 1, 4096),
-        ("shard", 1000, LARGEST),
-        ("dims", 1, 4096),
-        ("fit", 1, 1 << 40),
-        ("leaves", 0, 1 << 24),
-    ):
-        if not least <= getattr(options, name) <= most:
-            raise UserError(f"{name}={getattr(options, name)}: give {least:,} to {most:,}")
-
-
-def described(
-    kind: type[base.Artifact], config: ProbeConfig, options: Options, told: dict[str, int]
+def artifact_config(
+    kind: type[base.Artifact], config: ProbeConfig, options: Options, total: dict[str, int]
 ) -> dict[str, Any]:
-    """What the configs of both kinds say alike."""
-    data = provenance_of(config) | {"documents": told["documents"], "tokens": told["tokens"]}
+    """Return the part of an artifact's config that is alike for both kinds."""
+    data = provenance_of(config) | {"documents": total["documents"], "tokens": total["tokens"]}
     if config.problems == ALL:
         del data["problems"]
     if options.responses == "target":
@@ -161,7 +134,7 @@ def described(
         "kind": kind.kind,
         "version": kind.version,
         "provenance": base.made_with(),
-        "documents": told["documents"],
+        "documents": total["documents"],
         "responses": options.responses,
         "data": data,
     }

@@ -1,23 +1,23 @@
-"""A datastore in parts: each has every so many-th group of documents, and what the target says of them.
+"""The reading of a corpus by the target as staged work; each group of documents is in one shard.
 
     documents/group-00005.safetensors   1. documents, answered by the target or read
-    fit-00005.safetensors               2. states of them; how many depends on all documents
-    shard-00005.safetensors             3. keys, by a projection that is fitted to the states of all parts
+    fit-00005.safetensors               2. states of some of them; how many depends on all documents
+    shard-00005.safetensors             3. keys, by a projection that is fitted to the states of all shards
 
-These stand where one process would write them: it finds them done, and makes the index.
+One process finds these where it would write them, and makes the index.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from semspec.datastores.dense import Projection
 from semspec.errors import UserError
-from semspec.jobs.parts import Part, begun, check
-from semspec.models.location import ModelFacts, facts
+from semspec.jobs.stages import Shard, hold
+from semspec.models.location import ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.storage.lock import FolderInUseError
@@ -26,91 +26,76 @@ from semspec.training.datastores.corpus import Documents, check_texts, collect_g
 from semspec.training.datastores.settings import Options
 from semspec.training.datastores.states import StateReader
 from semspec.training.probes.settings import ProbeConfig
-from semspec.training.probes.stages import compare
-from semspec.training.resume import at_work, begin
+from semspec.training.probes.stages import keep_options
 
-LOOK = 1.0  # seconds between looks at whether another part has fitted the projection
-
-
-def stages(options: Options) -> tuple[str, ...]:
-    """What parts have to wait for each other for."""
-    if options.kind == "dense":
-        return ("documents", "states", "keys")
-    if options.responses == "target":
-        return ("documents",)
-    raise UserError(
-        "part= shares out what a model is asked for, and a sparse datastore of texts as they are asks none:"
-        " leave it out"
-    )
+POLL = 1.0  # seconds between looks at another shard's fit of the projection
 
 
-def build_part(
-    config: ProbeConfig,
-    options: Options,
-    part: Part,
-    folder: Path,
-    until: str,
-    about: Mapping[str, Any],
-    steps: Steps,
-) -> None:
-    """Does one part's share of the stages up to ``until``."""
-    wanted = stages(options)
-    check(part, folder)
-    text = Text(str(config.model.fetch()))
-    model = facts(config.model, text.fingerprint)
-    made_from = options.made_from()
-    if options.kind == "dense":
-        check_dims(options, model)
-    compare(config, folder, model, begun(folder), options=made_from)
-    with part.at_work(folder, about) as own:
-        begin(own, config, model, options=made_from)
-        for number, stage in enumerate(wanted[: wanted.index(until) + 1]):
-            before = wanted[number - 1] if number else ""
-            if stage in part.done(folder):
-                steps.say(f"part {part} has its {stage}")
-            elif before and any(before not in p.done(folder) for p in part.all()):
-                steps.say(
-                    f"part {part}: its {stage} need the {before} of all parts: start it again when they are there"
+class Reading:
+    """Documents, states and keys of one configuration."""
+
+    product = "makes the datastore"
+
+    def __init__(self, config: ProbeConfig, options: Options) -> None:
+        self.config, self.options, self.quiet = config, options, config.quiet
+        name = config.model.path.rstrip("/").rpartition("/")[2]
+        self.folder = Path(config.folder or f"runs/{options.kind}-{name}")
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages in which models are asked; raises UserError if there are none."""
+        if self.options.kind == "dense":
+            return ("documents", "states", "keys")
+        if self.options.responses == "target":
+            return ("documents",)
+        raise UserError(
+            "part= shares out what a model is asked for, and a sparse datastore of texts as they are asks none:"
+            " leave it out"
+        )
+
+    @cached_property
+    def text(self) -> Text:
+        return Text(str(self.config.model.fetch()))
+
+    @cached_property
+    def model(self) -> ModelFacts:
+        found = read_facts(self.config.model, self.text.fingerprint)
+        if self.options.kind == "dense":
+            check_dims(self.options, found)
+        return found
+
+    def keep_options(self, folder: Path) -> None:
+        keep_options(folder, self.config, self.model, options=self.options.made_from())
+
+    def close(self) -> None:
+        """Do nothing: every stage closes its own models."""
+
+    def run(self, shard: Shard, stage: str, steps: Steps) -> Mapping[str, int]:
+        if stage == "documents":
+            with steps.stage(stage, None) as tell:
+                return collect_groups(
+                    self.config, self.options, self.text, self.folder, tell.to, shard
                 )
-                return
-            elif stage == "documents":
-                with steps.stage(stage, None) as tell:
-                    figures = collect_groups(config, options, text, folder, tell.to, part)
-                part.keep(folder, stage, figures)
-            else:
-                _read(config, options, model, part, folder, stage, steps)
-                part.keep(folder, stage, {})
-
-
-def _read(
-    config: ProbeConfig,
-    options: Options,
-    model: ModelFacts,
-    part: Part,
-    folder: Path,
-    stage: str,
-    steps: Steps,
-) -> None:
-    each = [p.done(folder)["documents"] for p in part.all()]
-    told: dict[str, int] = {name: sum(f[name] for f in each) for name in each[0]}
-    check_texts(options, told)
-    documents, reader = Documents(folder, told), StateReader(config)
-    try:
-        with steps.stage(stage, told["documents"]) as tell:
-            if stage == "states":
-                fit_states(config, options, model, documents, folder, reader, tell.by, part)
-            else:
-                by = _projection(options, model, folder)
-                keep_keys(options, model, documents, folder, reader, by, tell.by, part)
-    finally:
-        reader.close()
-
-
-def _projection(options: Options, model: ModelFacts, folder: Path) -> Projection:
-    """Fitted by the part that comes first; the others wait for it, so that all keys are by the same."""
-    while True:
+        each = [s.done(self.folder)["documents"] for s in shard.all()]
+        total: dict[str, int] = {name: sum(f[name] for f in each) for name in each[0]}
+        check_texts(self.options, total)
+        documents, reader = Documents(self.folder, total), StateReader(self.config)
+        args = (self.options, self.model, documents, self.folder, reader)
         try:
-            with at_work(folder):
-                return projected(options, model, folder)[0]
-        except FolderInUseError:
-            time.sleep(LOOK)
+            with steps.stage(stage, total["documents"]) as tell:
+                if stage == "states":
+                    fit_states(self.config, *args, tell.by, shard)
+                else:
+                    keep_keys(*args, self._projection(), tell.by, shard)
+        finally:
+            reader.close()
+        return {}
+
+    def _projection(self) -> Projection:
+        """Fit the projection, or wait for the shard that does: all keys are by the same one."""
+        while True:
+            try:
+                with hold(self.folder):
+                    return projected(self.options, self.model, self.folder)[0]
+            except FolderInUseError:
+                time.sleep(POLL)

@@ -20,7 +20,7 @@ LARGEST = float(np.finfo(np.float16).max)  # a few dimensions of large models ex
 
 
 class StateReader:
-    """Loads the target when it is first asked."""
+    """Reads states by the target, which is loaded when it is first needed."""
 
     def __init__(self, config: ProbeConfig) -> None:
         self.config = config
@@ -35,11 +35,11 @@ class StateReader:
 
     @property
     def limit(self) -> int:
-        """Tokens of a document that it can read."""
+        """The most tokens of a document that it can read."""
         return self.engine.context_limit
 
     def of(self, documents: Sequence[Document]) -> Iterator[NDArray[np.float32]]:
-        """Of each document with an answer [n, width]: row i is the state before answer token i."""
+        """Yield the states of each document with an answer [n, width]: row i is that before answer token i."""
         limit = self.limit
         whole = [d for d in documents if min(len(d.tokens), limit) > max(d.given, 1)]
         for start in range(0, len(whole), AT_A_TIME):

@@ -6,14 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
-import hydra
-from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import config as shared
 from semspec.config import one_line
+from semspec.deferred import hydra
 from semspec.errors import UserError
 from semspec.training.probes.checks import check
 from semspec.training.probes.settings import CLUSTERS, FEATURES, ProbeConfig
@@ -23,7 +21,7 @@ GROUPS = ("model", "draft", "engine", "cluster", "features")
 
 def register_configs() -> None:
     shared.register_configs()
-    store = ConfigStore.instance()
+    store = hydra.core.config_store.ConfigStore.instance()
     store.store(name="train_probe_schema", node=shared.composable(ProbeConfig))
     for group, known in (("cluster", CLUSTERS), ("features", FEATURES)):
         for name, cls in known.items():
@@ -52,7 +50,7 @@ def build(
         with hydra.initialize_config_dir(str(shared.CONF.resolve()), version_base="1.3"):
             composed = hydra.compose("train_probe", overrides=list(arguments))
         made = OmegaConf.to_object(composed)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (hydra.errors.HydraException, OmegaConfBaseException) as error:
         raise UserError(_explain(error, arguments)) from error
     assert isinstance(made, ProbeConfig), type(made)
     check(made)

@@ -20,7 +20,7 @@ from semspec.config import RunConfig
 from semspec.decoding.units import unit_ends
 from semspec.drafters.none import NoDrafter
 from semspec.errors import UserError
-from semspec.jobs.parts import Part
+from semspec.jobs.stages import Shard
 from semspec.models.text import OPEN
 from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
 from semspec.rules.logprob import LogProb
@@ -136,13 +136,13 @@ def make_chains(
     pair: Pair,
     folder: Path,
     tell: Callable[[int], None] = lambda _: None,
-    part: Part | None = None,
+    shard: Shard | None = None,
 ) -> list[Chain]:
-    """All chains, or a part's; those of an earlier start are read, the rest is written, a batch at a time."""
+    """All chains, or a shard's; those of an earlier start are read, the rest is written, a batch at a time."""
     path = folder / FILE
     wanted = list(questions(config))
-    if part is not None:
-        wanted = [q for number, q in enumerate(wanted) if part.has(number // config.batch)]
+    if shard is not None:
+        wanted = [q for number, q in enumerate(wanted) if shard.has(number // config.batch)]
     done = read_chains(path)
     # whole batches only: what shares a batch must not depend on where a run was interrupted
     whole = len(done) if len(done) == len(wanted) else len(done) // config.batch * config.batch
@@ -159,7 +159,7 @@ def make_chains(
                 file.append(asdict(done[-1]))
             file.sync()
             tell(len(done))
-    if part is None:
+    if shard is None:
         check_steps(done)
     return done
 

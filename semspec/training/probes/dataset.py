@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.probes.features import LOGPROB_NAMES, Features, assemble, of_logprobs
 from semspec.training.probes.shards import Sample, read_states

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.linear_model import Ridge, RidgeCV
-from sklearn.metrics import r2_score, roc_auc_score
 
 from semspec.training.probes.dataset import Rows
 
@@ -32,6 +30,8 @@ def auroc(score: np.ndarray, truth: np.ndarray, at: float = MAJORITY) -> float |
     above = truth >= at
     if above.all() or not above.any():
         return None
+    from sklearn.metrics import roc_auc_score
+
     return float(roc_auc_score(above, score))
 
 
@@ -60,6 +60,8 @@ def expected_error(bins: Sequence[dict[str, float]]) -> float:
 
 def figures(score: np.ndarray, truth: np.ndarray) -> Figures:
     """Of a score that means a probability."""
+    from sklearn.metrics import r2_score
+
     clipped = np.clip(score, 0, 1)
     varied = len(truth) > 1 and np.ptp(truth) > 0
     return {
@@ -103,6 +105,8 @@ def baselines(
     rows: Rows, training: Sequence[int], test: Sequence[int], seed: int
 ) -> dict[str, np.ndarray]:
     """Scores of the test rows by what needs no perceptron."""
+    from sklearn.linear_model import RidgeCV
+
     target = rows.target.numpy()
     free, free_test = rows.free[list(training)], rows.free[list(test)]
     mean, std = free.mean(0), free.std(0)
@@ -120,6 +124,8 @@ def baselines(
 
 def _ridge(rows: Rows, training: Sequence[int], test: Sequence[int], seed: int) -> np.ndarray:
     """Ridge regression on the probe's own features, on as many rows as memory holds in fp32."""
+    from sklearn.linear_model import Ridge
+
     most = max(64, min(4000, rows.limit // (8 * rows.size)))
     chosen = sorted(random.Random(f"{seed} ridge").sample(list(training), min(most, len(training))))
     x = np.empty((len(chosen), rows.size), dtype=np.float32)

@@ -11,8 +11,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import torch
-
+from semspec.deferred import torch
 from semspec.protocols import Plan as Steps
 from semspec.training.probes.contexts import Chain, Pair
 from semspec.training.probes.settings import ProbeConfig

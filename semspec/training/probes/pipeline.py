@@ -1,4 +1,4 @@
-"""All four stages, from a configuration to a probe's folder; each goes on where a kill left off."""
+"""From a configuration to a probe's folder, in four stages; after a kill each one resumes."""
 
 from __future__ import annotations
 
@@ -6,60 +6,45 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
+from semspec.deferred import torch
 from semspec.errors import UserError
-from semspec.jobs.parts import begun
-from semspec.models.location import ModelFacts, facts
-from semspec.models.text import Text
+from semspec.jobs.stages import compare_shards, hold
+from semspec.models.location import ModelFacts
 from semspec.probes.features import Features, resolve
 from semspec.report.progress import Steps
 from semspec.storage.files import read_json, write_json
 from semspec.training.probes import metrics
 from semspec.training.probes.card import card, plots
 from semspec.training.probes.contexts import FILE as CHAINS
-from semspec.training.probes.contexts import (
-    Chain,
-    Pair,
-    choose_cuts,
-    make_chains,
-    provenance_of,
-    read_chains,
-)
+from semspec.training.probes.contexts import Chain, provenance_of, read_chains
 from semspec.training.probes.dataset import Parts, Rows, check_split, split_chains
-from semspec.training.probes.sample import FOLDER, plan, sample
+from semspec.training.probes.sample import FOLDER
 from semspec.training.probes.semantic import cluster_samples
 from semspec.training.probes.semantic import options as cluster_options
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.shards import read_samples
-from semspec.training.probes.stages import compare, take_in
+from semspec.training.probes.stages import Sampling, folder_of, merge
 from semspec.training.probes.train import Trained, predict, train
-from semspec.training.resume import at_work, begin
+
+if TYPE_CHECKING:
+    from semspec.training.probes.train import Trained
 
 CURVE = (0.12, 0.25, 0.5, 1.0)  # of the training chains: the learning curve
 ACCEPTABLE = 0.05  # least semantic probability of a step that may be kept
 GUARD = 0.002  # share of the acceptable training steps that lies below the guard
 
 
-def default_folder(config: ProbeConfig) -> Path:
-    probed = config.draft.model if config.probed == "draft" else config.model
-    return Path("runs") / f"probe-{probed.path.rstrip('/').rpartition('/')[2]}-{config.role}"
-
-
-def folder_of(config: ProbeConfig) -> Path:
-    return Path(config.folder) if config.folder else default_folder(config)
-
-
 def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
-    """Trains and saves a probe."""
+    """Train and save a probe."""
     folder = folder_of(config)
     out = Path(config.out) if config.out else folder / "probe"
-    with at_work(folder):
+    with hold(folder):
         chains, model = sampled(config, folder, steps)
         rows = labelled_rows(config, folder, chains, model, steps)
         probe = _trained(config, rows, model, out.name, steps)
@@ -67,44 +52,34 @@ def make(config: ProbeConfig, steps: Steps) -> tuple[Probe, Path]:
     return probe, out
 
 
-def probe_facts(config: ProbeConfig) -> ModelFacts:
-    """What the probe will be bound to."""
-    model = config.draft.model if config.probed == "draft" else config.model
-    return facts(model, Text(str(model.fetch(weights=False))).fingerprint)
-
-
 def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain], ModelFacts]:
-    """Stages 1 and 2; where they are done, no model is loaded."""
-    model = probe_facts(config)
-    found = [] if (folder / "sampled.json").exists() else begun(folder)
-    compare(config, folder, model, found)
+    """Do stages 1 and 2; if they are done, no model is loaded.
+
+    Raises UserError if the folder was begun with other options, or a shard has not finished.
+    """
+    work = Sampling(config, folder)
+    done = (folder / "sampled.json").exists()
+    shards = [] if done else compare_shards(work)
     there = (folder / CHAINS).exists() or (folder / FOLDER).exists()
-    if there and not found and not (folder / "config.json").exists():
+    if there and not shards and not (folder / "config.json").exists():
         raise UserError(f"{folder} holds samples, but no config.json: give another folder=")
-    begin(folder, config, model)
-    if (folder / "sampled.json").exists():
-        return read_chains(folder / CHAINS), model
-    if found:
-        return take_in(config, found, folder), model
-    pair = Pair(config)
+    work.keep_options(folder)
+    if done:
+        return read_chains(folder / CHAINS), work.model
+    if shards:
+        return merge(config, shards, folder), work.model
     try:
-        pair.check_states(config.pooling)
-        with steps.stage("chains of thought", config.problems) as tell:
-            chains = make_chains(config, pair, folder, tell.to)
-        cuts = choose_cuts(config, chains, pair.engine.context_limit - 1)
-        planned = plan(config, cuts, model.layers, model.width)
-        with steps.stage("sampling", planned.samples) as tell:
-            sample(config, pair, chains, cuts, planned, folder, tell.by, steps.say)
+        chains = work.write_chains(folder, steps)
+        write_json(folder / "sampled.json", asdict(work.sample(chains, steps)))
+        return chains, work.model
     finally:
-        pair.close()
-    write_json(folder / "sampled.json", asdict(planned))
-    return chains, model
+        work.close()
 
 
 def labelled_rows(
     config: ProbeConfig, folder: Path, chains: Sequence[Chain], model: ModelFacts, steps: Steps
 ) -> Rows:
-    """Stage 3, and the rows that come of it."""
+    """Do stage 3, clustering, and return the labelled rows."""
     into = folder / FOLDER
     contexts = (read_json(folder / "sampled.json") or {}).get("contexts")
     with steps.stage("clustering", contexts) as tell:
@@ -116,6 +91,7 @@ def labelled_rows(
 
 
 def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, steps: Steps) -> Probe:
+
     domains = dict(zip(rows.chains, rows.domains, strict=True))
     sides = split_chains(domains, config.train_seed)
     parts = [sides[chain] for chain in rows.chains]
@@ -167,7 +143,7 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
 
 
 def _guard(rows: Rows, seen: Sequence[int]) -> dict[str, float] | None:
-    """The log-probability below which hardly any step lay that the model would say.
+    """Return the log-probability below which hardly any acceptable step lay.
 
     A perceptron may say anything about steps unlike all that it was trained on; a token that no
     acceptable step had shows such a step, and it is scored 0.
@@ -191,7 +167,7 @@ def _parts(score: np.ndarray, rows: Rows, index: Sequence[int], scaled: bool) ->
 
 
 def _share(rows: Sequence[int], chains: Sequence[str], share: float, seed: int) -> list[int]:
-    """The rows of a share of the chains; a larger share holds the smaller ones."""
+    """Choose the rows of a share of the chains; a larger share holds the smaller ones."""
     names = sorted({chains[i] for i in rows})
     random.Random(f"{seed} curve").shuffle(names)
     kept = set(names[: max(1, round(len(names) * share))])
@@ -199,7 +175,7 @@ def _share(rows: Sequence[int], chains: Sequence[str], share: float, seed: int) 
 
 
 def _calibration(rows: Rows, score: np.ndarray, test: Sequence[int]) -> dict[str, torch.Tensor]:
-    """Held-out steps of the kind that a rule judges: the other model's, where there are some."""
+    """Return the held-out steps of the kind that a rule judges: the other model's, if there are any."""
     judged = [at for at, i in enumerate(test) if not rows.own[i]] or list(range(len(test)))
     numbers = {name: n for n, name in enumerate(sorted(set(rows.chains)))}
     chosen = [test[at] for at in judged]

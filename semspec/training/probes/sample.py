@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from semspec.jobs.parts import Part
+from semspec.jobs.stages import Shard
 from semspec.training.probes.contexts import Chain, Pair
 from semspec.training.probes.next_steps import Freely, InTurns, Place
 from semspec.training.probes.settings import ProbeConfig
@@ -45,14 +45,14 @@ def sample(
     folder: Path,
     tell: Callable[[int], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
-    part: Part | None = None,
+    shard: Shard | None = None,
 ) -> None:
-    """Samples every context, or a part's, that an earlier start has not; ``tell`` hears of each sample."""
+    """Samples every context, or a shard's, that an earlier start has not; ``tell`` hears of each sample."""
     into = folder / FOLDER
     into.mkdir(parents=True, exist_ok=True)
     say(planned.line(check_room(into, planned.bytes)))
     way = Freely if pair.solver.free else InTurns
-    for number, places in numbered(config, chains, cuts, part):
+    for number, places in numbered(config, chains, cuts, shard):
         if is_done(into, number):
             tell(len(places) * (planned.own + planned.drafted))
             continue
@@ -65,11 +65,11 @@ def numbered(
     config: ProbeConfig,
     chains: Sequence[Chain],
     cuts: dict[str, list[int]],
-    part: Part | None = None,
+    shard: Shard | None = None,
 ) -> Iterator[tuple[int, list[Place]]]:
-    """The units with their numbers; a part has every so many-th one."""
+    """The units with their numbers, all or a shard's."""
     for number, places in enumerate(units(config, chains, cuts)):
-        if part is None or part.has(number):
+        if shard is None or shard.has(number):
             yield number, places
 
 

@@ -1,21 +1,25 @@
-"""Stages 1 and 2 in parts: each has every so many-th batch of chains, and every so many-th unit of contexts.
+"""The sampling of a probe's training data as staged work: chains of thought, then samples of their contexts.
 
-    part-2-of-4/chains.jsonl        the chains of its batches; of all, where no model writes them
+    part-2-of-4/chains.jsonl        the chains of a shard's batches; of all, if no model writes them
     samples/group-00005.jsonl ...   its units, beside those of the others
 
-Which contexts are sampled depends on all chains: the second stage begins when every part has done the first.
+The choice of the contexts depends on all chains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from semspec.jobs.parts import Part, begun, check, check_all
-from semspec.models.location import ModelFacts
+from semspec.errors import without_passwords
+from semspec.jobs import stages
+from semspec.jobs.stages import Shard, check_barrier, lacking
+from semspec.models.location import ModelFacts, read_facts
+from semspec.models.text import Text
 from semspec.report.progress import Steps
+from semspec.storage.digest import flat
 from semspec.storage.files import _write_all, dumps, replacing, write_json
 from semspec.training.probes.contexts import FILE as CHAINS
 from semspec.training.probes.contexts import (
@@ -30,91 +34,134 @@ from semspec.training.probes.contexts import (
 from semspec.training.probes.sample import numbered, plan, sample
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.shards import Plan
-from semspec.training.resume import begin
+from semspec.training.probes.sources import commit_of
+
+# Behaviour of code before an option existed, if the option's default is another one
+BEFORE: dict[str, Any] = {
+    "draft.own_prompt": False,  # a draft with marks of its own read the target's template
+}
 
 
-def stages(config: ProbeConfig) -> tuple[str, ...]:
-    """What parts have to wait for each other for."""
-    return ("chains", "samples") if by_a_model(config) else ("samples",)
+def keep_options(folder: Path, config: ProbeConfig, model: ModelFacts, **more: Any) -> None:
+    """Write config.json, or compare it with that of an earlier start.
+
+    The commit of a data set's branch that was read first is set in ``config``. The options that the engine
+    lets change (a server's address) may differ. Raises UserError if another option does.
+    """
+    stored = stages.stored_options(folder, ("facts", "engine"))
+    if config.source == "hub" and config.revision is None:
+        config.revision = stored["revision"] if stored else commit_of(config)
+    wanted = config.sampled() | {"facts": asdict(model)} | _plain(more)
+    wanted["engine"] = without_passwords(wanted["engine"])
+    defaults = flat(_defaults(config, more)) | BEFORE
+    if stored and not set(stored["engine"]) <= set(wanted["engine"]):  # of another engine
+        defaults = {key: v for key, v in defaults.items() if not key.startswith("engine.")}
+    may_change = [f"engine.{name}" for name in config.engine.may_change]
+    stages.keep_options(folder, wanted, stored, defaults, may_change)
 
 
-def compare(
-    config: ProbeConfig, folder: Path, model: ModelFacts, parts: Sequence[Part], **more: Any
-) -> None:
-    """Refuses parts of something else; a data set's commit is the one that the first part has read."""
-    for part in parts:
-        begin(part.folder(folder), config, model, **more)
+def _defaults(config: ProbeConfig, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default of every option; of plugins, those of the chosen one."""
+    draft, engine = type(config.draft)(), type(config.engine)()
+    unset = ProbeConfig(source=config.source, draft=draft, engine=engine)
+    given = {name: v for name, v in more.items() if _is_options(v)}
+    return unset.sampled() | _plain({name: type(v)() for name, v in given.items()})
 
 
-def sample_part(
-    config: ProbeConfig,
-    model: ModelFacts,
-    part: Part,
-    folder: Path,
-    until: str,
-    about: Mapping[str, Any],
-    steps: Steps,
-) -> None:
-    """Does one part's share of the stages up to ``until``."""
-    check(part, folder)
-    compare(config, folder, model, begun(folder))
-    with part.at_work(folder, about) as own:
-        begin(own, config, model)
-        todo = [s for s in stages(config) if s not in part.done(folder)]
-        if until not in todo:
-            steps.say(f"part {part} has its {until}")
-            return
-        if "chains" not in todo and joined(config, part, folder) is None:  # before models load
-            _waits(part, steps)
-            return
-        pair = Pair(config)
-        try:
-            pair.check_states(config.pooling)
-            mine = part if by_a_model(config) else None
-            if "chains" in todo or mine is None:
-                with steps.stage("chains of thought", None) as tell:
-                    made = make_chains(config, pair, own, tell.to, mine)
-                if mine is not None:
-                    part.keep(folder, "chains", {"chains": len(made)})
-            if until == "samples":
-                _sample(config, model, pair, part, folder, steps)
-        finally:
-            pair.close()
+def _plain(more: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: asdict(v) if _is_options(v) else v for name, v in more.items()}
 
 
-def _sample(
-    config: ProbeConfig, model: ModelFacts, pair: Pair, part: Part, folder: Path, steps: Steps
-) -> None:
-    chains = joined(config, part, folder)
-    if chains is None:
-        _waits(part, steps)
-        return
-    cuts = choose_cuts(config, chains, pair.engine.context_limit - 1)
-    units = [places for _, places in numbered(config, chains, cuts, part)]
-    whole = plan(config, cuts, model.layers, model.width)
-    planned = replace(whole, contexts=sum(map(len, units)))
-    if not units:
-        steps.say(
-            f"part {part} has nothing to sample: there are fewer units than parts; a smaller batch= makes more"
-        )
-    with steps.stage("sampling", planned.samples) as tell:
-        sample(config, pair, chains, cuts, planned, folder, tell.by, steps.say, part)
-    part.keep(folder, "samples", asdict(planned))
+def _is_options(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
 
 
-def _waits(part: Part, steps: Steps) -> None:
-    steps.say(
-        f"part {part} has its chains; contexts are chosen of all: start it again when every part has its own"
-    )
+def probe_facts(config: ProbeConfig) -> ModelFacts:
+    """Return the facts of the model that the probe will be bound to."""
+    model = config.draft.model if config.probed == "draft" else config.model
+    return read_facts(model, Text(str(model.fetch(weights=False))).fingerprint)
 
 
-def joined(config: ProbeConfig, part: Part, folder: Path) -> list[Chain] | None:
-    """The chains of all parts in the order of one process; None where some are not written yet."""
+def folder_of(config: ProbeConfig) -> Path:
+    probed = config.draft.model if config.probed == "draft" else config.model
+    name = probed.path.rstrip("/").rpartition("/")[2]
+    return Path(config.folder or f"runs/probe-{name}-{config.role}")
+
+
+class Sampling:
+    """Chains and samples of one configuration; the models are loaded when they are first needed."""
+
+    product = "trains the probe"
+
+    def __init__(self, config: ProbeConfig, folder: Path | None = None) -> None:
+        self.config, self.quiet = config, config.quiet
+        self.folder = folder or folder_of(config)
+        self._model: ModelFacts | None = None
+        self._pair: Pair | None = None
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        return ("chains", "samples") if by_a_model(self.config) else ("samples",)
+
+    @property
+    def model(self) -> ModelFacts:
+        if self._model is None:
+            self._model = probe_facts(self.config)
+        return self._model
+
+    @property
+    def pair(self) -> Pair:
+        """The models; UserError if the probed one does not give its states."""
+        if self._pair is None:
+            self._pair = Pair(self.config)
+            self._pair.check_states(self.config.pooling)
+        return self._pair
+
+    def close(self) -> None:
+        if self._pair is not None:
+            self._pair.close()
+
+    def keep_options(self, folder: Path) -> None:
+        keep_options(folder, self.config, self.model)
+
+    def run(self, shard: Shard, stage: str, steps: Steps) -> Mapping[str, Any]:
+        own = shard.folder(self.folder)
+        if stage == "chains":
+            return {"chains": len(self.write_chains(own, steps, shard))}
+        if not by_a_model(self.config):  # every shard reads all of them
+            self.write_chains(own, steps)
+        return asdict(self.sample(joined(self.config, shard, self.folder), steps, shard))
+
+    def write_chains(self, folder: Path, steps: Steps, shard: Shard | None = None) -> list[Chain]:
+        """Write or read all chains, or a shard's; the folder keeps them."""
+        pair, total = self.pair, None if shard else self.config.problems
+        with steps.stage("chains of thought", total) as tell:
+            return make_chains(self.config, pair, folder, tell.to, shard)
+
+    def sample(self, chains: Sequence[Chain], steps: Steps, shard: Shard | None = None) -> Plan:
+        """Sample all contexts, or a shard's; return how many."""
+        cuts = choose_cuts(self.config, chains, self.pair.engine.context_limit - 1)
+        planned = plan(self.config, cuts, self.model.layers, self.model.width)
+        if shard is not None:
+            units = [places for _, places in numbered(self.config, chains, cuts, shard)]
+            planned = replace(planned, contexts=sum(map(len, units)))
+            if not units:
+                steps.say(
+                    f"part {shard} has nothing to sample: there are fewer units than parts; a smaller"
+                    " batch= makes more"
+                )
+        args = (self.config, self.pair, chains, cuts, planned, self.folder)
+        with steps.stage("sampling", planned.samples) as tell:
+            sample(*args, tell.by, steps.say, shard)
+        return planned
+
+
+def joined(config: ProbeConfig, shard: Shard, folder: Path) -> list[Chain]:
+    """Return the chains of all shards in the order of one process."""
     if not by_a_model(config):
-        return read_chains(part.folder(folder) / CHAINS)
-    if any("chains" not in p.done(folder) for p in part.all()):
-        return None
-    each = [read_chains(p.folder(folder) / CHAINS) for p in part.all()]
+        return read_chains(shard.folder(folder) / CHAINS)
+    assert not lacking([shard], folder, "chains"), "samples come after chains"
+    each = [read_chains(s.folder(folder) / CHAINS) for s in shard.all()]
     chains: list[Chain] = []
     for start in range(0, max(map(len, each)), config.batch):
         for own in each:
@@ -123,15 +170,17 @@ def joined(config: ProbeConfig, part: Part, folder: Path) -> list[Chain] | None:
     return chains
 
 
-def take_in(config: ProbeConfig, found: Sequence[Part], folder: Path) -> list[Chain]:
-    """Makes of finished parts what one process would have left; refuses where one is not finished."""
-    check_all(found, folder, "samples")
-    chains = joined(config, found[0], folder)
-    assert chains is not None, "samples come after chains"
+def merge(config: ProbeConfig, shards: Sequence[Shard], folder: Path) -> list[Chain]:
+    """Write what one process would have left, and return the chains.
+
+    Raises UserError if a shard is not finished.
+    """
+    check_barrier(shards, folder, "samples")
+    chains = joined(config, shards[0], folder)
     with replacing(folder / CHAINS) as fd:
         for chain in chains:
             _write_all(fd, (dumps(asdict(chain)) + "\n").encode())
-    plans = [Plan(**part.done(folder)["samples"]) for part in found]
+    plans = [Plan(**shard.done(folder)["samples"]) for shard in shards]
     whole = replace(plans[0], contexts=sum(p.contexts for p in plans))
     write_json(folder / "sampled.json", asdict(whole))
     return chains

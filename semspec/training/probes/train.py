@@ -9,14 +9,35 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from semspec.errors import UserError
-from semspec.probes.mlp import Mlp
 from semspec.training.probes.dataset import Rows
 from semspec.training.probes.settings import ProbeConfig
 
 EVALUATED = 1024  # rows at a time where nothing is learned
+
+
+class Mlp(nn.Module):
+    """Trains on standardised rows; gives logits."""
+
+    def __init__(
+        self, inputs: int, hidden: Sequence[int], activation: str, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        sizes = [inputs, *hidden, 1]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.activation = activation
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [rows] of rows [rows, inputs]."""
+        for i, layer in enumerate(self.layers):
+            x = F.dropout(x, self.dropout, self.training)
+            x = layer(x)
+            if i < len(self.layers) - 1:
+                x = F.gelu(x) if self.activation == "gelu" else F.relu(x)
+        return x.squeeze(-1)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,45 @@
+"""Heavy dependencies, imported when they are first used.
+
+    from semspec.deferred import Tensor, torch
+
+Finding the plugins imports all of them; without this, ``--help`` and a misspelt option would wait seconds
+for torch. ``Tensor`` stands in annotations only: what runs asks for ``torch.Tensor``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import hydra as hydra
+    import hydra.core.config_store
+    import hydra.core.hydra_config
+    import hydra.core.override_parser.overrides_parser
+    import hydra.errors
+    import safetensors.torch as safetensors_torch
+    import torch as torch
+    import torch.nn.functional as functional
+    from torch import Tensor as Tensor
+else:
+
+    class _Deferred:
+        """A module that is imported when an attribute of it is first asked for."""
+
+        def __init__(self, name: str) -> None:
+            self.__name__ = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            found = getattr(import_module(self.__name__), attribute)
+            setattr(
+                self, attribute, found
+            )  # the next time it costs what a module's attribute costs
+            return found
+
+    hydra = _Deferred("hydra")
+    safetensors_torch = _Deferred("safetensors.torch")
+    torch = _Deferred("torch")
+    functional = _Deferred("torch.nn.functional")
+    Tensor = Any
+
+__all__ = ["Tensor", "functional", "hydra", "safetensors_torch", "torch"]
