@@ -97,7 +97,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
         made.interrupt()
 
 
-def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_goes_on(
+def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_resumes(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:
     arguments = (

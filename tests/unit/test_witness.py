@@ -187,7 +187,7 @@ def test_a_rule_that_reads_nothing_shows_nothing() -> None:
         torch.testing.assert_close(hidden, expected[position])
 
 
-def test_nobody_watching_costs_no_read() -> None:
+def test_without_a_watcher_nothing_more_is_read() -> None:
     """The queries of a run without watchers are what they were."""
     asked: list[Query] = []
     models = TOY.models()
