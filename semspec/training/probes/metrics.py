@@ -60,6 +60,8 @@ def expected_error(bins: Sequence[dict[str, float]]) -> float:
 
 def figures(score: np.ndarray, truth: np.ndarray) -> Figures:
     """Return the figures of a score that is a probability."""
+    from sklearn.metrics import r2_score
+
     clipped = np.clip(score, 0, 1)
     varied = len(truth) > 1 and np.ptp(truth) > 0
     return {
