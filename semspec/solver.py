@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from semspec import registry
 from semspec.config import RunConfig, drawn_by
@@ -40,11 +41,40 @@ class Solution:
     overhead: float  # share of the time that was spent outside model passes
 
 
-class Solver:
-    """Holds the models of a configuration; close it, or use it as a context manager."""
+class Engines:
+    """Loads engines, each once, for any number of solvers that take turns; closing it closes them all."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[object, ...], Engine] = {}
+        self.keys = count(1)  # of contexts: engines know them by their keys
+
+    def load(self, engine: Any, folder: Path, role: Role, probes: tuple[str, ...]) -> Engine:
+        key = (repr(engine), folder, role, probes)
+        if key not in self._loaded:
+            self._loaded[key] = engine.load(str(folder), role=role, probes=probes)
+        return self._loaded[key]
+
+    def close(self) -> None:
+        for engine in self._loaded.values():
+            engine.close()
+        self._loaded.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Solver:
+    """Holds the models of a configuration; close it, or use it as a context manager.
+
+    ``shared``: engines that other solvers use, too, and that outlive this one.
+    """
+
+    def __init__(self, config: RunConfig, shared: Engines | None = None) -> None:
         self.config = config
+        self._own, self._shared = shared is None, shared or Engines()
         self.drafter, self.rule = config.draft, config.accept
         self.nested, self.nested_rule = config.nested, config.nested_accept
         self.splitter = registry.plugin("split", config.split).cls()
@@ -86,12 +116,9 @@ class Solver:
             raise
         self.rule = self.rule.on({role: engine.offers for role, engine in self.engines.items()})
         self.driver = Driver(self.engines)
-        self._contexts = 0
 
     def _load(self, folder: Path, text: Text, role: Role) -> Engine:
-        engine: Engine = self.config.engine.load(
-            str(folder), role=role, probes=self.probes.get(role, ())
-        )
+        engine = self._shared.load(self.config.engine, folder, role, self.probes.get(role, ()))
         engine.stop_ids |= (
             text.stop_ids
         )  # a tokenizer may name an end that the weights' files do not
@@ -152,8 +179,7 @@ class Solver:
         def plans() -> Iterator[tuple[Context, Plan[Outcome]]]:
             for problem in problems:
                 prompt, ids = self.text.prompt(problem.question, problem.system)
-                self._contexts += 1
-                context = Context(self._contexts, ids)
+                context = Context(next(self._shared.keys), ids)
                 longest = max(len(ids), self.prepare_draft_prompt(context, problem))
                 room = self._room(problem, longest, budget or self.config.max_new_tokens)
                 begun[context.key] = (problem, prompt)
@@ -241,8 +267,8 @@ class Solver:
         return prompt[prompt.rindex(OPEN) :] + text if opened else text
 
     def close(self) -> None:
-        for engine in self.engines.values():
-            engine.close()
+        if self._own:
+            self._shared.close()
 
     def __enter__(self) -> Self:
         return self

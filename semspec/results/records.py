@@ -91,15 +91,17 @@ class RunFolder:
         free: Sequence[str] = (),
         provenance: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
+        grow: bool = False,
     ) -> OpenRun:
-        """Locks the folder, mends it, and finds what is done; see ``OpenRun``.
+        """Lock the folder, mend it, and find what is done; see ``OpenRun``.
 
         ``free`` names options (dotted) that may differ from start to start, such as how much is
         printed. The rest of ``config`` must be what the folder was begun with. ``about`` is repeated
-        in status.json: a sweep says there which of its jobs this is.
+        in status.json: a sweep says there which of its jobs this is. ``grow``: ``problems`` may be another
+        number, too; a finished run that has fewer is open again.
         """
         return OpenRun(
-            path, config, total=total, free=free, provenance=provenance, about=about or {}
+            path, config, total=total, free=free, provenance=provenance, about=about, grow=grow
         )
 
     @property
@@ -158,6 +160,7 @@ class OpenRun(RunFolder):
         free: Sequence[str] = (),
         provenance: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
+        grow: bool = False,
     ) -> None:
         super().__init__(path)
         self.about = dict(about or {})
@@ -167,8 +170,11 @@ class OpenRun(RunFolder):
         self._begun = now()
         self._discarded = False
         self._held = contextlib.ExitStack()
+        free = (*free, "problems") if grow else free
         with told_in_one_line(self.path):
-            if self.result is not None:  # nothing will be written: neither lock nor repair
+            known = self.config if grow else None
+            wider = known is not None and known["problems"] < config["problems"]
+            if self.result is not None and not wider:  # nothing will be written: no lock, no repair
                 self._check(config, free)
                 self.done = {line["id"] for line in self.problem_lines()}
                 return
@@ -177,6 +183,8 @@ class OpenRun(RunFolder):
                 held.callback(FolderLock(self.path).release)
                 self._check(config, free)
                 self._mend()
+                if known is not None and known["problems"] != config["problems"]:
+                    self._resize(config, free)
                 self._rounds = held.enter_context(LineFile(self.path / "rounds.jsonl"))
                 self._problems = held.enter_context(LineFile(self.path / "problems.jsonl"))
                 if provenance is not None:
@@ -207,6 +215,12 @@ class OpenRun(RunFolder):
                 f"{self.path} holds a run with another configuration ({changed}); "
                 "choose another hydra.run.dir, or delete the folder"
             )
+
+    def _resize(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
+        """Take over another number of problems, of which those that are solved stay."""
+        (self.path / "result.json").unlink(missing_ok=True)
+        config = {**config, "problems": max(config["problems"], len(self.done))}
+        write_json(self.path / "config.json", {"digest": digest(config, free), "config": config})
 
     def _mend(self) -> None:
         """Cuts off what a kill left half-written, and forgets problems without their line."""
