@@ -16,10 +16,11 @@ import contextlib
 import hashlib
 import importlib
 import itertools
+import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,12 @@ from semspec.jobs.experiments import slug
 from semspec.report.terminal import interval, number, open_console, seconds
 from semspec.results.records import RunFolder, State, now, status
 from semspec.storage.digest import difference
-from semspec.storage.files import write_json
+from semspec.storage.files import dumps, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
 
 LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
 ERROR = "error.txt"
+ARM = "arm"  # the command of a run that is an arm of a job
 SAID = ("state", "error", "updated", "ended")  # of status.json: what changes when a process is gone
 
 
@@ -51,15 +53,28 @@ class Job:
 
     name: str  # its folder, within that of all jobs
     overrides: tuple[str, ...]
-    command: str = (
-        ""  # the module whose part this is (``semspec.jobs.part_jobs``); else it is a run
-    )
-    stage: str = ""  # as far as which that part goes
+    command: str = ""  # the module that does it: ``do_part``, or ``do_arms``; else it is a run
+    stage: str = ""  # as far as which a part goes
+    arms: tuple[Job, ...] = ()  # runs that take turns in one process, each in a folder of its own
 
     @property
     def about(self) -> dict[str, Any]:
-        """What its status.json says of it."""
+        """Describe the job for its status.json."""
         return {"job": self.name, "overrides": list(self.overrides)}
+
+    @property
+    def runs(self) -> tuple[Job, ...]:
+        """The jobs that have a folder: its arms, or itself."""
+        return self.arms or (self,)
+
+    def to_json(self) -> str:
+        return dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        told = json.loads(text)
+        arms = tuple(cls.from_json(dumps(arm)) for arm in told.pop("arms"))
+        return cls(**{**told, "overrides": tuple(told["overrides"])}, arms=arms)
 
 
 def name_of(overrides: Sequence[str]) -> str:
@@ -114,13 +129,13 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
 def work(
     job: Job, root: Path, console: Console, leaving: Callable[[], bool] = lambda: False
 ) -> None:
-    """Runs one job to its end; whatever happens, its folder tells of it and nothing else ends.
+    """Run one job to its end; whatever happens is recorded in its folder and ends no other job.
 
-    ``leaving``: whether this process is told to go, and the job will go on in another one.
+    ``leaving``: whether this process was asked to leave, and the job goes on in another one.
     """
     folder, started, failed = root / job.name, now(), ""
     try:
-        _do(job, folder, console)
+        _do(job, root, console)
     except FolderInUseError:
         return  # somebody else is at it
     except UserError as error:
@@ -135,24 +150,31 @@ def work(
         (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
     if not failed:
         (folder / ERROR).unlink(missing_ok=True)
-    elif not is_locked(folder):
-        say(job, root, "failed", failed, started)
+        return
+    for run in job.runs:
+        if not is_locked(root / run.name) and (job.stage or state_of(run, root)[0] != "finished"):
+            say(run, root, "failed", failed, started)
 
 
-def _do(job: Job, folder: Path, console: Console) -> None:
+def _do(job: Job, root: Path, console: Console) -> None:
+    if job.arms:
+        importlib.import_module(job.command).do_arms(job, root, console)
+        return
     if job.command:
         importlib.import_module(job.command).do_part(job, console)
         return
     from semspec.runner import execute
 
     made, resolved = resolve(job)
-    execute(made, resolved, folder, console, job.about)
+    execute(made, resolved, root / job.name, console, job.about)
 
 
-def say(job: Job, root: Path, state: State, error: str, started: str | None = None) -> None:
-    """Writes a status for a job that cannot, or could not, do so itself."""
+def say(
+    job: Job, root: Path, state: State, error: str, started: str | None = None, **more: Any
+) -> None:
+    """Write a status for a job that cannot, or could not, do so itself."""
     folder = root / job.name
-    said = status(job.about, state, started or now(), error)
+    said = status(job.about | more, state, started or now(), error)
     if started is None:  # whose process is gone: what it said of itself stands
         said |= {k: v for k, v in RunFolder(folder).status.items() if k not in SAID}
     with contextlib.suppress(OSError):  # a full disk: the table says it all the same
@@ -161,15 +183,20 @@ def say(job: Job, root: Path, state: State, error: str, started: str | None = No
 
 
 def state_of(job: Job, root: Path) -> tuple[str, str]:
-    """How it stands with a job, and the error if there is one."""
+    """Return the state of a job, and the error if there is one."""
+    if job.arms:
+        states = [(*state_of(arm, root), arm) for arm in job.arms]
+        open_ones = [s for s in states if s[0] != "finished" and not left_out(s[2], root)]
+        if open_ones or all(s[0] != "finished" for s in states):
+            return (open_ones or states)[0][:2]
+        return "finished", ""
     folder = RunFolder(root / job.name)
     result = folder.result
     if job.stage:
         finished = job.stage in (result or {}).get("done", {})
     else:
-        finished = (
-            result is not None and folder.config is not None
-        )  # else nothing tells what made it
+        known = folder.config  # without it nothing shows what made the result
+        finished = result is not None and known is not None and _enough(job, known)
     if finished:
         return "finished", ""
     found = folder.status
@@ -177,6 +204,18 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
     if job.stage and state == "finished":  # with a stage before this one
         state = "waiting"
     return state, found.get("error") or ""
+
+
+def _enough(job: Job, known: Mapping[str, Any]) -> bool:
+    """Whether a run has as many problems as an arm is asked for; other runs cannot grow."""
+    asked = [o.partition("=")[2] for o in job.overrides if o.startswith("problems=")]
+    return job.command != ARM or not asked or int(known["problems"]) >= int(asked[-1])
+
+
+def left_out(job: Job, root: Path) -> str:
+    """Return why an arm could not be had when it was last tried; empty where it could."""
+    found = RunFolder(root / job.name).status
+    return str(found["error"]) if found.get("left_out") else ""
 
 
 def carry_out(
@@ -189,10 +228,10 @@ def carry_out(
     """Runs what is not finished; one line for each job that ends. Raises for Ctrl-C only."""
     from semspec.jobs.launchers import launch
 
-    for job in jobs:
-        _check(job, root)
+    for run in runs_of(jobs):
+        _check(run, root)
     root.mkdir(parents=True, exist_ok=True)
-    listed = [job.about for job in jobs]
+    listed = [run.about for run in runs_of(jobs)]
     write_json(root / "sweep.json", {"jobs": listed, "launcher": launcher, "started": now()})
     count = itertools.count(1)
 
@@ -204,12 +243,13 @@ def carry_out(
 
     todo = []
     for job in jobs:
-        if state_of(job, root)[0] == "finished" or is_locked(root / job.name):
+        if all(state_of(r, root)[0] == "finished" or is_locked(root / r.name) for r in job.runs):
             tell(job)
             continue
         todo.append(job)
-        with contextlib.suppress(FileNotFoundError):  # of an earlier start
-            (root / job.name / "status.json").unlink()
+        for run in job.runs:
+            if state_of(run, root)[0] != "finished":  # its status is of an earlier start
+                (root / run.name / "status.json").unlink(missing_ok=True)
     if todo:
         launch(launcher, dict(options or {}), todo, root, console, tell)
 
@@ -223,7 +263,8 @@ def _check(job: Job, root: Path) -> None:
         made, resolved = resolve(job)
     except UserError:
         return  # it will fail, and say why
-    changed = difference(known, recorded(made, resolved), free(made))
+    may_change = (*free(made), *(("problems",) if job.command == ARM else ()))
+    changed = difference(known, recorded(made, resolved), may_change)
     if changed:
         raise UserError(
             f"{root / job.name} holds a run with another configuration ({changed}); choose another"
@@ -238,6 +279,9 @@ def headline(job: Job, root: Path) -> str:
         return f"{state}: {error}" if error else state
     if job.stage:
         return state
+    if job.arms:
+        lacking = sum(bool(left_out(arm, root)) for arm in job.arms)
+        return f"{len(job.arms) - lacking} arms" + (f", {lacking} left out" if lacking else "")
     result = RunFolder(root / job.name).result or {}
     faster = number(result["speedup"], 2, "x") if result["plain"] else "alone"
     return f"pass@1 {number(result['pass_at_1'], 3)}, {faster}"
@@ -312,8 +356,13 @@ def _quiet(jobs: Sequence[Job]) -> bool:
     return False
 
 
+def runs_of(jobs: Sequence[Job]) -> list[Job]:
+    """Return every run of some jobs, arms included."""
+    return [run for job in jobs for run in job.runs]
+
+
 def ended(jobs: Sequence[Job], root: Path) -> int:
-    """The exit code of several jobs; what is not finished is named on standard error."""
+    """Return the exit code of several jobs; name on standard error what is not finished."""
     states = {job.name: state_of(job, root)[0] for job in jobs}
     bad = [name for name, state in states.items() if state != "finished"]
     if bad:
