@@ -201,8 +201,8 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
         return "finished", ""
     found = folder.status
     state = found.get("state", "waiting")
-    if job.stage and state == "finished":  # with a stage before this one
-        state = "waiting"
+    if (job.stage or job.command == ARM) and state == "finished":
+        state = "waiting"  # it was, with a stage before this one, or with fewer problems
     return state, found.get("error") or ""
 
 
