@@ -115,8 +115,9 @@ def main(arguments: Sequence[str]) -> int:
     files += [Path(given["json"])] if given.get("json") else []
     for file in files:
         write_json(file, held)
-    wide = 160 if experiment.arms and not console.is_terminal else None
-    console.print(shown, width=wide)
+    if experiment.arms and not console.is_terminal:
+        console.width = 160  # its tables are wider than the papers'
+    console.print(shown)
     console.print(f"[dim]results: {files[-1]}[/]", soft_wrap=True)
     return code
 
