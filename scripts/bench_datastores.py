@@ -4,7 +4,7 @@
 
 Sparse: a synthetic text (Zipf's law, half of it copied from before), asked for the longest match of up to 16
 tokens of ends of it, half of them with a fault. Dense: synthetic clustered keys of 64 dimensions, asked with
-other points of the same clusters. Files are mapped and warm; one thread. Figures go to docs/drafters.json as they
+other points of the same clusters. Files are mapped and warm; one thread. Figures go to results/drafters.json as they
 come, and as tables to docs/drafters.md.
 """
 
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--entries", default="125000,500000,2000000")
     parser.add_argument("--indices", default="scann,faiss")
     parser.add_argument("--questions", type=int, default=300)
-    default = beside_package("docs") / "drafters.json"
+    default = beside_package("results") / "drafters.json"
     parser.add_argument("--out", type=Path, default=default)
     given = parser.parse_args(arguments)
     result = read_json(given.out) if given.out.exists() else {}

@@ -5,7 +5,7 @@
 
 Drafting alone needs no model: a text that repeats itself in part, states of width 5,120 and a
 vocabulary of 151,936. Both CPU time of this process and wall time are told, since other work on the
-same cores shows in the latter; of five runs over the same rounds the least counts, for each round. Results go to docs/drafters.json, each as soon as it is there, and as tables to docs/drafters.md.
+same cores shows in the latter; of five runs over the same rounds the least counts, for each round. Results go to results/drafters.json, each as soon as it is there, and as tables to docs/drafters.md.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
     parser.add_argument("--drafters", help="all of them, unless they are given")
-    default = beside_package("docs") / "drafters.json"
+    default = beside_package("results") / "drafters.json"
     parser.add_argument("--out", type=Path, default=default)
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -5,7 +5,7 @@
 A rule is asked to judge drafts of five tokens and trees of 32 nodes, over rows of a model of that
 size: 70 % of the drafted tokens are the target's likeliest, the others among its next nine. The pass itself
 is answered from memory and its time left out; what counts is what stands between the pass and the
-verdict. Medians of this process's CPU time, in milliseconds, go to docs/rules.json.
+verdict. Medians of this process's CPU time, in milliseconds, go to results/rules.json.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--vocabularies", type=int, nargs="+", default=[704, 151_936])
     parser.add_argument("--width", type=int, default=4096)
-    parser.add_argument("--json", type=Path, default=Path("docs/rules.json"))
+    parser.add_argument("--json", type=Path, default=Path("results/rules.json"))
     a = parser.parse_args()
     torch.set_num_threads(1)
     rows = [r for v in a.vocabularies for r in measured(a.rounds, v, a.width)]

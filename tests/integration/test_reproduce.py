@@ -108,5 +108,5 @@ def test_rows_as_arms_of_one_run(tmp_path: Path) -> None:
     assert told["seed"] == 20261208 and told["left_out"] == {}
 
     shown, told = measured("problems=2", "show=true")
-    assert "typical, chain of 5" in shown and "tokens a target pass" in shown
+    assert "typical, chain of 5" in shown and "tau" in shown
     assert [file.read_bytes().count(b"\n") for file in files] == [2, 2]
