@@ -1,4 +1,4 @@
-"""What a token rule's own arithmetic costs, beside speculative sampling's, without any model pass.
+"""Measure what a token rule's own arithmetic costs, beside speculative sampling's, without any model pass.
 
     python scripts/bench_rules.py [--rounds 200] [--vocabularies 704 151936] [--width 4096]
 
@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from bench_drafters import token_kit
+from bench_kit import token_kit
 from rich.console import Console
 from rich.table import Table
 
