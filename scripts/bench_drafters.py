@@ -69,7 +69,7 @@ def states() -> States:
 
 @cache
 def corpus(name: str) -> Any:
-    """A store of a text that is like the others and none of them."""
+    """Return a store of a text that is like the others and none of them."""
     if name == "rest":
         return sparse_store(repeating_text(TOKENS, random.Random(1)))
     return dense_store(repeating_text(ENTRIES, random.Random(1)), states())
@@ -85,7 +85,7 @@ def opened(name: str, kit: Kit) -> DraftSession:
 
 
 class Rows:
-    """What a target would have said: states and embeddings from one long row of random numbers."""
+    """Answers that a target would have given: states and embeddings from one long row of random numbers."""
 
     def __init__(self, text: Sequence[int], kinds: int = 0) -> None:
         self.kinds = kinds  # of tokens with similar embeddings; 0: none is like another
@@ -124,7 +124,7 @@ class Rows:
 def timed_draft(
     session: DraftSession, context: Context, room: Room, rows: Rows
 ) -> tuple[int, Clock]:
-    """Tokens drafted, and what it took beside the target's answers."""
+    """Return tokens drafted, and what it took beside the target's answers."""
     clock, plan = Clock(), session.draft(context, room)
     clock.start()
     try:
@@ -141,7 +141,7 @@ def timed_draft(
 
 
 def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[str, Any]:
-    """The same rounds again and again: of each the least time, as what else runs only adds to it."""
+    """Measure the same rounds again and again: of each the least time counts, as what else runs only adds to it."""
     runs = [one_run(name, length, rounds) for _ in range(repeats)]
     least = [
         [min(times) for times in zip(*(run[part] for run in runs), strict=True)] for part in "cw"
@@ -157,7 +157,7 @@ def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[st
 
 
 def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
-    """A prompt of ``length`` tokens, then rounds that accept one to five tokens each."""
+    """Measure a prompt of ``length`` tokens, then rounds that accept one to five tokens each."""
     rng = random.Random(0)
     text = repeating_text(length + 6 * rounds, rng)
     by_meaning = name == BY_MEANING
@@ -188,7 +188,7 @@ def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
 
 
 def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
-    """tau and reuse on the embedded pair; no plain runs, so that nothing is told of speed."""
+    """Measure tau and reuse on the embedded pair; without plain runs, and so without speed-ups."""
     rule = "lossless" if temperature else "greedy"
     options = [f"draft={name}", f"accept={rule}", "split=token", "plain=false"]
     options += ["draft_length=5"] if name == "lm" else []
@@ -196,8 +196,8 @@ def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
     config.quiet = True
     with tempfile.TemporaryDirectory() as folder:
         result = execute(config, {"bench": name}, Path(folder), Console(quiet=True))
-    told = ("accept_length", "pass_at_1", "target_passes", "tokens", "acceptance_rate_tokens")
-    return {key: result[key] for key in told} | {"reuse": result["reuse"], "problems": problems}
+    kept = ("accept_length", "pass_at_1", "target_passes", "tokens", "acceptance_rate_tokens")
+    return {key: result[key] for key in kept} | {"reuse": result["reuse"], "problems": problems}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What the benches of drafting, of datastores and of rules share: synthetic texts and corpora, clocks, tables."""
+"""Synthetic texts and corpora, clocks and tables for the benches of drafting, datastores and rules."""
 
 from __future__ import annotations
 

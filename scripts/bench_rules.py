@@ -58,7 +58,7 @@ def rules(width: int) -> Mapping[str, Rule]:
 
 
 class Passes:
-    """What a target would have answered, round after round, from a few stored passes."""
+    """Answers that a target would have given, round after round, from a few stored passes."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         made = torch.Generator().manual_seed(0)
@@ -91,7 +91,7 @@ class Passes:
 
 
 def judging(session: RuleSession, passes: Passes, number: int, draft: Draft) -> float:
-    """CPU seconds that one verdict takes; answers are made while the clock stands."""
+    """Return CPU seconds that one verdict takes; answers are made while the clock stands."""
     plan = session.judge(Context(number, [1, 2, 3]), draft)
     took, send = 0.0, None
     while True:
@@ -149,8 +149,8 @@ def main() -> int:
         names = (f"{row['vocabulary']:,}", row["draft"], row["rule"])
         table.add_row(*names, f"{row['ms']:.2f}", beyond, share)
     Console(width=100).print(table)
-    told = {"width": a.width, "rounds": a.rounds, "pass_ms": PASS}
-    write_json(a.json, {"provenance": provenance.collect(), **told, "rules": rows})
+    settings = {"width": a.width, "rounds": a.rounds, "pass_ms": PASS}
+    write_json(a.json, {"provenance": provenance.collect(), **settings, "rules": rows})
     return 0
 
 

@@ -231,7 +231,7 @@ The embedded world is easier to draft for than mathematics: compare what is abov
 
 
 def _side_by_side(found: Mapping[str, Any]) -> str:
-    """They share the memory and its bandwidth, with whatever else the machine did."""
+    """Say how many processes shared the memory and its bandwidth."""
     workers = found.get("workers", 1)
     return f", {workers} processes (drafters) side by side" if workers > 1 else ""
 

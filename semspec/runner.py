@@ -118,8 +118,8 @@ def execute_arms(
             if run.result is None:
                 begun.append((arm, run, started["started"]))
             elif arm.about is None:
-                told = f"[dim]{arm.folder}: finished before; this is its result[/]"
-                console.print(told, soft_wrap=True)
+                line = f"[dim]{arm.folder}: finished before; this is its result[/]"
+                console.print(line, soft_wrap=True)
         try:
             lacking = _solve_all(begun, problems, console, aside)
             if lacking and (left_out is None or len(lacking) == len(begun)):

@@ -47,7 +47,7 @@ def show(console: Console | None = None) -> None:
             table.add_row(f"  {name}", Text.assemble(summary, (_own_options(group, name), "dim")))
         console.print(table)
     console.print(
-        "\n[bold]experiment=[/]   a paper's table; scale=tiny: on the embedded pair; plan=true"
+        "\n[bold]experiment=[/]   a paper's table (scale=tiny: on the embedded pair), or ours; plan=true, only=NAME"
     )
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)

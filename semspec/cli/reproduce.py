@@ -52,12 +52,12 @@ Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
 
 
 def asked(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for an experiment."""
+    """Return True where a command line asks for an experiment."""
     return any(argument.partition("=")[0] == "experiment" for argument in arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs an experiment; the exit code."""
+    """Run an experiment; return the exit code. Raises UserError for options that mean nothing here."""
     given = dict(a.partition("=")[::2] for a in arguments if a.partition("=")[0] in OWN)
     rest = [a for a in arguments if a.partition("=")[0] not in OWN]
     launching = [a for a in rest if a.startswith(("hydra.", "hydra/"))]
@@ -192,7 +192,7 @@ def record_arms(
 
 
 def _audit(todo: Sequence[Job], folder: Path, console: Console) -> int:
-    """``semspec.cli.audit`` of each job whose file is not there yet; 1 where one failed."""
+    """Audit each job whose file is not there yet; 1 where one failed."""
     from semspec.cli.audit import audit  # which is made of ``semspec.run``, as this is a part of it
 
     failed = 0
@@ -212,7 +212,7 @@ def _audit(todo: Sequence[Job], folder: Path, console: Console) -> int:
 
 
 def _audited(file: Path) -> dict[str, Any] | None:
-    """The figures of an audit; None where there are none."""
+    """Return the figures of an audit; None where there are none."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -225,7 +225,7 @@ def _audited(file: Path) -> dict[str, Any] | None:
 
 
 def _make_first(commands: Sequence[str], console: Console) -> None:
-    """Runs the commands that make what is not there yet."""
+    """Run the commands that make what is not there yet."""
     for command in commands:
         words = shlex.split(command)
         made = dict(word.partition("=")[::2] for word in words[1:]).get("out", "")
@@ -238,7 +238,7 @@ def _make_first(commands: Sequence[str], console: Console) -> None:
 
 
 def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
-    """A job's configuration, typed and as it is recorded."""
+    """Return a job's configuration, typed and as it is recorded."""
     try:
         return sweep.resolve(sweep.Job(job.folder.as_posix(), job.options))
     except UserError as error:
@@ -246,7 +246,7 @@ def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
 
 
 def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Results:
-    """What is finished; the target's row holds the first run that it was part of."""
+    """Return what is finished; the target's row holds the first run that it was part of."""
     found: Results = {}
     for job in todo:
         place = folder / job.folder
@@ -269,7 +269,7 @@ def _cell(experiment: Experiment, row: str, result: Mapping[str, Any] | None) ->
 
 
 def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]:
-    """The paper's figures and ours, for a file."""
+    """Return the paper's figures and ours, for a file."""
 
     def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.audits:
@@ -306,7 +306,7 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
 
 
 def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Text]:
-    """What will be run and what it costs."""
+    """Return lines about what will be run and what it costs."""
     setting = experiment.scale(scale)
     lines = [Text(experiment.title, "bold")]
     lines += [Text(f"first: {command}", "dim") for command in setting.first]
@@ -337,7 +337,7 @@ def _hours(known: Sequence[float | None]) -> str:
 
 
 def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
-    """The paper's table beside ours, for each block; another pair stands beside the first."""
+    """Return the paper's table beside ours, for each block; another pair stands beside the first."""
     setting = experiment.scale(scale)
     names = [*setting.rows, *(row for rows in experiment.figures.values() for row in rows)]
     rows = list(dict.fromkeys(names))

@@ -106,7 +106,7 @@ class Experiment:
 
     @property
     def audits(self) -> bool:
-        """Whether a job is an audit, and no run of its own."""
+        """True where a job is an audit, and no run of its own."""
         return self.command == "audit"
 
     @property
@@ -123,7 +123,7 @@ class Experiment:
         return {"real": self.real, "tiny": self.tiny}[name]
 
     def published(self, block: str, row: str) -> list[Cell]:
-        """The paper's figures, a cell for each of its columns."""
+        """Return the paper's figures, a cell for each of its columns."""
         columns = len(self.real.columns)
         given = self.figures.get(block, {}).get(row) or [None] * columns
         cells = [
@@ -159,7 +159,7 @@ class Job:
 
 
 def available() -> dict[str, str]:
-    """All experiments, with their first comment line."""
+    """Return all experiments, with their first comment line."""
     found = {}
     for path in sorted(FOLDER.glob("*/*.yaml")):
         first = path.read_text(encoding="utf-8").splitlines()[0]
@@ -168,7 +168,7 @@ def available() -> dict[str, str]:
 
 
 def load(name: str) -> Experiment:
-    """The experiment of that name, or an error that names the nearest one."""
+    """Read the experiment of that name; raise UserError, naming the nearest one, where there is none."""
     known = available()
     if name in INSTEAD:
         raise UserError(f"experiment={name} is nothing to run as one: {INSTEAD[name]}")
@@ -179,7 +179,10 @@ def load(name: str) -> Experiment:
 
 
 def read(file: Path, name: str) -> Experiment:
-    """An experiment from its file; where it is ``like`` another one, it says what differs."""
+    """Read an experiment from its file; where it is ``like`` another one, the file says what differs.
+
+    Raises UserError for unknown parts, metrics and commands.
+    """
     told = _raw(file)
     for scale in SCALES:
         told[scale] = _made(Scale, told.get(scale) or {}, f"{file}: {scale}")
@@ -247,14 +250,14 @@ def _wanted(block: str, row: str, method: Any, only: Sequence[str]) -> bool:
 
 
 def _fewest(own: Sequence[str], extra: Sequence[str]) -> list[str]:
-    """The number of problems of a row that has its own, and is asked for another one."""
+    """Return the number of problems of a row that has its own, and is asked for another one."""
     counts = [[o for o in listed if o.startswith("problems=")][-1:] for listed in (own, extra)]
     both = [one for listed in counts for one in listed if one.partition("=")[2].isdecimal()]
     return [min(both, key=lambda o: int(o.partition("=")[2]))] if len(both) == 2 else []
 
 
 def _expanded(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Blocks or rows, with every plugin that one of them stands for by its name."""
+    """Return blocks or rows, with every plugin that one of them stands for by its name."""
     found: dict[str, Any] = {}
     for name, part in parts.items():
         if not isinstance(part, Mapping) or "every" not in part:
@@ -269,7 +272,7 @@ def _expanded(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(part: Any) -> list[str]:
-    """A list of options, or the ``with`` of a part that has names for placeholders, too."""
+    """Return a list of options, or the ``with`` of a part that has names for placeholders, too."""
     return list(part.get("with", ())) if isinstance(part, Mapping) else list(part or ())
 
 
@@ -295,7 +298,7 @@ def _hours(
     options: Sequence[str],
     pair: Any,
 ) -> float | None:
-    """GPU hours by the paper's seconds a problem, the target's own run included."""
+    """Return GPU hours by the paper's seconds a problem, the target's own run included."""
     if scale == "tiny":
         return 0.0
     alone = experiment.published(block, experiment.target or "")[column].get("latency")
@@ -310,19 +313,19 @@ def _hours(
 
 
 def slug(text: str, also: str = "") -> str:
-    """A name for a folder or file; ``also``: further characters that may stay."""
+    """Return a name for a folder or file; ``also``: further characters that may stay."""
     text = text.replace("+", "-plus")
     kept = "".join(c if (c.isascii() and c.isalnum()) or c in "-._" + also else "-" for c in text)
     return kept.strip("-.") or "x"
 
 
 def cell_of(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell:
-    """The figures of one mode of a finished run."""
+    """Return the figures of one mode of a finished run."""
     return {metric: figure(result, metric) for metric in metrics}
 
 
 def figure(result: Mapping[str, Any], metric: str) -> float | None:
-    """One figure of a result; ``a.b`` is b within a, ``a.0`` the first of a."""
+    """Return one figure of a result; ``a.b`` is b within a, ``a.0`` the first of a."""
     if metric == "calls":
         return ratio(result["target_passes"], result["problems"])
     if metric == "draft_to_verify":
@@ -338,7 +341,7 @@ def figure(result: Mapping[str, Any], metric: str) -> float | None:
 
 
 def target_alone(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell | None:
-    """The plain target's figures in the same run."""
+    """Return the plain target's figures in the same run."""
     plain = result.get("plain")
     if not plain:
         return None

@@ -78,7 +78,7 @@ class Job:
 
 
 def name_of(overrides: Sequence[str]) -> str:
-    """A name for a folder; where one had to be changed or cut, a digest keeps it from others."""
+    """Return a name for a folder; where one had to be changed or cut, a digest keeps it from others."""
     text = ",".join(overrides)
     kept = slug(text, also="=,")
     if kept == text and len(kept) <= LONGEST:
@@ -88,7 +88,7 @@ def name_of(overrides: Sequence[str]) -> str:
 
 
 def plan(overrides: Sequence[str]) -> list[Job]:
-    """All combinations, the last option varying fastest; the same one twice is one job."""
+    """Return all combinations, the last option varying fastest; the same one twice is one job."""
     choices: dict[str, list[str]] = {}
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         key = override.get_key_element()
@@ -116,7 +116,7 @@ def _named(override: str) -> bool:
 
 
 def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
-    """A job's configuration, typed and as it is recorded."""
+    """Return a job's configuration, typed and as it is recorded."""
     try:
         composed = compose(job.overrides)
         plain = OmegaConf.to_container(composed, resolve=True)
@@ -207,7 +207,7 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
 
 
 def _enough(job: Job, known: Mapping[str, Any]) -> bool:
-    """Whether a run has as many problems as an arm is asked for; other runs cannot grow."""
+    """Return True where a run has as many problems as an arm is asked for; other runs cannot grow."""
     asked = [o.partition("=")[2] for o in job.overrides if o.startswith("problems=")]
     return job.command != ARM or not asked or int(known["problems"]) >= int(asked[-1])
 
@@ -225,7 +225,10 @@ def carry_out(
     launcher: str = "basic",
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Runs what is not finished; one line for each job that ends. Raises for Ctrl-C only."""
+    """Run what is not finished; print a line for each job that ends.
+
+    Raises UserError where a folder holds another run, and KeyboardInterrupt.
+    """
     from semspec.jobs.launchers import launch
 
     for run in runs_of(jobs):
@@ -255,7 +258,7 @@ def carry_out(
 
 
 def _check(job: Job, root: Path) -> None:
-    """A folder of the same name may hold something else: that is no job to skip or to go on with."""
+    """Raise UserError where a folder of the same name holds a run with other options."""
     known = RunFolder(root / job.name).config
     if known is None:
         return
@@ -273,7 +276,7 @@ def _check(job: Job, root: Path) -> None:
 
 
 def headline(job: Job, root: Path) -> str:
-    """One line about a job."""
+    """Return one line about a job."""
     state, error = state_of(job, root)
     if state != "finished":
         return f"{state}: {error}" if error else state
@@ -291,7 +294,7 @@ COLUMNS = ("job", "state", "pass@1 [95 %]", "speed-up [95 %]", "tok/s", "s")
 
 
 def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
-    """A row for each job, under ``COLUMNS``."""
+    """Return a row for each job, under ``COLUMNS``."""
     listed: list[tuple[str, ...]] = []
     for job in jobs:
         state, _ = state_of(job, root)
@@ -307,7 +310,7 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
 
 
 def show(jobs: Sequence[Job], root: Path, console: Console) -> None:
-    """The table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
+    """Print the table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
     listed = rows(jobs, root)
     if console.quiet:
         return
@@ -325,7 +328,7 @@ def show(jobs: Sequence[Job], root: Path, console: Console) -> None:
 
 
 def main(overrides: Sequence[str]) -> int:
-    """A sweep from the command line, after its options were checked; the exit code."""
+    """Run a sweep from the command line, after its options were checked; return the exit code."""
     from semspec.jobs.launchers import options_of
 
     own = ("sweep=", "hydra.sweep.dir=")
@@ -349,7 +352,7 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def _quiet(jobs: Sequence[Job]) -> bool:
-    """Whether it is asked for, by the first job that can be composed: the others will say so themselves."""
+    """Return True where the first job that can be composed asks for it: the others will say so themselves."""
     for job in jobs:
         with contextlib.suppress(UserError):
             return resolve(job)[0].quiet

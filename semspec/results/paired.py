@@ -103,10 +103,11 @@ def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
 
 
 def _rounds(own: Sequence[Line], beside: Sequence[Line]) -> Row:
-    """What a round takes without the target's own writing, which is as long as steps are unlucky."""
+    """Return what a round takes without the target's own writing, which is as long as steps are unlucky."""
 
     def took(line: Line) -> float:
-        return float((line["seconds"] - line["write_seconds"]) / max(1, line["rounds"]))
+        seconds: float = line["seconds"] - line["write_seconds"]
+        return seconds / max(1, line["rounds"])
 
     if not any(s["kept_units"] for s in own) or not any(b["drafts"] for b in beside):
         return {"round_ms": None, "round_speedup": None, "round_speedup_interval": None}
@@ -119,7 +120,7 @@ def _rounds(own: Sequence[Line], beside: Sequence[Line]) -> Row:
 
 
 def _divergence(details: Sequence[Mapping[str, Any]]) -> Row:
-    """How far kept tokens moved the next step, where that was measured."""
+    """Return how far kept tokens moved the next step, where that was measured."""
     measured = [d for d in details if "kept_tokens" in d]
     js = [value for d in measured for value in d["js"]]
     kept = sum(d["kept_tokens"] for d in measured)

@@ -1,4 +1,4 @@
-"""A run's folder: what it leaves behind, and how a run that was killed goes on from there.
+"""A run's folder: the files in it, and how a run that was killed resumes.
 
     config.json     the resolved configuration and its digest, written once
     starts.jsonl    one line a start: where it came from (see semspec.storage.provenance)
@@ -63,7 +63,7 @@ def now() -> str:
 def status(
     about: Mapping[str, Any], state: State, started: str, error: str | None = None
 ) -> dict[str, Any]:
-    """What status.json says of a run that this process holds."""
+    """Return the status.json of a run that this process holds."""
     return {
         **about,
         "state": state,
@@ -77,7 +77,7 @@ def status(
 
 
 class RunFolder:
-    """Reads a run's folder, also while the run goes on."""
+    """Read a run's folder, also while the run goes on."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -132,7 +132,7 @@ class RunFolder:
         return self._lines("problems.jsonl")
 
     def round_lines(self, problem_id: str, mode: Mode = "speculative") -> Iterator[Line]:
-        """One problem's rounds, in order."""
+        """Yield one problem's rounds, in order."""
         for line in self._lines("rounds.jsonl"):
             if line.get("id") == problem_id and line.get("mode") == mode:
                 yield line
@@ -223,7 +223,10 @@ class OpenRun(RunFolder):
         write_json(self.path / "config.json", {"digest": digest(config, free), "config": config})
 
     def _mend(self) -> None:
-        """Cuts off what a kill left half-written, and forgets problems without their line."""
+        """Cut off what a kill left half-written, and forget problems without their line.
+
+        Raises UserError for a line that cannot be read.
+        """
         problems = self.path / "problems.jsonl"
         cut_torn_line(problems)
         for number, raw in enumerate(whole_lines(problems), start=1):
@@ -237,7 +240,7 @@ class OpenRun(RunFolder):
         keep_lines(self.path / "rounds.jsonl", self.done)
 
     def todo(self, problems: Iterable[P]) -> Iterator[P]:
-        """The problems that are still to be solved."""
+        """Yield the problems that are still to be solved; raise UserError where two have one id."""
         seen: set[str] = set()
         for problem in problems:
             if problem.id in seen:
@@ -247,7 +250,7 @@ class OpenRun(RunFolder):
                 yield problem
 
     def append_rounds(self, problem_id: str, mode: Mode, rounds: Iterable[Round]) -> None:
-        """Writes rounds as they come: all of a problem at once, or one by one."""
+        """Write rounds as they come: all of a problem at once, or one by one."""
         assert problem_id not in self.done, problem_id
         for r in rounds:
             number = self._next.get((problem_id, mode), 0)
@@ -257,7 +260,7 @@ class OpenRun(RunFolder):
             self._next[problem_id, mode] = number + 1
 
     def commit(self, line: Mapping[str, Any]) -> None:
-        """Writes a problem's line (see ``problem_line``): from now on it is done."""
+        """Write a problem's line (see ``problem_line``): from now on it is done."""
         problem_id = line["id"]
         assert problem_id not in self.done, problem_id
         with told_in_one_line(self.path):
@@ -270,7 +273,7 @@ class OpenRun(RunFolder):
             self._say("running")
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Writes the result; the run is over."""
+        """Write the result; the run is over."""
         with told_in_one_line(self.path):
             write_json(self.path / "result.json", result)
             self._say("finished")
@@ -285,7 +288,7 @@ class OpenRun(RunFolder):
         )
 
     def discard(self) -> None:
-        """Removes what opening has written, where no problem was solved here: a false start."""
+        """Remove what opening has written, where no problem was solved here: a false start."""
         if self.done or self.result is not None:
             return
         self._discarded = True
@@ -310,6 +313,6 @@ class OpenRun(RunFolder):
     ) -> None:
         if self.result is None and not self._discarded:
             killed = kind is None or issubclass(kind, KeyboardInterrupt | SystemExit)
-            with contextlib.suppress(OSError):  # a full disk has been told of already
+            with contextlib.suppress(OSError):  # a full disk was reported already
                 self._say("killed" if killed else "failed", None if killed else told(error))
         self.close()
