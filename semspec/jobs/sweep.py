@@ -16,9 +16,10 @@ import contextlib
 import hashlib
 import importlib
 import itertools
+import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,23 @@ from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line
 from semspec.errors import UserError, told, without_passwords
 from semspec.jobs.experiments import slug
 from semspec.report.terminal import Screen, interval, number, open_console, seconds
-from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
+from semspec.results.records import (
+    RunFolder,
+    State,
+    foreign,
+    foreign_status,
+    has_fewer,
+    now,
+    status,
+)
 from semspec.storage.digest import difference
-from semspec.storage.files import read_json, write_json
+from semspec.storage.files import dumps, read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
 from semspec.storage.screen import complain, visible
 
 LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
 ERROR = "error.txt"
+ARM = "arm"  # the command of a run that is an arm of a job
 SAID = ("state", "error", "updated", "ended")  # of status.json: what changes when a process is gone
 
 
@@ -50,19 +60,32 @@ class Job:
 
     name: str  # its folder, within that of all jobs
     overrides: tuple[str, ...]
-    command: str = (
-        ""  # the module whose part this is (``semspec.jobs.part_jobs``); else it is a run
-    )
-    stage: str = ""  # as far as which that part goes
+    command: str = ""  # the module that does it: ``do_part``, or ``do_arms``; else it is a run
+    stage: str = ""  # as far as which a part goes
+    arms: tuple[Job, ...] = ()  # runs that take turns in one process, each in a folder of its own
 
     @property
     def about(self) -> dict[str, Any]:
-        """What its status.json says of it, without passwords."""
+        """Describe the job for its status.json, without passwords."""
         return {"job": self.name, "overrides": without_passwords(list(self.overrides))}
+
+    @property
+    def runs(self) -> tuple[Job, ...]:
+        """The jobs that have a folder: its arms, or itself."""
+        return self.arms or (self,)
+
+    def to_json(self) -> str:
+        return dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        told = json.loads(text)
+        arms = tuple(cls.from_json(dumps(arm)) for arm in told.pop("arms"))
+        return cls(**{**told, "overrides": tuple(told["overrides"])}, arms=arms)
 
 
 def name_of(overrides: Sequence[str]) -> str:
-    """A name for a folder; where one had to be changed or cut, a digest keeps it from others."""
+    """Return a name for a folder; where one had to be changed or cut, a digest keeps it from others."""
     text = without_passwords(",".join(overrides))
     kept = slug(text, also="=,")
     if kept == text and len(kept) <= LONGEST:
@@ -72,7 +95,7 @@ def name_of(overrides: Sequence[str]) -> str:
 
 
 def plan(overrides: Sequence[str]) -> list[Job]:
-    """All combinations, the last option varying fastest; the same one twice is one job."""
+    """Return all combinations, the last option varying fastest; the same one twice is one job."""
     choices: dict[str, list[str]] = {}
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         key = override.get_key_element()
@@ -100,7 +123,7 @@ def _named(override: str) -> bool:
 
 
 def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
-    """A job's configuration, typed and as it is recorded."""
+    """Return a job's configuration, typed and as it is recorded."""
     try:
         composed = compose(job.overrides)
         plain = OmegaConf.to_container(composed, resolve=True)
@@ -111,22 +134,23 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
 
 
 def _foreign(job: Job, root: Path) -> str | None:
-    """Say why nothing may be written in a job's folder: somebody else's files are there."""
-    return (foreign_status if job.stage else foreign)(root / job.name)
+    """Say why nothing may be written in a job's folders: somebody else's files are there."""
+    wrong = ((foreign_status if job.stage else foreign)(root / run.name) for run in job.runs)
+    return next(filter(None, wrong), None)
 
 
 def work(
     job: Job, root: Path, console: Screen, leaving: Callable[[], bool] = lambda: False
 ) -> None:
-    """Runs one job to its end; whatever happens, its folder tells of it and nothing else ends.
+    """Run one job to its end; whatever happens is recorded in its folder and ends no other job.
 
-    ``leaving``: whether this process is told to go, and the job will go on in another one.
+    ``leaving``: whether this process was asked to leave, and the job goes on in another one.
     """
     folder, started, failed = root / job.name, now(), ""
     if _foreign(job, root):
         return  # ``state_of`` says so: nothing is written there
     try:
-        _do(job, folder, console)
+        _do(job, root, console)
     except FolderInUseError:
         return  # somebody else is at it
     except UserError as error:
@@ -142,24 +166,31 @@ def work(
         (folder / ERROR).write_text(trace, encoding="utf-8")
     if not failed:
         (folder / ERROR).unlink(missing_ok=True)
-    elif not is_locked(folder):
-        say(job, root, "failed", failed, started)
+        return
+    for run in job.runs:
+        if not is_locked(root / run.name) and (job.stage or state_of(run, root)[0] != "finished"):
+            say(run, root, "failed", failed, started)
 
 
-def _do(job: Job, folder: Path, console: Screen) -> None:
+def _do(job: Job, root: Path, console: Screen) -> None:
+    if job.arms:
+        importlib.import_module(job.command).do_arms(job, root, console)
+        return
     if job.command:
         importlib.import_module(job.command).do_part(job, console)
         return
     from semspec.runner import execute
 
     made, resolved = resolve(job)
-    execute(made, resolved, folder, console, job.about)
+    execute(made, resolved, root / job.name, console, job.about)
 
 
-def say(job: Job, root: Path, state: State, error: str, started: str | None = None) -> None:
-    """Writes a status for a job that cannot, or could not, do so itself."""
+def say(
+    job: Job, root: Path, state: State, error: str, started: str | None = None, **more: Any
+) -> None:
+    """Write a status for a job that cannot, or could not, do so itself."""
     folder = root / job.name
-    said = status(job.about, state, started or now(), error)
+    said = status(job.about | more, state, started or now(), error)
     if started is None:  # whose process is gone: what it said of itself stands
         said |= {k: v for k, v in RunFolder(folder).status.items() if k not in SAID}
     with contextlib.suppress(OSError):  # a full disk: the table says it all the same
@@ -168,22 +199,41 @@ def say(job: Job, root: Path, state: State, error: str, started: str | None = No
 
 
 def state_of(job: Job, root: Path) -> tuple[str, str]:
-    """How it stands with a job, and the error if there is one."""
-    folder = RunFolder(root / job.name)
+    """Return the state of a job, and the error if there is one."""
     if wrong := _foreign(job, root):
         return "failed", wrong
+    if job.arms:
+        states = [(*state_of(arm, root), arm) for arm in job.arms]
+        open_ones = [s for s in states if s[0] != "finished" and not left_out(s[2], root)]
+        if open_ones or all(s[0] != "finished" for s in states):
+            return (open_ones or states)[0][:2]
+        return "finished", ""
+    folder = RunFolder(root / job.name)
     if job.stage:
         told = read_json(folder.path / "result.json")
         finished = job.stage in (told["done"] if isinstance(told, dict) and "done" in told else ())
     else:
-        finished = folder.result is not None
+        known = folder.config
+        finished = folder.result is not None and known is not None and _enough(job, known)
     if finished:
         return "finished", ""
     found = folder.status
     state = found.get("state", "waiting")
-    if state == "finished":  # with a stage before this one; or its result is gone
-        state = "waiting" if job.stage else "killed"
+    if state == "finished":  # with an earlier stage or fewer problems; or its result is gone
+        state = "waiting" if job.stage or folder.result is not None else "killed"
     return state, found.get("error") or ""
+
+
+def _enough(job: Job, known: Mapping[str, Any]) -> bool:
+    """Return True where a run has as many problems as an arm is asked for; other runs cannot grow."""
+    asked = [o.partition("=")[2] for o in job.overrides if o.startswith("problems=")]
+    return job.command != ARM or not asked or not has_fewer(known, int(asked[-1]))
+
+
+def left_out(job: Job, root: Path) -> str:
+    """Return why an arm could not be had when it was last tried; empty where it could."""
+    found = RunFolder(root / job.name).status
+    return str(found["error"]) if found.get("left_out") else ""
 
 
 def carry_out(
@@ -193,16 +243,19 @@ def carry_out(
     launcher: str = "basic",
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Runs what is not finished; one line for each job that ends. Raises for Ctrl-C only."""
+    """Run what is not finished; print a line for each job that ends.
+
+    Raises UserError where a folder holds another run, and KeyboardInterrupt.
+    """
     from semspec.jobs.launchers import launch
 
-    for job in jobs:
-        _check(job, root)
+    for run in runs_of(jobs):
+        _check(run, root)
     known = read_json(root / "sweep.json")
     if (root / "sweep.json").exists() and not (isinstance(known, dict) and "jobs" in known):
         raise UserError(f"{root / 'sweep.json'} is not a sweep's; choose another sweep=DIR")
     root.mkdir(parents=True, exist_ok=True)
-    listed = [job.about for job in jobs]
+    listed = [run.about for run in runs_of(jobs)]
     write_json(root / "sweep.json", {"jobs": listed, "launcher": launcher, "started": now()})
     count = itertools.count(1)
 
@@ -211,20 +264,21 @@ def carry_out(
 
     todo = []
     for job in jobs:
-        if state_of(job, root)[0] == "finished" or is_locked(root / job.name):
+        if all(state_of(r, root)[0] == "finished" or is_locked(root / r.name) for r in job.runs):
             tell(job)
             continue
         todo.append(job)
         if _foreign(job, root):
             continue
-        with contextlib.suppress(FileNotFoundError):  # of an earlier start
-            (root / job.name / "status.json").unlink()
+        for run in job.runs:
+            if state_of(run, root)[0] != "finished":  # its status is of an earlier start
+                (root / run.name / "status.json").unlink(missing_ok=True)
     if todo:
         launch(launcher, dict(options or {}), todo, root, console, tell)
 
 
 def _check(job: Job, root: Path) -> None:
-    """A folder of the same name may hold something else: that is no job to skip or to go on with."""
+    """Raise UserError where a folder of the same name holds a run with other options."""
     known = RunFolder(root / job.name).config
     if known is None:
         return
@@ -232,7 +286,8 @@ def _check(job: Job, root: Path) -> None:
         made, resolved = resolve(job)
     except UserError:
         return  # it will fail, and say why
-    changed = difference(known, recorded(made, resolved), free(made))
+    may_change = (*free(made), *(("problems",) if job.command == ARM else ()))
+    changed = difference(known, recorded(made, resolved), may_change)
     if changed:
         raise UserError(
             f"{root / job.name} holds a run with another configuration ({changed}); choose another"
@@ -241,12 +296,15 @@ def _check(job: Job, root: Path) -> None:
 
 
 def headline(job: Job, root: Path) -> str:
-    """One line about a job."""
+    """Return one line about a job."""
     state, error = state_of(job, root)
     if state != "finished":
         return f"{state}: {error}" if error else state
     if job.stage:
         return state
+    if job.arms:
+        lacking = sum(bool(left_out(arm, root)) for arm in job.arms)
+        return f"{len(job.arms) - lacking} arms" + (f", {lacking} left out" if lacking else "")
     result = RunFolder(root / job.name).figures()
     assert result is not None, job
     faster = number(result["speedup"], 2, "x") if result["plain"] else "alone"
@@ -257,7 +315,7 @@ COLUMNS = ("job", "state", "pass@1 [95 %]", "speed-up [95 %]", "tok/s", "s")
 
 
 def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
-    """A row for each job, under ``COLUMNS``."""
+    """Return a row for each job, under ``COLUMNS``."""
     listed: list[tuple[str, ...]] = []
     for job in jobs:
         state, _ = state_of(job, root)
@@ -273,7 +331,7 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
 
 
 def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
-    """The table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
+    """Print the table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
     listed = rows(jobs, root)
     if console.quiet:
         return
@@ -292,7 +350,7 @@ def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
 
 
 def main(overrides: Sequence[str]) -> int:
-    """A sweep from the command line, after its options were checked; the exit code."""
+    """Run a sweep from the command line, after its options were checked; return the exit code."""
     from semspec.jobs.launchers import options_of
 
     own = ("sweep=", "hydra.sweep.dir=")
@@ -316,15 +374,20 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def _quiet(jobs: Sequence[Job]) -> bool:
-    """Whether it is asked for, by the first job that can be composed: the others will say so themselves."""
+    """Return True where the first job that can be composed asks for it: the others will say so themselves."""
     for job in jobs:
         with contextlib.suppress(UserError):
             return resolve(job)[0].quiet
     return False
 
 
+def runs_of(jobs: Sequence[Job]) -> list[Job]:
+    """Return every run of some jobs, arms included."""
+    return [run for job in jobs for run in job.runs]
+
+
 def ended(jobs: Sequence[Job], root: Path) -> int:
-    """The exit code of several jobs; what is not finished is named on standard error."""
+    """Return the exit code of several jobs; name on standard error what is not finished."""
     states = {job.name: state_of(job, root)[0] for job in jobs}
     bad = [name for name, state in states.items() if state != "finished"]
     if bad:
