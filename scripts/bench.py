@@ -1,6 +1,6 @@
 """`make bench`: what decoding, scoring and the loop itself cost here, and what the pair allows.
 
-    python scripts/bench.py [--problems 60] [--quick] [--out docs/bench.json]
+    python scripts/bench.py [--problems 60] [--quick] [--out results/bench.json]
 
 One JSON and one table. Nothing else should run on the machine meanwhile; the load is recorded.
 """

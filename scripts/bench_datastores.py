@@ -1,16 +1,15 @@
-"""What a question to a datastore costs, and how good approximate neighbours are.
+"""Measure what a question to a datastore costs, and how good approximate neighbours are.
 
     python scripts/bench_datastores.py [--tokens 1000000,...] [--entries 125000,...] [--questions 300]
 
 Sparse: a synthetic text (Zipf's law, half of it copied from before), asked for the longest match of up to 16
 tokens of ends of it, half of them with a fault. Dense: synthetic clustered keys of 64 dimensions, asked with
-other points of the same clusters. Files are mapped and warm; one thread. Figures go to docs/drafters.json as they
+other points of the same clusters. Files are mapped and warm; one thread. Figures go to results/drafters.json as they
 come, and as tables to docs/drafters.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
@@ -18,11 +17,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
-from bench_drafters import VOCABULARY, tables, write_tables
+from bench_kit import DIMS, SPREAD, VOCABULARY, Figures, options, timed
 from numpy.typing import NDArray
 
 from semspec.datastores import indices
@@ -30,27 +28,9 @@ from semspec.datastores.files import open_arrays, write_arrays
 from semspec.datastores.sparse import SparseStore
 from semspec.datastores.suffixes import sorted_suffixes
 from semspec.datastores.trie import heaviest
-from semspec.storage import provenance
-from semspec.storage.files import read_json, write_json
 from semspec.storage.manifests import sha256
-from semspec.storage.packaged import beside_package
 
-DIMS, NEAREST, CLUSTER = 64, 10, 50  # keys in a cluster
-SPREAD = 0.5  # of a cluster, in each dimension; its centres have 1
-
-
-def timed(what: Callable[[Any], object], questions: Sequence[Any]) -> dict[str, float]:
-    """Milliseconds of a question: CPU of the process and wall, after one round to warm up."""
-    for question in questions:
-        what(question)
-    cpu, wall = [], []
-    for question in questions:
-        began, started = time.process_time(), time.perf_counter()
-        what(question)
-        cpu.append(1e3 * (time.process_time() - began))
-        wall.append(1e3 * (time.perf_counter() - started))
-    last = int(0.9 * (len(cpu) - 1))
-    return {"cpu_ms": median(cpu), "cpu_ms_p90": sorted(cpu)[last], "wall_ms": median(wall)}
+NEAREST, CLUSTER = 10, 50  # keys in a cluster
 
 
 def text(count: int) -> NDArray[np.int64]:
@@ -154,17 +134,13 @@ def on_entries(name: str, count: int, questions: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__)
     parser.add_argument("--tokens", default="1000000,4000000,16000000,50000000")
     parser.add_argument("--entries", default="125000,500000,2000000")
     parser.add_argument("--indices", default="scann,faiss")
     parser.add_argument("--questions", type=int, default=300)
-    default = beside_package("docs") / "drafters.json"
-    parser.add_argument("--out", type=Path, default=default)
     given = parser.parse_args(arguments)
-    result = read_json(given.out) if given.out.exists() else {}
-    part = result.setdefault("datastores", {})
-    result.setdefault("provenance", {})["datastores"] = provenance.collect()
+    figures = Figures(given.out, "datastores")
     todo: list[tuple[str, int]] = [("sparse", int(n)) for n in given.tokens.split(",") if n]
     for name in given.indices.split(","):
         todo += [(name, int(n)) for n in given.entries.split(",") if n]
@@ -173,13 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             one = on_tokens(count, given.questions)
         else:
             one = on_entries(name, count, given.questions)
-        one["load"] = os.getloadavg()[0]
-        part.setdefault(name, {})[str(count)] = one
-        print(name, count, one, flush=True)
-        write_json(given.out, result)
-    page = given.out.with_suffix(".md")
-    if page.exists():
-        write_tables(tables(result), page)
+        figures.keep(name, str(count), one | {"load": os.getloadavg()[0]})
+    figures.write_tables()
     return 0
 
 

@@ -1,29 +1,41 @@
-"""What drafting without a draft model costs, and how much of it is accepted.
+"""Measure what drafting without a draft model costs, and how much of it is accepted.
 
     python scripts/bench_drafters.py [--rounds 60] [--lengths 1024,8192,32768]     cost of drafting alone
     python scripts/bench_drafters.py --pair [--problems 20]                        acceptance
 
 Drafting alone needs no model: a text that repeats itself in part, states of width 5,120 and a
-vocabulary of 151,936. Both CPU time of this process and wall time are told, since other work on the
-same cores shows in the latter; of five runs over the same rounds the least counts, for each round. Results go to docs/drafters.json, each as soon as it is there, and as tables to docs/drafters.md.
+vocabulary of 151,936. Both CPU time of this process and wall time are given, since other work on the
+same cores shows in the latter; of five runs over the same rounds the least counts, for each round. Results go to results/drafters.json, each as soon as it is there, and as tables to docs/drafters.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import bench_corpora
 import torch
+from bench_kit import (
+    ENTRIES,
+    TOKENS,
+    VOCABULARY,
+    WIDTH,
+    Clock,
+    Figures,
+    States,
+    corpus_session,
+    dense_store,
+    options,
+    repeating_text,
+    sparse_store,
+    spread,
+    token_kit,
+)
 from torch import Tensor
 
 from semspec import registry
@@ -32,16 +44,9 @@ from semspec.drafters.dresd import LAST
 from semspec.protocols import DraftSession, Kit
 from semspec.report.terminal import open_console
 from semspec.runner import execute
-from semspec.splitters.token import TokenBoundary
-from semspec.storage import provenance
-from semspec.storage.files import read_json, write_json
-from semspec.storage.packaged import beside_package
 from semspec.types import Answer, Context, Query, Read, Room, Sampling, Seen, What
 
-VOCABULARY, WIDTH, LAYERS = 151_936, 5_120, 64
 NOVEL = 0.05  # of the target's top tokens, those that the text need not hold
-MARKS = ("<!-- figures -->", "<!-- end of figures -->")
-PARTS = ("found", "origin")
 DRAFTERS = (
     "prompt_lookup",
     "suffix",
@@ -57,51 +62,22 @@ BY_MEANING = "adapld by meaning"  # each round ends with a new token, and many a
 KINDS = 4  # of tokens there: those of one kind have a cosine of about 0.6
 
 
-def repeating_text(length: int, rng: random.Random) -> list[int]:
-    """Half of it copied from before in pieces of 5 to 50 tokens, the rest with Zipf's law."""
-    text: list[int] = []
-    while len(text) < length:
-        count = rng.randrange(5, 50)
-        if len(text) > 200 and rng.random() < 0.5:
-            start = rng.randrange(len(text) - count)
-            text += text[start : start + count]
-        else:  # rank r with a probability of about 1 / r
-            text += [int(VOCABULARY ** rng.random()) - 1 for _ in range(count)]
-    return text[:length]
-
-
-def token_kit(sampling: Sampling, rng: random.Random) -> Kit:
-    """What a session needs where tokens are the unit and there is no text."""
-    return Kit(
-        prompt="",
-        sampling=sampling,
-        boundary=TokenBoundary,
-        stop_ids=frozenset(),
-        piece=str,
-        decode=str,
-        encode=lambda text: [],
-        rng=rng,
-        trees=True,
-        layers=LAYERS,
-    )
-
-
 @cache
-def states() -> bench_corpora.States:
-    return bench_corpora.States(VOCABULARY, WIDTH)
+def states() -> States:
+    return States(VOCABULARY, WIDTH)
 
 
 @cache
 def corpus(name: str) -> Any:
-    """A store of a text that is like the others and none of them."""
+    """Return a store of a text that is like the others and none of them."""
     if name == "rest":
-        return bench_corpora.sparse(repeating_text(bench_corpora.TOKENS, random.Random(1)))
-    return bench_corpora.dense(repeating_text(bench_corpora.ENTRIES, random.Random(1)), states())
+        return sparse_store(repeating_text(TOKENS, random.Random(1)))
+    return dense_store(repeating_text(ENTRIES, random.Random(1)), states())
 
 
 def opened(name: str, kit: Kit) -> DraftSession:
     if name in FROM_CORPORA:
-        session: DraftSession = bench_corpora.session(name, corpus(name), kit)
+        session: DraftSession = corpus_session(name, corpus(name), kit)
         return session
     plugin = registry.plugin("drafter", name.partition(" ")[0])
     fresh: DraftSession = plugin.cls().open(kit)
@@ -109,7 +85,7 @@ def opened(name: str, kit: Kit) -> DraftSession:
 
 
 class Rows:
-    """What a target would have said: states and embeddings from one long row of random numbers."""
+    """Answers that a target would have given: states and embeddings from one long row of random numbers."""
 
     def __init__(self, text: Sequence[int], kinds: int = 0) -> None:
         self.kinds = kinds  # of tokens with similar embeddings; 0: none is like another
@@ -145,24 +121,10 @@ class Rows:
         return self.noise[start : start + WIDTH] + 0.8 * own
 
 
-class Clock:
-    """CPU and wall time of what runs between ``start`` and ``stop``."""
-
-    def __init__(self) -> None:
-        self.cpu = self.wall = 0.0
-
-    def start(self) -> None:
-        self._cpu, self._wall = time.process_time(), time.perf_counter()
-
-    def stop(self) -> None:
-        self.cpu += time.process_time() - self._cpu
-        self.wall += time.perf_counter() - self._wall
-
-
 def timed_draft(
     session: DraftSession, context: Context, room: Room, rows: Rows
 ) -> tuple[int, Clock]:
-    """Tokens drafted, and what it took beside the target's answers."""
+    """Return tokens drafted, and what it took beside the target's answers."""
     clock, plan = Clock(), session.draft(context, room)
     clock.start()
     try:
@@ -179,17 +141,14 @@ def timed_draft(
 
 
 def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[str, Any]:
-    """The same rounds again and again: of each the least time, as what else runs only adds to it."""
+    """Measure the same rounds again and again: of each the least time counts, as what else runs only adds to it."""
     runs = [one_run(name, length, rounds) for _ in range(repeats)]
     least = [
         [min(times) for times in zip(*(run[part] for run in runs), strict=True)] for part in "cw"
     ]
-    cpu = sorted(1e3 * seconds for seconds in least[0])
     return {
-        "cpu_ms": median(cpu),
-        "cpu_ms_mean": sum(cpu) / len(cpu),
-        "cpu_ms_p90": cpu[int(0.9 * (len(cpu) - 1))],
-        "wall_ms": 1e3 * median(least[1]),
+        **spread(*least),
+        "cpu_ms_mean": 1e3 * sum(least[0]) / rounds,
         "drafted": sum(runs[0]["drafted"]) / rounds,
         "repeats": repeats,
         "load": os.getloadavg()[0],
@@ -198,7 +157,7 @@ def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[st
 
 
 def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
-    """A prompt of ``length`` tokens, then rounds that accept one to five tokens each."""
+    """Measure a prompt of ``length`` tokens, then rounds that accept one to five tokens each."""
     rng = random.Random(0)
     text = repeating_text(length + 6 * rounds, rng)
     by_meaning = name == BY_MEANING
@@ -229,7 +188,7 @@ def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
 
 
 def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
-    """tau and reuse on the embedded pair; no plain runs, so that nothing is told of speed."""
+    """Measure tau and reuse on the embedded pair; without plain runs, and so without speed-ups."""
     rule = "lossless" if temperature else "greedy"
     options = [f"draft={name}", f"accept={rule}", "split=token", "plain=false"]
     options += ["draft_length=5"] if name == "lm" else []
@@ -237,144 +196,30 @@ def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
     config.quiet = True
     with tempfile.TemporaryDirectory() as folder:
         result = execute(config, {"bench": name}, Path(folder), open_console(quiet=True))
-    told = ("accept_length", "pass_at_1", "target_passes", "tokens", "acceptance_rate_tokens")
-    return {key: result[key] for key in told} | {"reuse": result["reuse"], "problems": problems}
-
-
-def tables(result: dict[str, Any]) -> str:
-    """Markdown: the cost of drafting alone, and acceptance on the pair."""
-    lines: list[str] = []
-    alone = result.get("alone", {})
-    if alone:
-        repeats = min(row.get("repeats", 1) for rows in alone.values() for row in rows.values())
-        lengths = sorted({int(length) for rows in alone.values() for length in rows})
-        lines += [
-            "Milliseconds a round for drafting alone, without a model (width 5,120, vocabulary 151,936, one"
-            " thread): CPU time of the process, median / mean over rounds; of each round the least of"
-            f" {repeats} run{'s' * (repeats > 1)} or more. Load: processes that wanted one of the two cores meanwhile.",
-            "",
-            "| | "
-            + " | ".join(f"{n:,} tokens" for n in lengths)
-            + " | nodes | a token of the prompt | load |",
-            "|---|" + "---|" * (len(lengths) + 3),
-        ]
-        for name, rows in alone.items():
-            own = [rows.get(str(n)) for n in lengths]
-            told = [f"{r['cpu_ms']:.3f} / {r['cpu_ms_mean']:.3f}" if r else "" for r in own]
-            last = next(r for r in reversed(own) if r)
-            learnt = " ... ".join(f"{r['opening_us_per_token']:.1f}" for r in own if r)
-            loads = [f"{r['load']:.0f}" for r in own if r and "load" in r]
-            lines.append(
-                f"| `{name}` | {' | '.join(told)} | {last['drafted']:.0f} | {learnt} us |"
-                f" {' / '.join(loads)} |"
-            )
-        lines.append("")
-    pair = result.get("pair", {})
-    if pair:
-        lines += [
-            "tau (tokens gained a verification) on the embedded pair's ordinary problems, how places were"
-            " found, and what the accepted path ended with:",
-            "",
-            "| | T = 0 | T = 1 | found lexically / by meaning / not, T = 1 |"
-            " main / branch / successor / mismatch, T = 1 |",
-            "|---|---|---|---|---|",
-        ]
-        for name, rows in pair.items():
-            taus = [rows.get(key, {}).get("accept_length") for key in ("T=0", "T=1")]
-            reuse = rows.get("T=1", {}).get("reuse") or {}
-            shares = [" / ".join(f"{v:.2f}" for v in (reuse.get(k) or {}).values()) for k in PARTS]
-            told = [f"{tau:.2f}" if tau else "" for tau in taus]
-            lines.append(f"| `{name}` | {' | '.join([*told, *shares])} |")
-        lines.append("")
-    return "\n".join([*lines, *datastores(result.get("datastores", {}))])
-
-
-def told_if(row: dict[str, Any], name: str, form: str, unit: str) -> str:
-    """A figure with its unit, where it was measured."""
-    return format(row[name], form) + unit if name in row else ""
-
-
-def datastores(told: dict[str, Any]) -> list[str]:
-    """The tables of scripts/bench_datastores.py."""
-    lines: list[str] = []
-    if sparse := told.get("sparse"):
-        lines += [
-            "A question to a sparse datastore, milliseconds (CPU time, median / 90th percentile), synthetic text:",
-            "",
-            "| tokens | longest match | with its tree | sorted in | opened in |",
-            "|---|---|---|---|---|",
-        ]
-        for count, row in sorted(sparse.items(), key=lambda item: int(item[0])):
-            times = [
-                f"{row[k]['cpu_ms']:.3f} / {row[k]['cpu_ms_p90']:.3f}" for k in ("query", "draft")
-            ]
-            ends = f"{row['sorting_s']:.0f} s | {row['opening_ms']:.1f} ms"
-            lines.append(f"| {int(count):,} | {' | '.join(times)} | {ends} |")
-        lines.append("")
-    dense = [(name, told[name]) for name in ("scann", "faiss") if name in told]
-    if dense:
-        lines += [
-            "A question to a dense datastore, the same, synthetic clustered keys of 64 dimensions, 10 neighbours:",
-            "",
-            "| index | entries | milliseconds | recall@10 | bytes an entry | built in | hashed in | opened in | first question |",
-            "|---|---|---|---|---|---|---|---|---|",
-        ]
-        for name, rows in dense:
-            for count, row in sorted(rows.items(), key=lambda item: int(item[0])):
-                time = f"{row['query']['cpu_ms']:.3f} / {row['query']['cpu_ms_p90']:.3f}"
-                lines.append(
-                    f"| `{name}` | {int(count):,} | {time} | {row['recall_at_10']:.3f} |"
-                    f" {row['bytes']:.0f} | {row['building_s']:.0f} s | {told_if(row, 'hashing_s', '.2f', ' s')} |"
-                    f" {row['loading_s']:.3f} s | {told_if(row, 'first_ms', '.1f', ' ms')} |"
-                )
-        lines.append("")
-    return lines
-
-
-def write_tables(text: str, page: Path) -> None:
-    """Between the marks of docs/drafters.md."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    page.write_text(f"{before}{MARKS[0]}\n{text}{MARKS[1]}{after}", encoding="utf-8")
+    kept = ("accept_length", "pass_at_1", "target_passes", "tokens", "acceptance_rate_tokens")
+    return {key: result[key] for key in kept} | {"reuse": result["reuse"], "problems": problems}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__)
     parser.add_argument("--pair", action="store_true")
     parser.add_argument("--problems", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
     parser.add_argument("--drafters", help="all of them, unless they are given")
-    default = beside_package("docs") / "drafters.json"
-    parser.add_argument("--out", type=Path, default=default)
     given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    result = read_json(given.out) if given.out.exists() else {}
-    kind = "pair" if given.pair else "alone"
-    result.setdefault("provenance", {})[kind] = provenance.collect()
-    part = result.setdefault(kind, {})
+    figures = Figures(given.out, "pair" if given.pair else "alone")
     every = ALL if given.pair else (*ALL, BY_MEANING)
     for name in given.drafters.split(",") if given.drafters else every:
         if given.pair:
-            todo = {
-                f"T={t:g}": lambda t=t, name=name: on_the_pair(name, t, given.problems)
-                for t in (0.0, 1.0)
-            }
-        else:
-            todo = {
-                length: lambda length=length, name=name: drafting_alone(
-                    name, int(length), given.rounds, given.repeats
-                )
-                for length in given.lengths.split(",")
-            }
-        for key, measure in todo.items():
-            part.setdefault(name, {})[key] = measure()
-            print(name, key, part[name][key], flush=True)
-            write_json(given.out, result)
-    page = given.out.with_suffix(".md")
-    if page.exists():
-        write_tables(tables(result), page)
+            for t in (0.0, 1.0):
+                figures.keep(name, f"T={t:g}", on_the_pair(name, t, given.problems))
+            continue
+        for length in given.lengths.split(","):
+            alone = drafting_alone(name, int(length), given.rounds, given.repeats)
+            figures.keep(name, length, alone)
+    figures.write_tables()
     return 0
 
 

@@ -1,11 +1,11 @@
-"""What a token rule's own arithmetic costs, beside speculative sampling's, without any model pass.
+"""Measure what a token rule's own arithmetic costs, beside speculative sampling's, without any model pass.
 
     python scripts/bench_rules.py [--rounds 200] [--vocabularies 704 151936] [--width 4096]
 
 A rule is asked to judge drafts of five tokens and trees of 32 nodes, over rows of a model of that
 size: 70 % of the drafted tokens are the target's likeliest, the others among its next nine. The pass itself
 is answered from memory and its time left out; what counts is what stands between the pass and the
-verdict. Medians of this process's CPU time, in milliseconds, go to docs/rules.json.
+verdict. Medians of this process's CPU time, in milliseconds, go to results/rules.json.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from bench_drafters import token_kit
+from bench_kit import token_kit
 from rich.console import Console
 from rich.table import Table
 
@@ -58,7 +58,7 @@ def rules(width: int) -> Mapping[str, Rule]:
 
 
 class Passes:
-    """What a target would have answered, round after round, from a few stored passes."""
+    """Answers that a target would have given, round after round, from a few stored passes."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         made = torch.Generator().manual_seed(0)
@@ -91,7 +91,7 @@ class Passes:
 
 
 def judging(session: RuleSession, passes: Passes, number: int, draft: Draft) -> float:
-    """CPU seconds that one verdict takes; answers are made while the clock stands."""
+    """Return CPU seconds that one verdict takes; answers are made while the clock stands."""
     plan = session.judge(Context(number, [1, 2, 3]), draft)
     took, send = 0.0, None
     while True:
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--vocabularies", type=int, nargs="+", default=[704, 151_936])
     parser.add_argument("--width", type=int, default=4096)
-    parser.add_argument("--json", type=Path, default=Path("docs/rules.json"))
+    parser.add_argument("--json", type=Path, default=Path("results/rules.json"))
     a = parser.parse_args()
     torch.set_num_threads(1)
     rows = [r for v in a.vocabularies for r in measured(a.rounds, v, a.width)]
@@ -149,8 +149,8 @@ def main() -> int:
         names = (f"{row['vocabulary']:,}", row["draft"], row["rule"])
         table.add_row(*names, f"{row['ms']:.2f}", beyond, share)
     Console(width=100).print(table)
-    told = {"width": a.width, "rounds": a.rounds, "pass_ms": PASS}
-    write_json(a.json, {"provenance": provenance.collect(), **told, "rules": rows})
+    settings = {"width": a.width, "rounds": a.rounds, "pass_ms": PASS}
+    write_json(a.json, {"provenance": provenance.collect(), **settings, "rules": rows})
     return 0
 
 

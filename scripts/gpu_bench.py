@@ -7,7 +7,7 @@ What a pass costs does not depend on what the numbers are, but it is linear in t
 two shallow models of the right width are measured and the line through them is taken to the full depth (a 32B model's
 weights would not fit on most disks beside a benchmark). Told are a token of the draft and of the
 target, scoring a step with and without a probe's states, the probe itself, and what follows: the speed-up
-at step level as a function of the share of accepted steps, all else being equal. Figures go to the file that --json names (docs/gpu.json is for a GPU's).
+at step level as a function of the share of accepted steps, all else being equal. Figures go to the file that --json names (results/gpu.json is for a GPU's).
 """
 
 from __future__ import annotations

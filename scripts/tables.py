@@ -1,278 +1,207 @@
-"""`make tables`: every drafter with every rule that makes sense, on the embedded pair, into docs/results.md and the README.
+"""`make tables`: every drafter with every rule that fits it, on the embedded pair, into docs/results.md and the README.
 
-    python scripts/tables.py [--problems 30] [--minutes 50] [--quick] [--workers 2] [--only "token level/lm" ...]
-    python scripts/tables.py --check     whether docs/results.md and the README are as old as the code
-    python scripts/tables.py --show      the tables again from what was measured, measuring nothing
+    python scripts/tables.py [--problems 30] [--minutes 50] [--quick] [--workers 2] [--only "lm/" ...]
+    python scripts/tables.py --check     are docs/results.md and the README as old as the code?
+    python scripts/tables.py --show      write the tables again from results/results.json, measuring nothing
 
-A group is one drafter at one level with all rules that fit it. Its configurations and the target alone solve
-each problem in turn (see survey.py), so that all of them meet the same machine; two groups at a time, each in a
-process and with a thread of its own. Where the minutes do not suffice all groups have fewer problems, and the
-same command adds the missing ones. Every line is kept: killed, it goes on; a cell that is there is not measured again as long as code, presets and weights
-are what they were (their digest names the folder in runs/tables/).
+What is measured are the experiments ours/table-token, table-greedy and table-step: a block is a drafter (greedily a rule)
+whose arms are all rules that fit it (greedily all drafters). Blocks are measured in processes of their own, two at a time, with
+one thread each. All blocks have ten problems before any has more, and after 50 minutes none is begun; the same command
+adds what is missing. A kill costs one problem, and nothing is measured twice as long as what it depends on is what
+it was: the digest of that names the folder in runs/tables/.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from survey import Column, Line, Survey, read, with_interval
+from omegaconf import OmegaConf
 
-from semspec import config, registry
-from semspec.config import build, compose
+from semspec import config
+from semspec.cli.reproduce import build, record_arms
 from semspec.errors import UserError
-from semspec.jobs.experiments import slug
-from semspec.results.significance import ALPHA, holm
+from semspec.jobs import experiments
+from semspec.jobs.experiments import Job, load
+from semspec.report.arms import between, markdown
+from semspec.results.code_digest import code_digest
+from semspec.results.paired import mark_differences
+from semspec.results.significance import ALPHA
 from semspec.storage import provenance
 from semspec.storage.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS, PAGE, README = ROOT / "docs/results.json", ROOT / "docs/results.md", ROOT / "README.md"
+RESULTS, PAGE, README = ROOT / "results/results.json", ROOT / "docs/results.md", ROOT / "README.md"
 MARKERS = "<!-- results: written by make tables -->", "<!-- end of results -->"
-SEED = 20261210  # of the problems
-PROBLEMS, QUICK = 30, 2
-WAVE = 10  # problems that all groups solve before any solves more: what is measured is even
-MINUTES = 50  # after which no group is begun: with the last ones below an hour
-PLAIN = ("draft=none", "accept=lossless")  # the rule is never asked
-
-LEVELS = {
-    "token level": ("tokens", 0.6, ("split=token",)),
-    "token level, greedy": ("tokens", 0.0, ("split=token",)),
-    "step level": ("ends", 0.6, ("split=paragraph",)),
+LEVELS = {  # what the page calls the experiments
+    "token level": "ours/table-token",
+    "token level, greedy": "ours/table-greedy",
+    "step level": "ours/table-step",
 }
-LM = {  # the draft model in its two shapes; every other drafter is as it comes
-    "tokens": {"lm, chain of 5": ("draft=tiny", "draft_length=5"),
-               "lm, dynamic tree": ("draft=tiny", "tree=dynamic")},
-    "ends": {"lm": ("draft=tiny",)},
-}  # fmt: skip
+PROBLEMS, QUICK = 30, 2
+WAVE = 10  # problems that all blocks have before any has more: what is measured is even
+MINUTES = 50  # after which no block is begun: with the last ones below an hour
+ROOTS = "Solver Solve wilson quantile ratio_interval mcnemar paired_difference holm".split()
 ONLY_BY_THE_DRAFT_MODEL = {  # rules that say nothing about who drafts
     "random": "a control: it accepts by the toss of a coin",
     "judge": "the pair was never taught to judge",
     "triggers": "nobody hesitates in words in the embedded world",
     "oracle": "no rule, but the best that any could do: it knows which steps are true",
 }
-COMBINED = {  # what is worth a row although it is no rule of its own
-    ("step level", "lm"): {
-        "semantic, our features": ("accept=semantic", "probe=plus"),
-        "semantic_plus, salvage, nested": ("accept=semantic_plus", "salvage=true", "nested=lm"),
-        "logprob, salvage, nested": ("accept=logprob", "salvage=true", "nested=lm"),
-    }
-}
-OPTIONS = {
-    "random": ("accept.rate=0.96",),  # as much as semantic accepts
-    "semantic_risk": (
-        "accept.allow_mismatch=true",
-    ),  # guaranteed for the small model's drafts alone
-}
-
-# what of the package can change no figure here
-SHOWS_ONLY = """artifacts/__main__ branches command compare comparison experiments help launchers publish pull report reproduce
-    result_schema significance svg sweep terminal transcript""".split()
-
-
-def digest() -> str:
-    """Of code (not its comments and layout), presets and weights: what the figures depend on."""
-    whole = hashlib.sha256()
-    for file in sorted((ROOT / "semspec").rglob("*.py")):
-        name = file.relative_to(ROOT / "semspec").with_suffix("").as_posix()
-        if name not in SHOWS_ONLY and name.partition("/")[0] not in SHOWS_ONLY:
-            whole.update(f"{name}\0{ast.dump(ast.parse(file.read_bytes()))}\0".encode())
-    weights = (ROOT / "hub_artifacts").rglob("*")
-    presets = [f for f in (ROOT / "conf").rglob("*.yaml") if "experiment" not in f.parts]
-    for file in sorted([*presets, *(f for f in weights if f.suffix in (".json", ".safetensors"))]):
-        whole.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")
-    for told in (LEVELS, LM, COMBINED, OPTIONS, SEED):
-        whole.update(repr(told).encode())
-    return whole.hexdigest()[:16]
+Cell = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Group:
-    """A drafter at a level with the rules that fit it; greedily one rule, with the drafters that fit it."""
+class Block:
+    """A drafter at a level with the rules that fit it; greedily a rule with the drafters that fit it."""
 
     level: str
-    drafter: str
-    rules: Mapping[str, tuple[str, ...]]  # by name, with all options
+    name: str
+    jobs: tuple[Job, ...]
 
     def __str__(self) -> str:
-        return f"{self.level}/{self.drafter}"
+        return f"{self.level}/{self.name}"
 
-    @property
-    def temperature(self) -> float:
-        return LEVELS[self.level][1]
-
-    @property
-    def survey(self) -> Survey:
-        common = LEVELS[self.level][2]
-        main = {"plain": PLAIN, **self.rules}
-        return Survey(main=main, few={}, columns=COLUMNS, seed=SEED, json=RESULTS, common=common)
-
-    def file(self, folder: Path) -> Path:
-        return folder / f"{slug(self.level)}.{slug(self.drafter)}.jsonl"
+    def fitting(self) -> Iterator[Job]:
+        """Yield the jobs whose parts go together."""
+        for job in self.jobs:
+            with contextlib.suppress(UserError):
+                build(job)
+                yield job
 
 
-def groups(wanted: Callable[[str], bool] = lambda name: True) -> Iterator[Group]:
-    """Everything that is registered and goes together."""
-    for level, (cuts, temperature, common) in LEVELS.items():
-        drafters: dict[str, tuple[str, ...]] = dict(LM[cuts])
-        names = [n for n in registry.plugins("drafter") if n not in ("lm", "none")]
-        drafters |= {name: (f"draft={name}",) for name in names}
-        by_drafter: dict[str, dict[str, tuple[str, ...]]] = {}
-        for drafter, options in drafters.items():
-            for rule, plugin in registry.plugins("accept").items():
-                if plugin.cls.cuts != cuts or plugin.cls.greedy_only != (temperature == 0):
-                    continue
-                if rule in ONLY_BY_THE_DRAFT_MODEL and "draft=tiny" not in options:
-                    continue
-                group, name = (drafter, rule) if temperature else (rule, drafter)
-                if not wanted(f"{level}/{group}"):
-                    continue
-                given = (*options, f"accept={rule}", *OPTIONS.get(rule, ()))
-                listed = [*common, *given, f"temperature={temperature}"]
-                try:
-                    build(compose(config.expand_shorthands(listed)))
-                except UserError:  # these do not go together, and say so
-                    continue
-                by_drafter.setdefault(group, {})[name] = given
-        for group, rules in by_drafter.items():
-            for name, given in COMBINED.get((level, group), {}).items():
-                rules[name] = (*drafters[group], *given)
-            yield Group(level, group, rules)
+def blocks(only: Sequence[str] = ()) -> list[Block]:
+    """Return everything that is registered, by block; ``only``: parts of the names "level/block"."""
+    found: dict[tuple[str, str], list[Job]] = {}
+    for level, experiment in LEVELS.items():
+        for job in experiments.jobs(load(experiment), "tiny"):
+            if not only or any(part in f"{level}/{job.block}" for part in only):
+                found.setdefault((level, job.block), []).append(job)
+    return [Block(level, name, tuple(jobs)) for (level, name), jobs in found.items()]
 
 
-def measure(group: Group, problems: int, folder: Path) -> None:
-    """One group, in this process; what cannot be had here is kept beside the lines."""
-    out = group.file(folder)
-    counted: dict[str, int] = {}
-    for line in read(out):
-        counted[line["config"]] = counted.get(line["config"], 0) + 1
-    left = read_json(out.with_suffix(".left.json")) or {}
-    wanted = {"plain", *group.rules} - set(left)
-    if all(counted.get(name, 0) >= problems for name in wanted):
-        return
-    left = group.survey.measure(group.temperature, problems, 0, out, [])
-    write_json(out.with_suffix(".left.json"), left)
-    if "plain" in left:
-        raise UserError(f"{group}: the target alone cannot be measured: {left['plain']}")
+def digest() -> str:
+    """Return the digest of what the figures depend on: code, presets, artifacts, and the options of every job.
+
+    Of code what it says counts and not where it stands (see ``semspec.results.code_digest``).
+    """
+    whole = hashlib.sha256(code_digest(ROOT / "semspec", ROOTS).encode())
+    for part in ("conf", "hub_artifacts"):
+        for file in sorted((ROOT / part).rglob("*")):
+            name = file.relative_to(ROOT).as_posix()
+            if file.suffix == ".yaml" and "experiment" not in file.parts:
+                whole.update(f"{name}\0{json.dumps(OmegaConf.to_container(OmegaConf.load(file)))}\0".encode())  # fmt: skip
+            elif file.suffix in (".json", ".safetensors"):
+                whole.update(f"{name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    for line in sorted(settings()):
+        whole.update(f"{line}\0".encode())
+    return whole.hexdigest()[:16]
+
+
+def settings() -> Iterator[str]:
+    """Yield the options of every job, but for the number of problems."""
+    for block in blocks():
+        for job in block.jobs:
+            yield " ".join(sorted(o for o in job.options if not o.startswith("problems=")))
 
 
 def waves(problems: int) -> list[int]:
-    """How many problems all groups have solved before any solves more."""
+    """Return how many problems all blocks have before any has more."""
     return [*range(WAVE, problems, WAVE), problems]
 
 
-def measure_all(
-    todo: Sequence[Group], problems: int, workers: int, minutes: float
-) -> tuple[set[str], int]:
-    """All groups, a few processes at a time, so that a fault in one ends no other.
+def command(block: Block, problems: int, folder: Path) -> list[str]:
+    """Return the command that measures a block as far as so many problems."""
+    return [
+        *(sys.executable, "-m", "semspec.run", f"experiment={LEVELS[block.level]}"),
+        *(f"only={block.name}/", f"problems={problems}", "quiet=true"),
+        f"hydra.run.dir={folder / LEVELS[block.level]}",
+    ]
 
-    Those that failed, and how often a group was not begun because time was over.
+
+def measure_all(
+    todo: Sequence[Block], problems: int, workers: int, minutes: float, folder: Path
+) -> tuple[set[str], int]:
+    """Measure all blocks, a few processes at a time, so that a fault in one ends no other.
+
+    Return those that failed, and how often a block was not begun because time was over.
     """
     began = time.monotonic()
     failed: set[str] = set()
     late = 0
 
-    def one(group: Group, target: int) -> None:
+    def one(block: Block, target: int) -> None:
         nonlocal late
         spent = (time.monotonic() - began) / 60
         if spent >= minutes:
             late += 1
             return
-        command = [sys.executable, __file__, "--group", str(group), "--problems", str(target)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        asked = command(block, target, folder)
+        done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=ROOT)
         spent = (time.monotonic() - began) / 60
         if done.returncode:
-            failed.add(str(group))
-            print(f"{group}: failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+            failed.add(str(block))
+            print(f"{block}: failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
             return
-        print(f"{spent:5.1f} min  {group}: {len(group.rules)} rules, {target} problems", flush=True)
+        print(f"{spent:5.1f} min  {block}: {len(block.jobs)} arms, {target} problems", flush=True)
 
-    longest_first = sorted(todo, key=lambda g: -len(g.rules))
+    longest_first = sorted(todo, key=lambda b: -len(b.jobs))
     for target in waves(problems):
         with ThreadPoolExecutor(workers) as pool:
-            left = [group for group in longest_first if str(group) not in failed]
-            list(pool.map(lambda group: one(group, target), left))  # noqa: B023
+            left = [block for block in longest_first if str(block) not in failed]
+            list(pool.map(lambda block: one(block, target), left))  # noqa: B023
     return failed, late
 
 
-def not_measured(whole: Sequence[Group], folder: Path) -> list[str]:
-    """Groups of which no problem is there: a page without them would lose what stands in the old one."""
-    return [str(group) for group in whole if not _has_plain(read(group.file(folder)))]
+def measured(block: Block, folder: Path) -> tuple[list[Cell], dict[str, str]]:
+    """Return a block's rows, none where it has not been measured, and why others were left out."""
+    experiment = load(LEVELS[block.level])
+    held = record_arms(experiment, "tiny", block.jobs, folder / experiment.name)
+    left_out = {f"{block.level}/{name}": why for name, why in held["left_out"].items()}
+    return held.get(block.name, []), left_out
 
 
-def _has_plain(lines: Sequence[Line]) -> bool:
-    return any(line["config"] == "plain" for line in lines)
-
-
-def collect(todo: Sequence[Group], folder: Path, of: str, workers: int) -> dict[str, Any]:
-    """The figures of everything that was measured, for docs/results.json."""
-    cells: list[Line] = []
-    left: dict[str, str] = {}
-    for group in todo:
-        lines = read(group.file(folder))
-        if not _has_plain(lines):
-            continue
-        shared = {"level": group.level, "drafter": group.drafter}
-        cells += [{**shared, **row} for row in group.survey.summary(lines)]
-        told = read_json(group.file(folder).with_suffix(".left.json")) or {}
-        left |= {f"{group}/{rule}": why for rule, why in told.items()}
-    rules = [cell for cell in cells if cell["config"] != "plain"]
-    for cell, p in zip(rules, holm([cell["pass_at_1_p"] for cell in rules]), strict=True):
-        cell["differs"] = p is not None and p < ALPHA
-    return {"digest": of, "cells": cells, "left_out": left, "seed": SEED, "workers": workers,
-            "provenance": provenance.collect()}  # fmt: skip
+def collect(
+    todo: Sequence[Block], folder: Path, of: str, workers: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the figures of everything that was measured, for results/results.json, and what was not."""
+    cells: list[Cell] = []
+    left_out: dict[str, str] = {}
+    lacking = []
+    for block in todo:
+        rows, why = measured(block, folder)
+        cells += [{"level": block.level, "drafter": block.name, **row} for row in rows]
+        left_out |= why
+        if not rows:
+            lacking.append(str(block))
+    mark_differences([cell for cell in cells if cell["config"] != "plain"])
+    return {"digest": of, "cells": cells, "left_out": left_out, "workers": workers,
+            "provenance": provenance.collect()}, lacking  # fmt: skip
 
 
 # ---- what is written -------------------------------------------------------------------------------
 
 
-def _quality(row: Line) -> str:
-    return with_interval("pass_at_1", ".2f")(row) + (" \\*" if row.get("differs") else "")
-
-
-def _tau(row: Line) -> str:
-    return "" if row["accept_length"] is None else f"{row['accept_length']:.2f}"
-
-
-COLUMNS: tuple[Column, ...] = (
-    ("pass@1 [95 %]", _quality),
-    ("lost / won", lambda row: f"{row['lost']} / {row['won']}"),
-    ("speed-up [95 %]", with_interval("speedup", ".2f")),
-    ("median", lambda row: f"{row['speedup_median']:.2f}x"),
-    ("accepted", lambda row: f"{100 * row['acceptance']:.0f} %"),
-    ("tau", _tau),
-    ("by target", lambda row: f"{100 * row['target_share']:.0f} %"),
-)
-
-
-def markdown(rows: Sequence[tuple[str, Line]], columns: Sequence[Column] = COLUMNS) -> list[str]:
-    lines = ["| | " + " | ".join(heading for heading, _ in columns) + " |",
-             "|---" * (len(columns) + 1) + "|"]  # fmt: skip
-    return lines + [
-        f"| {name} | " + " | ".join(t(row) for _, t in columns) + " |" for name, row in rows
-    ]
-
-
 def page(found: Mapping[str, Any]) -> str:
-    """docs/results.md."""
-    cells: list[Line] = found["cells"]
+    """Return docs/results.md."""
+    cells: list[Cell] = found["cells"]
     counts = sorted({cell["problems"] for cell in cells})
     compared = sum(cell["config"] != "plain" for cell in cells)
     machine = found["provenance"]["machine"]
     text = f"""# Every drafter with every rule
 
-Written by `make tables` from one run on the embedded pair; figures and intervals are in docs/results.json. \
+Written by `make tables` from one run on the embedded pair; figures and intervals are in results/results.json. \
 {compared} combinations, {_span(counts)} problems each, {machine["cpu"]}, {machine["cores"]} cores, fp32, one thread a process{_side_by_side(found)}.
 
 Each drafter's rules and the target alone solve the same problems in turn, first passes left out. Speed-up: the target's \
@@ -282,49 +211,45 @@ Holm's correction for all {compared} comparisons); without one the data do not t
 The embedded world is easier to draft for than mathematics: compare what is above what, not by how much.
 """
     parts = [text]
-    for level in LEVELS:
+    for level, name in LEVELS.items():
         of_level = [cell for cell in cells if cell["level"] == level]
         if not of_level:
             continue
-        _, temperature, common = LEVELS[level]
-        parts.append(
-            f"## {level.capitalize()}\n\n`{' '.join(common)} temperature={temperature:g}`\n"
-        )
+        experiment = load(name)
+        common = [o for o in experiment.tiny.common if o.startswith(("split=", "temperature="))]
+        parts.append(f"## {level.capitalize()}\n\n`{' '.join(common)}`\n")
         for drafter in dict.fromkeys(cell["drafter"] for cell in of_level):
             own = [(c["config"], c) for c in of_level if c["drafter"] == drafter]
-            parts.append("\n".join([f"### {drafter}, {level}", "", *markdown(own), ""]))
+            table = markdown(own, experiment.metrics)
+            parts.append("\n".join([f"### {drafter}, {level}", "", *table, ""]))
     if found["left_out"]:
         listed = [f"- {name}: {why}" for name, why in found["left_out"].items()]
         parts.append("\n".join(["## Not measured", "", *listed, ""]))
-    told = [f"- `{rule}`: {why}" for rule, why in ONLY_BY_THE_DRAFT_MODEL.items()]
-    parts.append("\n".join(["## Only with the draft model", "", *told, ""]))
+    listed = [f"- `{rule}`: {why}" for rule, why in ONLY_BY_THE_DRAFT_MODEL.items()]
+    parts.append("\n".join(["## Only with the draft model", "", *listed, ""]))
     return "\n".join(parts)
 
 
 def _side_by_side(found: Mapping[str, Any]) -> str:
-    """They share the memory and its bandwidth, with whatever else the machine did."""
+    """Say how many processes shared the memory and its bandwidth."""
     workers = found.get("workers", 1)
     return f", {workers} processes (drafters) side by side" if workers > 1 else ""
 
 
 def _span(counts: Sequence[int]) -> str:
-    return (
-        "no"
-        if not counts
-        else str(counts[0])
-        if len(counts) == 1
-        else f"{counts[0]} to {counts[-1]}"
-    )
+    if not counts:
+        return "no"
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def excerpt(found: Mapping[str, Any]) -> str:
-    """The README's part: every drafter under the lossless rule, every step rule with the draft model."""
-    cells: list[Line] = found["cells"]
+    """Return the README's part: every drafter under the lossless rule, every step rule with the draft model."""
+    cells: list[Cell] = found["cells"]
     tokens = [(c["drafter"], c) for c in cells
               if c["level"] == "token level" and c["config"] == "lossless"]  # fmt: skip
     steps = [(c["config"], c) for c in cells
              if c["level"] == "step level" and c["drafter"] == "lm" and c["config"] != "plain"]  # fmt: skip
-    columns = [c for c in COLUMNS if c[0] not in ("lost / won", "median")]
+    columns = ["starred", "speedup", "acceptance", "accept_length", "target_share"]
     counts = sorted({cell["problems"] for _, cell in tokens + steps})
     return "\n".join(
         [f"Token by token, `accept=lossless` ({_span(counts)} problems, embedded pair, one CPU thread):", "",
@@ -333,16 +258,9 @@ def excerpt(found: Mapping[str, Any]) -> str:
     )  # fmt: skip
 
 
-def with_excerpt(readme: str, told: str) -> str:
-    """The README with what stands between the markers replaced."""
-    begin, end = MARKERS
-    before, found, rest = readme.partition(begin)
-    _, ended, after = rest.partition(end)
-    if not found or not ended:
-        raise UserError(
-            f"README.md has no {begin} ... {end}: put both lines where the table shall be"
-        )
-    return f"{before}{begin}\n{told}\n{end}{after}"
+def with_excerpt(readme: str, text: str) -> str:
+    """Return the README with what stands between the markers replaced."""
+    return between(readme, MARKERS, text, "README.md")
 
 
 def write(found: Mapping[str, Any]) -> None:
@@ -355,78 +273,72 @@ def write(found: Mapping[str, Any]) -> None:
 
 
 def check(of: str) -> list[str]:
-    """What is older than what it is made from; nothing where all is well."""
+    """Return what is older than what it is made from; nothing where all is well."""
     found = read_json(RESULTS)
     if found is None:
-        return ["docs/results.json is missing: make tables"]
-    told = []
+        return ["results/results.json is missing: make tables"]
+    old = []
     if found["digest"] != of:
-        told.append(
+        old.append(
             "the code, presets or weights have changed since the figures were measured: make tables"
         )
+    redo = "is not what results/results.json says: make tables ARGS=--show"
     if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page(found):
-        told.append("docs/results.md is not what docs/results.json says: make tables ARGS=--show")
+        old.append(f"docs/results.md {redo}")
     readme = README.read_text(encoding="utf-8")
     if with_excerpt(readme, excerpt(found)) != readme:
-        told.append(
-            "the README's table is not what docs/results.json says: make tables ARGS=--show"
-        )
-    return told
+        old.append(f"the README's table {redo}")
+    return old
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--problems", type=int, default=PROBLEMS, help="of each combination")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} problems: whether it works")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="no group is begun later")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} problems: does it work?")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="no block is begun later")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--only", nargs="*", default=[], help="parts of groups' names")
-    parser.add_argument(
-        "--check", action="store_true", help="measure nothing: what is out of date?"
-    )
-    parser.add_argument(
-        "--show", action="store_true", help="measure nothing: write from docs/results.json"
-    )
-    parser.add_argument("--list", action="store_true", help="measure nothing: the groups")
-    parser.add_argument("--group", help=argparse.SUPPRESS)  # this process is a worker
+    parser.add_argument("--only", nargs="*", default=[], help="parts of blocks' names")
+    for name, text in (
+        ("check", "what is out of date?"),
+        ("show", "write from results/results.json"),
+        ("list", "the blocks"),
+    ):
+        parser.add_argument(f"--{name}", action="store_true", help=f"measure nothing: {text}")
     a = parser.parse_args()
     config.register_configs()
     problems = QUICK if a.quick else a.problems
-    of = digest()
-    folder = ROOT / "runs/tables" / of
-    if a.check:
-        told = check(of)
-        for line in told:
-            print(line)
-        return 1 if told else 0
     if a.show:
         found = read_json(RESULTS)
         if found is None:
-            raise UserError("docs/results.json is missing: make tables")
+            raise UserError("results/results.json is missing: make tables")
         write(found)
         return 0
-    if a.group:
-        folder.mkdir(parents=True, exist_ok=True)
-        (group,) = groups(lambda name: name == a.group)
-        measure(group, problems, folder)
-        return 0
-    todo = list(groups(lambda name: not a.only or any(part in name for part in a.only)))
-    cells = sum(len(group.rules) for group in todo)
-    print(f"{len(todo)} groups, {cells} combinations, {problems} problems each; folder {folder}")
+    of = digest()
+    folder = ROOT / "runs/tables" / of
+    if a.check:
+        old = check(of)
+        for line in old:
+            print(line)
+        return 1 if old else 0
     if a.list:
-        for group in todo:
-            print(f"{group}: {', '.join(group.rules)}")
+        for block in blocks(a.only):
+            if rows := [job.row for job in block.fitting()]:
+                print(f"{block}: {', '.join(rows)}")
         return 0
-    failed, late = measure_all(todo, problems, a.workers, a.minutes)
-    whole = list(groups())  # what an earlier command has measured with the same code counts, too
-    if lacking := not_measured(whole, folder):
+    whole = [block for block in blocks() if any(block.fitting())]
+    todo = [block for block in whole if not a.only or any(part in str(block) for part in a.only)]
+    print(f"{len(todo)} blocks, {problems} problems each; folder {folder}")
+    failed, late = measure_all(todo, problems, a.workers, a.minutes, folder)
+    # what an earlier command has measured with the same code counts, too
+    found, lacking = collect(whole, folder, of, a.workers)
+    if lacking:
         print(
-            f"docs/results.md and the README stay as they are: {len(lacking)} of {len(whole)} groups have"
+            f"docs/results.md and the README stay as they are: {len(lacking)} of {len(whole)} blocks have"
             f" not been measured with this code ({lacking[0]}, ...); make tables goes on with them",
             file=sys.stderr,
         )
     else:
-        write(collect(whole, folder, of, a.workers))
+        write(found)
     if late:
         print(
             f"{a.minutes:g} minutes were over before all had {problems} problems; the same command"

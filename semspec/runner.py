@@ -1,10 +1,16 @@
-"""One run: the same problems plainly and speculatively, interleaved, recorded as they end."""
+"""Solve the same problems with any number of arms in turn, and record each problem as it ends.
+
+The arms of an ordinary run are the target alone ("plain") and the method ("speculative"). Several runs that differ
+in the method alone can be arms of one process: models are loaded once, the target alone solves each problem once for
+all of them, and the arms take turns in rotating order. Each run keeps a folder of its own, as it would by itself.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,14 +26,58 @@ from semspec.report.page import REPORT
 from semspec.report.transcript import pieces
 from semspec.report.write import write_run
 from semspec.results import metrics
-from semspec.results.records import Mode, OpenRun, RunFolder, Solve, problem_line
+from semspec.results.records import (
+    Mode,
+    OpenRun,
+    OtherWeightsError,
+    RunFolder,
+    Solve,
+    problem_line,
+)
 from semspec.results.step_truth import accepted_steps
-from semspec.solver import Solution, Solver
+from semspec.solver import Engines, Solution, Solver
 from semspec.storage import provenance
 from semspec.storage.screen import visible
 
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
+SHARED = (  # what arms have in common: all that the target alone depends on
+    "model", "engine", "benchmark", "temperature", "top_k", "top_p", "max_new_tokens", "concurrency", "seed", "prompt",
+)  # fmt: skip
+
+Aside = Callable[[Solver, Solution], Mapping[str, Any]]
+"""Measures more of a speculative solution, outside its time; it joins the details of its line."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run: by itself, or one of several that take turns."""
+
+    config: RunConfig
+    resolved: Mapping[str, Any]
+    folder: Path
+    about: Mapping[str, Any] | None = None  # which job of a sweep it is
+
+
+@dataclass
+class _Lane:
+    """An arm under way."""
+
+    arm: Arm
+    run: OpenRun
+    solver: Solver
+    ids: frozenset[str]  # of its problems
+    solved: dict[str, Solve] = field(default_factory=dict)  # by problem
+
+    def left(self, group: Sequence[BenchmarkProblem]) -> list[BenchmarkProblem]:
+        """Return what of a group is to be solved.
+
+        In lockstep all of it, if anything: rounding depends on a batch's size. What is recorded already is
+        not written twice.
+        """
+        own = [p for p in group if p.id in self.ids]
+        left = [p for p in own if p.id not in self.run.done]
+        return left if self.solver.free or not left else own
 
 
 def execute(
@@ -37,166 +87,235 @@ def execute(
     console: terminal.Screen | None = None,
     job: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Runs (or continues) a run in ``folder``; returns what result.json holds.
+    """Run (or continue) one run in ``folder``; return what result.json holds.
 
     One ``job`` of several shows how it goes, and leaves the tables to who started it.
     """
     if config.quiet or console is None:
         console = terminal.open_console(quiet=config.quiet)
-    problems = list(islice(config.benchmark.problems(), config.problems))
-    started = provenance.collect(config.seed)
-    started["machine"]["threads"] = None  # known only when the engines have set them: see below
-    resolved = recorded(config, resolved)
-    with RunFolder.open(
-        folder, resolved, total=len(problems), free=free(config), provenance=started, about=job
-    ) as run:
-        if run.result is not None and job is None:
-            console.say(f"{folder}: finished before; this is its result", "dim")
-        if run.result is not None:
-            result = run.figures()
-            assert result is not None
-        else:
-            try:
-                result = _solve_all(config, problems, run, console)
-            except UserError:
-                run.discard()
-                raise
-            # again: the threads are known now, and the load is of the run
-            result["provenance"] = provenance.collect(config.seed) | {"started": started["started"]}
-            result["concurrency"] = config.concurrency
-            run.finish(result)
-        if not (folder / REPORT).exists():
-            _report(run, console)
-        if job is None:
-            _show(config, run, result, problems, console)
+    (run,) = execute_arms([Arm(config, resolved, folder, job)], console)
+    result = run.figures()
+    assert result is not None, folder
+    if job is None:
+        _show(config, run, result, list(islice(config.benchmark.problems(), config.problems)), console)  # fmt: skip
     return result
 
 
-def _solve_all(
-    config: RunConfig, problems: Sequence[BenchmarkProblem], run: OpenRun, console: terminal.Screen
-) -> dict[str, Any]:
-    todo = list(run.todo(problems))
-    if todo:
-        with Solver(config, run.identify) as solver:
-            for note in run.notes:
-                console.print(note, style="dim", soft_wrap=True, markup=False, highlight=False)
-            _warm_up(solver, todo[0], config)
-            with terminal.Progress(len(problems), quiet=config.quiet, console=console) as progress:
-                progress.resume(run.problem_lines())
-                size = config.concurrency * (AHEAD if solver.free else 1)
-                solve = _solve_freely if solver.free else _solve_group
-                for number, group in enumerate(_groups(problems, size)):
-                    if all(problem.id in run.done for problem in group):
-                        continue
-                    for line in solve(solver, group, run, progress, config, number):
-                        run.commit(line)
-                        progress.advance(line)
-    return metrics.summarise(run.problem_lines(), seed=config.seed)
+def execute_arms(
+    arms: Sequence[Arm],
+    console: terminal.Screen,
+    *,
+    grow: bool = False,
+    aside: Aside | None = None,
+    left_out: dict[Path, UserError] | None = None,
+) -> list[RunFolder]:
+    """Run (or continue) runs whose arms take turns, to their ends.
 
-
-def _groups(
-    problems: Sequence[BenchmarkProblem], size: int
-) -> Iterator[Sequence[BenchmarkProblem]]:
-    """The problems that are solved beside each other: always the same ones.
-
-    A kill may leave a group half committed. The whole group is solved again then, since rounding
-    depends on a batch's size, and what is there already is not written twice.
+    ``grow``: a run with fewer problems than it is asked for now solves those that are missing. ``left_out`` gets the
+    errors of arms that cannot be had here, by folder; the others go on. Raises UserError without it, where
+    no arm can be had, where arms differ in more than the method, and where one was begun with other weights.
     """
-    for start in range(0, len(problems), size):
-        yield problems[start : start + size]
+    for arm in arms[1:]:
+        _check_alike(arms[0], arm)
+    most = max(arm.config.problems for arm in arms)
+    problems = list(islice(arms[0].config.benchmark.problems(), most))
+    with ExitStack() as stack:
+        begun: list[tuple[Arm, OpenRun, str]] = []
+        try:
+            for arm in arms:
+                started = provenance.collect(arm.config.seed)
+                started["machine"]["threads"] = None  # known only when the engines have set them
+                run = stack.enter_context(_open(arm, len(problems), started, grow))
+                if run.result is None:
+                    begun.append((arm, run, started["started"]))
+                elif arm.about is None:
+                    console.say(f"{arm.folder}: finished before; this is its result", "dim")
+            lacking = _solve_all(begun, problems, console, aside)
+            if lacking and (left_out is None or len(lacking) == len(begun)):
+                raise next(iter(lacking.values()))
+        except UserError:
+            for _, run, _ in begun:
+                run.discard()
+            raise
+        for arm, run, began in begun:
+            if arm.folder in lacking:
+                run.discard()
+            else:
+                _finish(arm.config, run, began)
+                (arm.folder / REPORT).unlink(missing_ok=True)  # of fewer problems
+        for arm in arms:
+            if arm.folder not in lacking and not (arm.folder / REPORT).exists():
+                _report(RunFolder(arm.folder), console)
+        if left_out is not None:
+            left_out |= lacking
+    return [RunFolder(arm.folder) for arm in arms]
+
+
+def _check_alike(first: Arm, arm: Arm) -> None:
+    for name in SHARED:
+        if getattr(first.config, name) != getattr(arm.config, name):
+            raise UserError(
+                f"{first.folder} and {arm.folder} are to be solved in turn, but differ in {name}: give both the"
+                " same, or measure them in runs of their own"
+            )
+
+
+def _open(arm: Arm, problems: int, started: Mapping[str, Any], grow: bool) -> OpenRun:
+    return RunFolder.open(
+        arm.folder,
+        recorded(arm.config, arm.resolved),
+        total=min(problems, arm.config.problems),
+        free=free(arm.config),
+        provenance=started,
+        about=arm.about,
+        grow=grow,
+    )
+
+
+def _finish(config: RunConfig, run: OpenRun, began: str) -> None:
+    result = metrics.summarise(run.problem_lines(), seed=config.seed)
+    # again: the threads are known now, and the load is of the run
+    result["provenance"] = provenance.collect(config.seed) | {"started": began}
+    result["concurrency"] = config.concurrency
+    run.finish(result)
+
+
+def _solve_all(
+    begun: Sequence[tuple[Arm, OpenRun, str]],
+    problems: Sequence[BenchmarkProblem],
+    console: terminal.Screen,
+    aside: Aside | None,
+) -> dict[Path, UserError]:
+    """Solve what is left; return why some arms cannot be had, by folder."""
+    lacking: dict[Path, UserError] = {}
+    with ExitStack() as stack:
+        engines = stack.enter_context(Engines())
+        lanes = []
+        todo: dict[str, BenchmarkProblem] = {}
+        for arm, run, _ in begun:
+            own = problems[: arm.config.problems]
+            if not (left := {p.id: p for p in run.todo(own)}):
+                continue
+            try:
+                solver = stack.enter_context(Solver(arm.config, run.identify, engines))
+            except OtherWeightsError:
+                raise  # its figures so far are of something else: no arm to go on without
+            except UserError as error:
+                lacking[arm.folder] = error
+                continue
+            for note in run.notes:
+                console.say(note, "dim")
+            todo |= left
+            lanes.append(_Lane(arm, run, solver, frozenset(p.id for p in own)))
+        if lanes:
+            _in_turn(lanes, problems, next(iter(todo.values())), console, aside)
+    return lacking
+
+
+def _in_turn(
+    lanes: Sequence[_Lane],
+    problems: Sequence[BenchmarkProblem],
+    first: BenchmarkProblem,
+    console: terminal.Screen,
+    aside: Aside | None,
+) -> None:
+    _warm_up(lanes, first)
+    config, is_free = lanes[0].arm.config, lanes[0].solver.free
+    total = sum(len(lane.ids) for lane in lanes)
+    with terminal.Progress(total, quiet=config.quiet, console=console) as progress:
+        for lane in lanes:
+            progress.resume(lane.run.problem_lines())
+        size = config.concurrency * (AHEAD if is_free else 1)
+        for number, start in enumerate(range(0, len(problems), size)):
+            group = problems[start : start + size]
+            for lane, line in _solve_group(lanes, group, number, progress, aside):
+                lane.run.commit(line)
+                progress.advance(line)
 
 
 def _solve_group(
-    solver: Solver,
+    lanes: Sequence[_Lane],
     group: Sequence[BenchmarkProblem],
-    run: OpenRun,
-    progress: terminal.Progress,
-    config: RunConfig,
     number: int,
-) -> Iterator[dict[str, Any]]:
-    """Both modes for a few problems; who goes first alternates, so that neither is favoured."""
-    modes = _modes(config, number)
-    solved: dict[tuple[str, Mode], Solve] = {}
-    for mode in modes:
-        progress.begin(group[0].id, mode)
-        began = time.perf_counter()
-        finished = list(solver.solve(group, mode))
-        share = (time.perf_counter() - began) / len(group) if len(group) > 1 else None
-        for done in finished:
-            if done.problem.id in run.done:
-                continue
-            run.append_rounds(done.problem.id, mode, done.outcome.rounds)
-            solved[done.problem.id, mode] = _solve(solver, done, share)
-    for problem in group:
-        if problem.id in run.done:
-            continue
-        yield problem_line(
-            problem.id,
-            solved[problem.id, "speculative"],
-            solved.get((problem.id, "plain")),
-            problem.answer,
-            problem.question,
-        )
-
-
-def _solve_freely(
-    solver: Solver,
-    group: Sequence[BenchmarkProblem],
-    run: OpenRun,
     progress: terminal.Progress,
-    config: RunConfig,
-    number: int,
-) -> Iterator[dict[str, Any]]:
-    """The same over servers, which batch as requests come: nothing hangs on who runs beside whom.
+    aside: Aside | None,
+) -> Iterator[tuple[_Lane, dict[str, Any]]]:
+    """Solve a few problems with every arm; who goes first rotates, so that none is favoured.
 
-    Only what is not done yet is solved, and a problem is there as soon as its second mode is.
+    In lockstep lines come at the end, in the group's order. Where problems run freely each comes as soon as
+    both of its modes are there.
     """
-    todo = [problem for problem in group if problem.id not in run.done]
-    modes = _modes(config, number)
+    todo = {id(lane): lane.left(group) for lane in lanes}
+    active = [lane for lane in lanes if todo[id(lane)]]
+    if not active:
+        return
+    paired = [lane for lane in active if lane.arm.config.plain]
+    together = {p.id for lane in paired for p in todo[id(lane)]}
     plain: dict[str, Solve] = {}
-    speculative: dict[str, Solve] = {}
-    for mode in modes:
-        progress.begin(todo[0].id, mode)
-        solved = plain if mode == "plain" else speculative
-        for done in solver.solve(todo, mode):
-            problem = done.problem
-            run.append_rounds(problem.id, mode, done.outcome.rounds)
-            solved[problem.id] = _solve(solver, done, done.share)
-            if mode == modes[-1]:
-                yield problem_line(
-                    problem.id,
-                    speculative[problem.id],
-                    plain.get(problem.id),
-                    problem.answer,
-                    problem.question,
-                )
+    turns: list[tuple[Mode, Sequence[_Lane]]] = [("plain", paired)] if paired else []
+    turns += [("speculative", [lane]) for lane in active]
+    begins = number % len(turns)
+
+    def complete(problem: BenchmarkProblem) -> Iterator[tuple[_Lane, dict[str, Any]]]:
+        for lane in active:
+            alone = plain.get(problem.id) if lane.arm.config.plain else None
+            if problem.id in lane.run.done or problem.id not in lane.solved:
+                continue
+            if alone is not None or not lane.arm.config.plain:
+                own = lane.solved.pop(problem.id)
+                yield lane, problem_line(problem.id, own, alone, problem.answer, problem.question)
+
+    for mode, those in [*turns[begins:], *turns[:begins]]:
+        solver = those[0].solver
+        asked = [p for p in group if p.id in together] if mode == "plain" else todo[id(those[0])]
+        progress.begin(asked[0].id, mode)
+        began = time.perf_counter()
+        finished: Iterator[Solution] = solver.solve(asked, mode)
+        if not solver.free:
+            finished = iter(list(finished))
+        lockstep = (time.perf_counter() - began) / len(asked) if len(asked) > 1 else None
+        for done in finished:
+            wall = done.share if solver.free else lockstep
+            solved = _solve(solver, done, wall, aside)
+            if mode == "plain":
+                plain[done.problem.id] = solved
+            for lane in those:
+                if done.problem.id in lane.ids - lane.run.done:
+                    lane.run.append_rounds(done.problem.id, mode, done.outcome.rounds)
+                    if mode == "speculative":
+                        lane.solved[done.problem.id] = solved
+            if solver.free:
+                yield from complete(done.problem)
+    for problem in group:
+        yield from complete(problem)
 
 
-def _modes(config: RunConfig, number: int) -> list[Mode]:
-    modes: list[Mode] = ["plain", "speculative"] if config.plain else ["speculative"]
-    return modes[::-1] if number % 2 else modes
-
-
-def _solve(solver: Solver, done: Solution, wall: float | None) -> Solve:
+def _solve(solver: Solver, done: Solution, wall: float | None, aside: Aside | None) -> Solve:
     config = solver.config
     grade = config.benchmark.grade(done.problem, done.text)
-    asked = config.accept.asked_risk() if done.mode == "speculative" else {}
-    found = asked and accepted_steps(done.outcome, done.text, grade, solver.said)
-    if found:
-        grade = replace(grade, details={**grade.details, **asked, **found})
+    more: dict[str, Any] = {}
+    if done.mode == "speculative":
+        asked = config.accept.asked_risk()
+        found = asked and accepted_steps(done.outcome, done.text, grade, solver.said)
+        more = {**asked, **found} if found else {}
+        more |= aside(solver, done) if aside else {}
+    if more:
+        grade = replace(grade, details={**grade.details, **more})
     return Solve.from_outcome(done.outcome, done.text, grade, wall)
 
 
-def _warm_up(solver: Solver, problem: BenchmarkProblem, config: RunConfig) -> None:
-    """A few tokens in each mode that are not counted: first passes allocate and compile."""
-    modes: tuple[Mode, ...] = ("plain", "speculative")
-    for mode in modes:
-        for _ in solver.solve([problem], mode, budget=min(WARM_UP_TOKENS, config.max_new_tokens)):
+def _warm_up(lanes: Sequence[_Lane], problem: BenchmarkProblem) -> None:
+    """Write a few tokens with each arm that are not counted: first passes allocate and compile."""
+    turns: list[tuple[Mode, Solver]] = [("plain", lanes[0].solver)]
+    turns += [("speculative", lane.solver) for lane in lanes]
+    for mode, solver in turns:
+        budget = min(WARM_UP_TOKENS, solver.config.max_new_tokens)
+        for _ in solver.solve([problem], mode, budget=budget):
             pass
 
 
 def _report(run: RunFolder, console: terminal.Screen) -> None:
-    """The page about the run; that it cannot be written makes no finished run fail."""
+    """Write the page about the run; a finished run does not fail where that cannot be done."""
     try:
         write_run(run.path)
     except UserError as error:
@@ -225,7 +344,8 @@ def _show_transcript(
     problems: Sequence[BenchmarkProblem],
     console: terminal.Screen,
 ) -> None:
-    """One problem in which both wrote, so that there is something to see."""
+    """Show one problem in which both models wrote, so that there is something to see."""
+
     lines = {line["id"]: line for line in run.problem_lines()}
     there = [p for p in problems if p.id in lines]
     both = (p for p in there if 0 < lines[p.id]["kept_units"] < lines[p.id]["drafted_units"])

@@ -11,8 +11,9 @@ import random
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from semspec import registry
 from semspec.config import RunConfig, drawn_by, plugin_names
@@ -47,6 +48,31 @@ class Solution:
     overhead: float  # share of the time that was spent outside model passes
 
 
+class Engines:
+    """Loads engines, each once, for any number of solvers that take turns; closing it closes them all."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[object, ...], Engine] = {}
+        self.keys = count(1)  # of contexts: engines know them by their keys
+
+    def load(self, engine: Any, folder: Path, role: Role, probes: tuple[str, ...]) -> Engine:
+        key = (repr(engine), folder, role, probes)
+        if key not in self._loaded:
+            self._loaded[key] = engine.load(str(folder), role=role, probes=probes)
+        return self._loaded[key]
+
+    def close(self) -> None:
+        for engine in self._loaded.values():
+            engine.close()
+        self._loaded.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 def _length(config: RunConfig, group: str, reach: int) -> int:
     """Return the length of drafts: the drafter's own reach, or else the option for it.
 
@@ -72,15 +98,18 @@ class Solver:
     """Holds the models of a configuration; close it, or use it as a context manager.
 
     ``identify`` is given the identities (``semspec.results.identity``) of all ``files`` before any weights
-    load, then those of ``servers``, and may refuse them with a UserError.
+    load, then those of ``servers``, and may refuse them with a UserError. ``shared``: engines that other
+    solvers use, too, and that outlive this one.
     """
 
     def __init__(
         self,
         config: RunConfig,
         identify: Callable[[str, Mapping[str, str]], None] = lambda part, found: None,
+        shared: Engines | None = None,
     ) -> None:
         self.config = config
+        self._own, self._shared = shared is None, shared or Engines()
         with hub.noted() as found:
             models = self._prepare()
         identify("files", identities(found))
@@ -143,12 +172,9 @@ class Solver:
             self.close()
             raise
         self.driver = Driver(self.engines)
-        self._contexts = 0
 
     def _load(self, folder: Path, text: Text, role: Role) -> Engine:
-        engine: Engine = self.config.engine.load(
-            str(folder), role=role, probes=self.probes.get(role, ())
-        )
+        engine = self._shared.load(self.config.engine, folder, role, self.probes.get(role, ()))
         if served := getattr(engine, "served", None):  # of engines over servers
             self.served[f"{role}'s server"] = served
         engine.stop_ids |= (
@@ -244,9 +270,8 @@ class Solver:
         A speculative plan adds its rounds to ``rounds`` as they end.
         """
         prompt, ids = self.text.prompt(problem.question, problem.system)
-        self._contexts += 1
         draft_prompt = self.draft_prompt(problem.question, problem.system)
-        context = Context(self._contexts, ids, draft_prompt)
+        context = Context(next(self._shared.keys), ids, draft_prompt)
         longest = max(len(ids), len(draft_prompt or ()))
         room = self._room(problem, longest, budget or self.config.max_new_tokens)
         return context, prompt, self._plan(context, problem.id, prompt, mode, room, rounds)
@@ -317,8 +342,8 @@ class Solver:
         return opening(prompt) + self.said(tokens)
 
     def close(self) -> None:
-        for engine in self.engines.values():
-            engine.close()
+        if self._own:
+            self._shared.close()
 
     def __enter__(self) -> Self:
         return self

@@ -49,7 +49,7 @@ def show(console: Screen | None = None) -> None:
     _title(
         console,
         "\nexperiment=",
-        "   a paper's table; scale=tiny: on the embedded pair; plan=true",
+        "   a paper's table (scale=tiny: on the embedded pair), or ours; plan=true, only=NAME",
     )
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)

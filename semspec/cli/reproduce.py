@@ -1,7 +1,8 @@
-"""``python -m semspec.run experiment=PAPER/TABLE``: run an experiment, and show it beside the paper's.
+"""``python -m semspec.run experiment=PAPER/TABLE``: run an experiment and show it, a paper's beside the paper's figures.
 
 experiment=semanticspec/table4 plan=true     what would be run, and what it costs
 experiment=semanticspec/table4 scale=tiny    the same comparison on the embedded pair
+experiment=ours/steps problems=100           a comparison of our own; more problems later add what is missing
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.experiments import (
     METRICS,
-    SCALES,
     SHARES,
     Cell,
     Experiment,
@@ -37,25 +37,27 @@ from semspec.jobs.experiments import (
     target_alone,
 )
 from semspec.jobs.launchers import options_of
+from semspec.report import arms
 from semspec.report.progress import Steps
 from semspec.report.terminal import DASH, Screen, number, open_console, percent, seconds
+from semspec.results import paired
 from semspec.results.records import RunFolder
-from semspec.storage import foreign
+from semspec.storage import foreign, provenance
 from semspec.storage.files import write_json
 
-OWN = ("experiment", "scale", "plan", "hydra.run.dir")
+OWN = ("experiment", "scale", "plan", "show", "only", "json", "hydra.run.dir")
 AUDIT = "audit.json"
 Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
 """The results of finished runs by block, row and column."""
 
 
 def asked(arguments: Sequence[str]) -> bool:
-    """Return True if a command line asks for an experiment."""
+    """Return True where a command line asks for an experiment."""
     return any(argument.partition("=")[0] == "experiment" for argument in arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run an experiment; return the exit code."""
+    """Run an experiment; return the exit code. Raises UserError for options that mean nothing here."""
     given = dict(a.partition("=")[::2] for a in arguments if a.partition("=")[0] in OWN)
     rest = [a for a in arguments if a.partition("=")[0] not in OWN]
     launching = [a for a in rest if a.startswith(("hydra.", "hydra/"))]
@@ -68,44 +70,130 @@ def main(arguments: Sequence[str]) -> int:
             raise UserError(
                 f"'{option}': beside experiment= only options (name=value) can be given"
             )
-    scale, plan = given.get("scale", "real"), given.get("plan", "false").lower()
-    if scale not in SCALES:
-        raise UserError(f"scale={scale}: give {' or '.join(SCALES)}")
-    if plan not in ("true", "false"):
-        raise UserError(f"plan={plan}: give true (show what would be run) or false")
+    for name in ("plan", "show"):
+        if given.get(name, "false").lower() not in ("true", "false"):
+            raise UserError(f"{name}={given[name]}: give true or false")
+    plan, show = (given.get(name, "false").lower() == "true" for name in ("plan", "show"))
     experiment = load(given["experiment"])
+    scale = given.get("scale", experiment.scales[0])
+    if scale not in experiment.scales:
+        raise UserError(f"scale={scale}: give {' or '.join(experiment.scales)}")
     if experiment.audits and launching:
         raise UserError(
             f"experiment={experiment.name} audits here, one job after the other: leave"
             f" {' '.join(launching)} out"
         )
-    todo = list(jobs(experiment, scale, extra))
-    made = [build(job)[0] for job in todo]  # find every mistake before any work
-    console = open_console(quiet=bool(made) and made[0].quiet)
+    only = [a.partition("=")[2] for a in arguments if a.startswith("only=")]
+    todo, made = _fitting(experiment, list(jobs(experiment, scale, extra, only)))
+    console = open_console(quiet=made.quiet)
     for line in plan_of(experiment, scale, todo):
         console.print(line, soft_wrap=True)  # commands can be copied
-    if plan == "true":
+    if plan:
         return 0
     name = experiment.runs_of or experiment.name
     folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
-    if scale == "tiny":  # takes minutes; for real models the plan names the command
+    if scale == "tiny":  # minutes; what the real models need takes a plan, and shows its command
         _make_first(experiment.tiny.first, console)
-    if experiment.audits:
+    if show:
+        code = 0
+    elif experiment.audits:
         code = _audit(todo, folder, console)
     else:
-        runs = [sweep.Job(job.folder.as_posix(), job.options) for job in todo]
+        runs = sweep_jobs(experiment, todo)
         sweep.carry_out(runs, folder, console, launcher, options)
         code = sweep.ended(runs, folder)
-    found = collect(experiment, todo, folder)
-    file = folder / f"{slug(experiment.name)}.json"
-    write_json(file, record(experiment, scale, found))
-    console.print(beside(experiment, scale, found))
-    console.say(f"results: {file}", "dim")
+    shown: RenderableType
+    if experiment.arms:
+        held = record_arms(experiment, scale, todo, folder)
+        held["seed"] = getattr(made.benchmark, "seed", None)
+        tables = {k: rows for k, rows in held.items() if isinstance(rows, list)}
+        shown = Group(*(arms.table(rows, experiment.table, k) for k, rows in tables.items()))
+    else:
+        found = collect(experiment, todo, folder)
+        held, shown = record(experiment, scale, found), beside(experiment, scale, found)
+    files = [folder / f"{slug(experiment.name)}.json"]
+    files += [Path(given["json"])] if given.get("json") else []
+    for file in files:
+        write_json(file, held)
+    if experiment.arms and not console.is_terminal:
+        console.width = 160  # its tables are wider than the papers'
+    console.print(shown)
+    console.say(f"results: {files[-1]}", "dim")
     return code
 
 
+def _fitting(experiment: Experiment, todo: Sequence[Job]) -> tuple[list[Job], config.RunConfig]:
+    """Check every job before any work; return them, and the first one's configuration.
+
+    Raises UserError for the first that cannot be built, unless the experiment leaves out what does not fit.
+    """
+    kept: list[Job] = []
+    first: config.RunConfig | None = None
+    wrong: UserError | None = None
+    for job in todo:
+        try:
+            made = build(job)[0]
+        except UserError as error:
+            if not experiment.fitting:
+                raise
+            wrong = wrong or error
+            continue
+        first = first or made
+        kept.append(job)
+    if first is None:
+        raise wrong or UserError(
+            "only= names nothing of this experiment: plan=true shows all of it"
+        )
+    return kept, first
+
+
+def sweep_jobs(experiment: Experiment, todo: Sequence[Job]) -> list[sweep.Job]:
+    """Return the jobs of a sweep: a run each, or for each block and column one whose arms are the rows."""
+    if not experiment.arms:
+        return [sweep.Job(job.folder.as_posix(), job.options) for job in todo]
+    grouped: dict[tuple[str, str], list[sweep.Job]] = {}
+    for job in todo:
+        arm = sweep.Job(job.folder.as_posix(), job.options, sweep.ARM)
+        grouped.setdefault((job.block, job.column), []).append(arm)
+    asked = ("divergence",) if experiment.divergence else ()
+    return [
+        sweep.Job(f"{slug(block)}, {slug(column)}", asked, "semspec.cli.arms", arms=tuple(runs))
+        for (block, column), runs in grouped.items()
+    ]
+
+
+def record_arms(
+    experiment: Experiment, scale: str, todo: Sequence[Job], folder: Path
+) -> dict[str, Any]:
+    """Return the figures of arms for a file: rows by block, of all problems that are solved so far."""
+    solved: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
+    left_out: dict[str, str] = {}
+    several = len(experiment.scale(scale).columns) > 1
+    for job in todo:
+        arm = sweep.Job(job.folder.as_posix(), job.options, sweep.ARM)
+        if why := sweep.left_out(arm, folder):
+            left_out[f"{job.block}/{job.row}"] = why
+        block = f"{job.block} / {job.column}" if several else job.block
+        rows = solved.setdefault(block, {paired.PLAIN: {}})
+        for line in RunFolder(folder / arm.name).problem_lines():
+            rows.setdefault(job.row, {})[line["id"]] = line
+            if line["plain"]:
+                rows[paired.PLAIN].setdefault(line["id"], line["plain"])
+    return {
+        "experiment": experiment.name,
+        "provenance": provenance.collect(),
+        "left_out": left_out,
+        **{
+            block: paired.rows(rows, experiment.baseline, experiment.rivals)
+            for block, rows in solved.items()
+            if rows.get(experiment.baseline)
+        },
+    }
+
+
 def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
-    """Run ``semspec.audit`` for each job that lacks its file; return 1 if one failed, else 0."""
+    """Audit each job whose file is not there yet; 1 where one failed."""
+
     failed = 0
     for job in todo:
         file = folder / job.folder / AUDIT
@@ -123,7 +211,7 @@ def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
 
 
 def _audited(file: Path) -> dict[str, Any] | None:
-    """Return the figures of an audit, None if there are none."""
+    """Return the figures of an audit; None where there are none."""
     try:
         found = foreign.read_object(file, way_out="it is no audit: remove it")
     except foreign.MissingFileError:
@@ -134,7 +222,7 @@ def _audited(file: Path) -> dict[str, Any] | None:
 
 
 def _make_first(commands: Sequence[str], console: Screen) -> None:
-    """Run the commands that make missing artifacts."""
+    """Run the commands that make what is not there yet."""
     for command in commands:
         words = shlex.split(command)
         made = dict(word.partition("=")[::2] for word in words[1:]).get("out", "")
@@ -155,7 +243,7 @@ def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
 
 
 def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Results:
-    """Collect the finished runs; the target's row holds the first run that it was part of."""
+    """Return what is finished; the target's row holds the first run that it was part of."""
     found: Results = {}
     for job in todo:
         place = folder / job.folder
@@ -178,7 +266,7 @@ def _cell(experiment: Experiment, row: str, result: Mapping[str, Any] | None) ->
 
 
 def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]:
-    """Return the paper's figures and ours for a file."""
+    """Return the paper's figures and ours, for a file."""
 
     def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.audits:
@@ -215,7 +303,7 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
 
 
 def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Text]:
-    """Show what will be run and what it costs."""
+    """Return lines about what will be run and what it costs."""
     setting = experiment.scale(scale)
     lines = [Text(experiment.title, "bold")]
     lines += [Text(f"first: {command}", "dim") for command in setting.first]
@@ -233,7 +321,8 @@ def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Tex
         total = _hours([job.hours for job in todo])
         lines.append(Text(f"in all: {len(todo)} runs, {total}", "bold"))
     else:
-        lines.append(Text(f"{len(todo)} runs on the embedded pair"))
+        turns = ", those of a block in turn" if experiment.arms else ""
+        lines.append(Text(f"{len(todo)} runs on the embedded pair{turns}"))
     lines += [Text(f"note: {note}", "dim") for note in setting.notes]
     return lines
 
@@ -245,7 +334,7 @@ def _hours(known: Sequence[float | None]) -> str:
 
 
 def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
-    """Show the paper's table beside ours for each block, and other pairs beside the first."""
+    """Return the paper's table beside ours, for each block; another pair stands beside the first."""
     setting = experiment.scale(scale)
     names = [*setting.rows, *(row for rows in experiment.figures.values() for row in rows)]
     rows = list(dict.fromkeys(names))

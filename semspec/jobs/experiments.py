@@ -1,10 +1,11 @@
-"""What ``python -m semspec.run experiment=PAPER/TABLE`` measures: a paper's table or figure.
+"""Experiments: what ``python -m semspec.run experiment=PAPER/TABLE`` or ``experiment=ours/NAME`` measures.
 
 An experiment is a file in ``conf/experiment/``: named lists of options for pairs of models
 (``blocks``), benchmarks (``columns``) and methods (``rows``), whose product are the jobs, and the
-figures that the paper gives. ``scale=real`` (the default) is the paper's setting; ``scale=tiny``
+figures that a paper gives. ``scale=real`` (the default) is the paper's setting; ``scale=tiny``
 the same comparison on the embedded pair. Every job is a run as any other, in a folder of its own:
 interleaved with the target alone, resumed where it was killed, left alone where it is finished.
+With ``arms: true`` the rows of a block are arms of one process: every problem is solved by all of them in turn.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from semspec import config
+from semspec import config, registry
 from semspec.errors import UserError
+from semspec.report.arms import COLUMNS
 from semspec.results.metrics import ratio
+from semspec.results.paired import PLAIN
 from semspec.results.reuse import LONGEST
 from semspec.storage.packaged import beside_package
 
@@ -65,7 +68,12 @@ Cell = dict[str, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """One setting of an experiment: what is run."""
+    """One setting of an experiment: what is run.
+
+    A block, column or row is a list of options, or has them as ``with`` beside names for placeholders. A block or
+    row can stand for all plugins of a kind, ``every: KIND`` with ``where`` (attributes of their classes) and ``but``
+    (names); those that have a name of their own in the list are left to it. A row can be ``only`` for some blocks.
+    """
 
     common: list[str] = field(default_factory=list)
     blocks: dict[str, Any] = field(default_factory=dict)
@@ -77,23 +85,28 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A paper's table or figure."""
+    """A paper's table or figure, or a comparison of our own."""
 
     name: str
     title: str
     metrics: list[str]
-    real: Scale
-    tiny: Scale
+    real: Scale = field(default_factory=Scale)
+    tiny: Scale = field(default_factory=Scale)
     shown: list[str] = field(default_factory=list)  # of the metrics; none: all
     target: str | None = None  # the row that is the target alone: taken from the other rows' runs
     figures: dict[str, dict[str, list[list[float | None] | None]]] = field(default_factory=dict)
     claims: list[str] = field(default_factory=list)  # the paper's words where it gives no numbers
     command: str = "run"  # what a job is: solving, or solving and measuring what was kept
     runs_of: str = ""  # another experiment whose runs these are: nothing is run twice
+    arms: bool = False  # the rows of a block take turns in one process
+    fitting: bool = False  # leave out what does not go together
+    divergence: bool = False  # of arms: also measure how far kept tokens moved the next step
+    baseline: str = PLAIN  # of arms: what speed and quality are held against
+    rivals: dict[str, str] = field(default_factory=dict)  # what some arms are held against as well
 
     @property
     def audits(self) -> bool:
-        """Whether a job is an audit, and no run of its own."""
+        """True where a job is an audit, and no run of its own."""
         return self.command == "audit"
 
     @property
@@ -101,11 +114,16 @@ class Experiment:
         """The metrics that are shown."""
         return self.shown or self.metrics
 
+    @property
+    def scales(self) -> list[str]:
+        """The names of the settings that it has."""
+        return [name for name in SCALES if self.scale(name).blocks]
+
     def scale(self, name: str) -> Scale:
         return {"real": self.real, "tiny": self.tiny}[name]
 
     def published(self, block: str, row: str) -> list[Cell]:
-        """The paper's figures, a cell for each of its columns."""
+        """Return the paper's figures, a cell for each of its columns."""
         columns = len(self.real.columns)
         given = self.figures.get(block, {}).get(row) or [None] * columns
         cells = [
@@ -141,7 +159,7 @@ class Job:
 
 
 def available() -> dict[str, str]:
-    """All experiments, with their first comment line."""
+    """Return all experiments, with their first comment line."""
     found = {}
     for path in sorted(FOLDER.glob("*/*.yaml")):
         first = path.read_text(encoding="utf-8").splitlines()[0]
@@ -150,7 +168,7 @@ def available() -> dict[str, str]:
 
 
 def load(name: str) -> Experiment:
-    """The experiment of that name, or an error that names the nearest one."""
+    """Read the experiment of that name; raise UserError, naming the nearest one, where there is none."""
     known = available()
     if name in INSTEAD:
         raise UserError(f"experiment={name} is nothing to run as one: {INSTEAD[name]}")
@@ -161,17 +179,19 @@ def load(name: str) -> Experiment:
 
 
 def read(file: Path, name: str) -> Experiment:
-    """An experiment from its file; where it is ``like`` another one, it says what differs."""
+    """Read an experiment from its file; where it is ``like`` another one, the file says what differs.
+
+    Raises UserError for unknown parts, metrics and commands.
+    """
     told = _raw(file)
     for scale in SCALES:
         told[scale] = _made(Scale, told.get(scale) or {}, f"{file}: {scale}")
     told.pop("like", None)
     made: Experiment = _made(Experiment, told | {"name": name}, str(file))
-    wrong = [metric for metric in [*made.metrics, *made.shown] if metric not in METRICS]
+    known = COLUMNS if made.arms else METRICS
+    wrong = [metric for metric in [*made.metrics, *made.shown] if metric not in known]
     if wrong:
-        raise UserError(
-            f"{file}: unknown metrics {', '.join(wrong)}: known are {', '.join(METRICS)}"
-        )
+        raise UserError(f"{file}: unknown metrics {', '.join(wrong)}: known are {', '.join(known)}")
     if made.command not in COMMANDS:
         raise UserError(f"{file}: command {made.command}: known are {', '.join(COMMANDS)}")
     return made
@@ -185,7 +205,7 @@ def _raw(file: Path) -> dict[str, Any]:
     if not told.get("like"):
         return told
     other = _raw(FOLDER / f"{told['like']}.yaml")
-    scales = {scale: {**other[scale], **(told.get(scale) or {})} for scale in SCALES}
+    scales = {scale: (other.get(scale) or {}) | (told.get(scale) or {}) for scale in SCALES}
     return other | told | scales
 
 
@@ -199,24 +219,60 @@ def _made(kind: Any, given: Mapping[str, Any], where: str) -> Any:
     return kind(**given)
 
 
-def jobs(experiment: Experiment, scale: str, extra: Sequence[str] = ()) -> Iterator[Job]:
-    """What is to be run; ``extra`` options come last and win."""
+def jobs(
+    experiment: Experiment, scale: str, extra: Sequence[str] = (), only: Sequence[str] = ()
+) -> Iterator[Job]:
+    """Yield what is to be run; ``extra`` options come last and win.
+
+    A row that has a number of problems of its own keeps it where fewer would not do. ``only``: parts of
+    the names of blocks and rows ("block/row").
+    """
     setting = experiment.scale(scale)
-    for block, pair in setting.blocks.items():
-        for row, method in setting.rows.items():
-            if row == experiment.target:
+    rows = _expanded(setting.rows)
+    for block, pair in _expanded(setting.blocks).items():
+        for row, method in rows.items():
+            if row == experiment.target or not _wanted(block, row, method, only):
                 continue
             for number, (column, data) in enumerate(setting.columns.items()):
                 names = {**_names(pair), **_names(data)}
                 listed = [*setting.common, *_options(pair), *_options(data), *_options(method)]
                 filled = [option.format(**names) for option in listed]
-                options = _last_wins([*filled, "transcript=false", *extra])
+                fewest = _fewest(_options(method), extra)
+                options = _last_wins([*filled, "transcript=false", *extra, *fewest])
                 hours = _hours(experiment, scale, block, row, number, options, pair)
                 yield Job(block, row, column, options, hours)
 
 
+def _wanted(block: str, row: str, method: Any, only: Sequence[str]) -> bool:
+    blocks = method.get("only") if isinstance(method, Mapping) else None
+    fits = blocks is None or block in blocks
+    return fits and (not only or any(part in f"{block}/{row}" for part in only))
+
+
+def _fewest(own: Sequence[str], extra: Sequence[str]) -> list[str]:
+    """Return the number of problems of a row that has its own, and is asked for another one."""
+    counts = [[o for o in listed if o.startswith("problems=")][-1:] for listed in (own, extra)]
+    both = [one for listed in counts for one in listed if one.partition("=")[2].isdecimal()]
+    return [min(both, key=lambda o: int(o.partition("=")[2]))] if len(both) == 2 else []
+
+
+def _expanded(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return blocks or rows, with every plugin that one of them stands for by its name."""
+    found: dict[str, Any] = {}
+    for name, part in parts.items():
+        if not isinstance(part, Mapping) or "every" not in part:
+            found[name] = part
+            continue
+        where, but = part.get("where", {}), {*part.get("but", ()), *parts}
+        for each, plugin in registry.plugins(part["every"]).items():
+            if each not in but and all(getattr(plugin.cls, k) == v for k, v in where.items()):
+                options = [option.replace("{each}", each) for option in part["with"]]
+                found[each] = {**part, "with": options}
+    return found
+
+
 def _options(part: Any) -> list[str]:
-    """A list of options, or the ``with`` of a part that has names for placeholders, too."""
+    """Return a list of options, or the ``with`` of a part that has names for placeholders, too."""
     return list(part.get("with", ())) if isinstance(part, Mapping) else list(part or ())
 
 
@@ -242,7 +298,7 @@ def _hours(
     options: Sequence[str],
     pair: Any,
 ) -> float | None:
-    """GPU hours by the paper's seconds a problem, the target's own run included."""
+    """Return GPU hours by the paper's seconds a problem, the target's own run included."""
     if scale == "tiny":
         return 0.0
     alone = experiment.published(block, experiment.target or "")[column].get("latency")
@@ -257,19 +313,19 @@ def _hours(
 
 
 def slug(text: str, also: str = "") -> str:
-    """A name for a folder or file; ``also``: further characters that may stay."""
+    """Return a name for a folder or file; ``also``: further characters that may stay."""
     text = text.replace("+", "-plus")
     kept = "".join(c if (c.isascii() and c.isalnum()) or c in "-._" + also else "-" for c in text)
     return kept.strip("-.") or "x"
 
 
 def cell_of(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell:
-    """The figures of one mode of a finished run."""
+    """Return the figures of one mode of a finished run."""
     return {metric: figure(result, metric) for metric in metrics}
 
 
 def figure(result: Mapping[str, Any], metric: str) -> float | None:
-    """One figure of a result; ``a.b`` is b within a, ``a.0`` the first of a."""
+    """Return one figure of a result; ``a.b`` is b within a, ``a.0`` the first of a."""
     if metric == "calls":
         return ratio(result["target_passes"], result["problems"])
     if metric == "draft_to_verify":
@@ -285,7 +341,7 @@ def figure(result: Mapping[str, Any], metric: str) -> float | None:
 
 
 def target_alone(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell | None:
-    """The plain target's figures in the same run."""
+    """Return the plain target's figures in the same run."""
     plain = result.get("plain")
     if not plain:
         return None

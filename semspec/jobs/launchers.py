@@ -1,6 +1,6 @@
 """Run the jobs of a sweep in this process, or by submitit (here or on Slurm) or Ray.
 
-All of them are handed strings: a job's name, its options, the sweep's folder. How a job ended is read
+All of them are handed strings: the job as JSON, the sweep's folder, and where it was begun. How a job ended is read
 from its folder, so that one whose process was killed is a job like any other, and the rest go on.
 Hydra's own launchers of these names give a sweep up at the first process that was killed; of
 hydra-submitit-launcher only the options are used.
@@ -114,19 +114,10 @@ def launch(
         _submitit(name.partition("_")[2], options, jobs, root, ended, at_a_time)
 
 
-def remote(
-    name: str,
-    overrides: Sequence[str],
-    root: str,
-    where: str,
-    command: str,
-    stage: str,
-    leaving: Callable[[], bool] = lambda: False,
-) -> None:
-    """Run a job in its own process, perhaps on another machine: the arguments are all it has."""
+def remote(job: str, root: str, where: str, leaving: Callable[[], bool] = lambda: False) -> None:
+    """Run a job in a process of its own, perhaps on another machine: it knows nothing but this."""
     os.chdir(where)  # paths in options may be relative
-    job = Job(name, tuple(overrides), command, stage)
-    work(job, Path(root), Screen(quiet=True), leaving)
+    work(Job.from_json(job), Path(root), Screen(quiet=True), leaving)
 
 
 class Remote:
@@ -134,17 +125,9 @@ class Remote:
 
     leaving = False
 
-    def __call__(
-        self,
-        name: str,
-        overrides: Sequence[str],
-        root: str,
-        where: str,
-        command: str,
-        stage: str,
-    ) -> None:
+    def __call__(self, job: str, root: str, where: str) -> None:
         self.leaving = False  # of the start before
-        remote(name, overrides, root, where, command, stage, lambda: self.leaving)
+        remote(job, root, where, lambda: self.leaving)
 
     def checkpoint(self, *arguments: Any) -> Any:
         import submitit
@@ -153,14 +136,15 @@ class Remote:
         return submitit.helpers.DelayedSubmission(self, *arguments)  # goes on in its folder
 
 
-def _arguments(job: Job, root: Path) -> tuple[str, tuple[str, ...], str, str, str, str]:
-    return job.name, job.overrides, str(root.resolve()), str(Path.cwd()), job.command, job.stage
+def _arguments(job: Job, root: Path) -> tuple[str, str, str]:
+    return job.to_json(), str(root.resolve()), str(Path.cwd())
 
 
 def _over(job: Job, root: Path, why: str, ended: Ended) -> None:
-    """Record the end of a job's process if the job could not."""
-    if not is_locked(root / job.name) and state_of(job, root)[0] in ("waiting", "killed"):
-        say(job, root, "killed", why)
+    """Record that the process of a job is gone, where the job could not."""
+    for run in job.runs:
+        if not is_locked(root / run.name) and state_of(run, root)[0] in ("waiting", "killed"):
+            say(run, root, "killed", why)
     ended(job)
 
 

@@ -16,9 +16,10 @@ import contextlib
 import hashlib
 import importlib
 import itertools
+import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,23 @@ from semspec.errors import UserError, describe_error, without_passwords
 from semspec.jobs.experiments import slug
 from semspec.jobs.options import take
 from semspec.report.terminal import Screen, interval, number, open_console, seconds
-from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
+from semspec.results.records import (
+    RunFolder,
+    State,
+    foreign,
+    foreign_status,
+    has_fewer,
+    now,
+    status,
+)
 from semspec.storage.digest import difference
-from semspec.storage.files import read_json, write_json
+from semspec.storage.files import dumps, read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
 from semspec.storage.screen import complain, visible
 
 LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
 ERROR = "error.txt"
+ARM = "arm"  # the command of a run that is an arm of a job
 CHANGED = ("state", "error", "updated", "ended")  # in status.json, when a process is gone
 
 
@@ -51,19 +61,32 @@ class Job:
 
     name: str  # its folder, within that of all jobs
     overrides: tuple[str, ...]
-    command: str = (
-        ""  # the module whose ``run_shard`` does it (``semspec.jobs.stages``); else a run
-    )
-    stage: str = ""  # the last one that the shard does
+    command: str = ""  # the module that does it: ``run_shard``, or ``do_arms``; else it is a run
+    stage: str = ""  # as far as which a part goes
+    arms: tuple[Job, ...] = ()  # runs that take turns in one process, each in a folder of its own
 
     @property
     def about(self) -> dict[str, Any]:
-        """The job's entry in status.json, without passwords."""
+        """Describe the job for its status.json, without passwords."""
         return {"job": self.name, "overrides": without_passwords(list(self.overrides))}
+
+    @property
+    def runs(self) -> tuple[Job, ...]:
+        """The jobs that have a folder: its arms, or itself."""
+        return self.arms or (self,)
+
+    def to_json(self) -> str:
+        return dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        told = json.loads(text)
+        arms = tuple(cls.from_json(dumps(arm)) for arm in told.pop("arms"))
+        return cls(**{**told, "overrides": tuple(told["overrides"])}, arms=arms)
 
 
 def name_of(overrides: Sequence[str]) -> str:
-    """Name a folder after options; a name that is changed or cut gets a digest, to be unique."""
+    """Return a name for a folder; where one had to be changed or cut, a digest keeps it from others."""
     text = without_passwords(",".join(overrides))
     kept = slug(text, also="=,")
     if kept == text and len(kept) <= LONGEST:
@@ -73,7 +96,7 @@ def name_of(overrides: Sequence[str]) -> str:
 
 
 def plan(overrides: Sequence[str]) -> list[Job]:
-    """Return a job for every combination, the last option varying fastest, without repetitions."""
+    """Return all combinations, the last option varying fastest; the same one twice is one job."""
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
         key = override.get_key_element()
@@ -101,7 +124,7 @@ def _named(override: str) -> bool:
 
 
 def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
-    """Return a job's configuration, typed and as it is recorded; raises UserError for a wrong one."""
+    """Return a job's configuration, typed and as it is recorded."""
     try:
         composed = compose(job.overrides)
         plain = OmegaConf.to_container(composed, resolve=True)
@@ -112,22 +135,23 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
 
 
 def _foreign(job: Job, root: Path) -> str | None:
-    """Say why nothing may be written in a job's folder: somebody else's files are there."""
-    return (foreign_status if job.stage else foreign)(root / job.name)
+    """Say why nothing may be written in a job's folders: somebody else's files are there."""
+    wrong = ((foreign_status if job.stage else foreign)(root / run.name) for run in job.runs)
+    return next(filter(None, wrong), None)
 
 
 def work(
     job: Job, root: Path, console: Screen, leaving: Callable[[], bool] = lambda: False
 ) -> None:
-    """Run one job; any failure is recorded in its folder and does not end the sweep.
+    """Run one job to its end; whatever happens is recorded in its folder and ends no other job.
 
-    ``leaving`` is true if this process has to exit and the job will resume in another one.
+    ``leaving``: whether this process was asked to leave, and the job goes on in another one.
     """
     folder, started, failed = root / job.name, now(), ""
     if _foreign(job, root):
         return  # ``state_of`` says so: nothing is written there
     try:
-        _do(job, folder, console)
+        _do(job, root, console)
     except FolderInUseError:
         return  # somebody else is at it
     except UserError as error:
@@ -143,22 +167,29 @@ def work(
         (folder / ERROR).write_text(trace, encoding="utf-8")
     if not failed:
         (folder / ERROR).unlink(missing_ok=True)
-    elif not is_locked(folder):
-        say(job, root, "failed", failed, started)
+        return
+    for run in job.runs:
+        if not is_locked(root / run.name) and (job.stage or state_of(run, root)[0] != "finished"):
+            say(run, root, "failed", failed, started)
 
 
-def _do(job: Job, folder: Path, console: Screen) -> None:
+def _do(job: Job, root: Path, console: Screen) -> None:
+    if job.arms:
+        importlib.import_module(job.command).do_arms(job, root, console)
+        return
     if job.command:
         importlib.import_module(job.command).run_shard(job, console)
         return
     made, resolved = resolve(job)
-    runner.execute(made, resolved, folder, console, job.about)
+    runner.execute(made, resolved, root / job.name, console, job.about)
 
 
-def say(job: Job, root: Path, state: State, error: str, started: str | None = None) -> None:
-    """Write the status of a job that cannot do so itself."""
+def say(
+    job: Job, root: Path, state: State, error: str, started: str | None = None, **more: Any
+) -> None:
+    """Write a status for a job that cannot, or could not, do so itself."""
     folder = root / job.name
-    entry = status(job.about, state, started or now(), error)
+    entry = status(job.about | more, state, started or now(), error)
     if started is None:  # the process is gone: the rest of its own entry stands
         entry |= {k: v for k, v in RunFolder(folder).status.items() if k not in CHANGED}
     with contextlib.suppress(OSError):  # a full disk: the table says it all the same
@@ -167,24 +198,43 @@ def say(job: Job, root: Path, state: State, error: str, started: str | None = No
 
 
 def state_of(job: Job, root: Path) -> tuple[str, str]:
-    """Return a job's state, and its error if there is one."""
-    folder = RunFolder(root / job.name)
+    """Return the state of a job, and the error if there is one."""
     if wrong := _foreign(job, root):
         return "failed", wrong
+    if job.arms:
+        states = [(*state_of(arm, root), arm) for arm in job.arms]
+        open_ones = [s for s in states if s[0] != "finished" and not left_out(s[2], root)]
+        if open_ones or all(s[0] != "finished" for s in states):
+            return (open_ones or states)[0][:2]
+        return "finished", ""
+    folder = RunFolder(root / job.name)
     if job.stage:
         known = read_json(folder.path / "result.json")
         finished = job.stage in (
             known["done"] if isinstance(known, dict) and "done" in known else ()
         )
     else:
-        finished = folder.result is not None
+        known = folder.config
+        finished = folder.result is not None and known is not None and _enough(job, known)
     if finished:
         return "finished", ""
     found = folder.status
     state = found.get("state", "waiting")
-    if state == "finished":  # with a stage before this one; or its result is gone
-        state = "waiting" if job.stage else "killed"
+    if state == "finished":  # with an earlier stage or fewer problems; or its result is gone
+        state = "waiting" if job.stage or folder.result is not None else "killed"
     return state, found.get("error") or ""
+
+
+def _enough(job: Job, known: Mapping[str, Any]) -> bool:
+    """Return True where a run has as many problems as an arm is asked for; other runs cannot grow."""
+    asked = [o.partition("=")[2] for o in job.overrides if o.startswith("problems=")]
+    return job.command != ARM or not asked or not has_fewer(known, int(asked[-1]))
+
+
+def left_out(job: Job, root: Path) -> str:
+    """Return why an arm could not be had when it was last tried; empty where it could."""
+    found = RunFolder(root / job.name).status
+    return str(found["error"]) if found.get("left_out") else ""
 
 
 def carry_out(
@@ -194,19 +244,19 @@ def carry_out(
     launcher: str = "basic",
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run the jobs that are not finished; print a line as each ends.
+    """Run what is not finished; print a line for each job that ends.
 
-    Raises UserError, before any work, if a folder holds something else; a job's failure does not raise.
+    Raises UserError where a folder holds another run, and KeyboardInterrupt.
     """
     from semspec.jobs.launchers import launch
 
-    for job in jobs:
-        _check(job, root)
+    for run in runs_of(jobs):
+        _check(run, root)
     known = read_json(root / "sweep.json")
     if (root / "sweep.json").exists() and not (isinstance(known, dict) and "jobs" in known):
         raise UserError(f"{root / 'sweep.json'} is not a sweep's; choose another sweep=DIR")
     root.mkdir(parents=True, exist_ok=True)
-    listed = [job.about for job in jobs]
+    listed = [run.about for run in runs_of(jobs)]
     write_json(root / "sweep.json", {"jobs": listed, "launcher": launcher, "started": now()})
     count = itertools.count(1)
 
@@ -215,20 +265,21 @@ def carry_out(
 
     todo = []
     for job in jobs:
-        if state_of(job, root)[0] == "finished" or is_locked(root / job.name):
+        if all(state_of(r, root)[0] == "finished" or is_locked(root / r.name) for r in job.runs):
             tell(job)
             continue
         todo.append(job)
         if _foreign(job, root):
             continue
-        with contextlib.suppress(FileNotFoundError):  # of an earlier start
-            (root / job.name / "status.json").unlink()
+        for run in job.runs:
+            if state_of(run, root)[0] != "finished":  # its status is of an earlier start
+                (root / run.name / "status.json").unlink(missing_ok=True)
     if todo:
         launch(launcher, dict(options or {}), todo, root, console, tell)
 
 
 def _check(job: Job, root: Path) -> None:
-    """Raise UserError if a job's folder holds a run with another configuration."""
+    """Raise UserError where a folder of the same name holds a run with other options."""
     known = RunFolder(root / job.name).config
     if known is None:
         return
@@ -236,7 +287,8 @@ def _check(job: Job, root: Path) -> None:
         made, resolved = resolve(job)
     except UserError:
         return  # it will fail, and say why
-    changed = difference(known, recorded(made, resolved), free(made))
+    may_change = (*free(made), *(("problems",) if job.command == ARM else ()))
+    changed = difference(known, recorded(made, resolved), may_change)
     if changed:
         raise UserError(
             f"{root / job.name} holds a run with another configuration ({changed}); choose another"
@@ -251,6 +303,9 @@ def headline(job: Job, root: Path) -> str:
         return f"{state}: {error}" if error else state
     if job.stage:
         return state
+    if job.arms:
+        lacking = sum(bool(left_out(arm, root)) for arm in job.arms)
+        return f"{len(job.arms) - lacking} arms" + (f", {lacking} left out" if lacking else "")
     result = RunFolder(root / job.name).figures()
     assert result is not None, job
     faster = number(result["speedup"], 2, "x") if result["plain"] else "alone"
@@ -277,7 +332,7 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
 
 
 def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
-    """Print a table of all jobs; if the output is no terminal, lines with tabs for other tools."""
+    """Print the table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
     listed = rows(jobs, root)
     if console.quiet:
         return
@@ -296,7 +351,7 @@ def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
 
 
 def main(overrides: Sequence[str]) -> int:
-    """Run a sweep, whose options have been checked, from the command line; return the exit code."""
+    """Run a sweep from the command line, after its options were checked; return the exit code."""
     from semspec.jobs.launchers import options_of
 
     given, rest = take(overrides, ("sweep", "hydra.sweep.dir"))
@@ -321,15 +376,20 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def _quiet(jobs: Sequence[Job]) -> bool:
-    """Return ``quiet=`` of the first job that can be composed."""
+    """Return True where the first job that can be composed asks for it: the others will say so themselves."""
     for job in jobs:
         with contextlib.suppress(UserError):
             return resolve(job)[0].quiet
     return False
 
 
+def runs_of(jobs: Sequence[Job]) -> list[Job]:
+    """Return every run of some jobs, arms included."""
+    return [run for job in jobs for run in job.runs]
+
+
 def ended(jobs: Sequence[Job], root: Path) -> int:
-    """Return the exit code of several jobs; name those that are not finished on standard error."""
+    """Return the exit code of several jobs; name on standard error what is not finished."""
     states = {job.name: state_of(job, root)[0] for job in jobs}
     bad = [name for name, state in states.items() if state != "finished"]
     if bad:

@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder, its figures, and the statistics over them."""
+"""A run's folder, its figures, and the statistics over them."""

@@ -1,4 +1,4 @@
-"""The figures of one problem solved in one mode: what of an outcome outlives the run."""
+"""The figures of one problem solved in one mode, as they are kept."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def problem_line(
     gold: str | None = None,
     question: str | None = None,
 ) -> dict[str, Any]:
-    """A line of problems.jsonl: the speculative solve, with the plain one inside."""
+    """Return a line of problems.jsonl: the speculative solve, with the plain one inside."""
     nested = asdict(plain) if plain else None
     asked = {"id": problem_id, "question": question, "gold": gold}
     return {**asked, **asdict(speculative), "plain": nested}

@@ -2,7 +2,7 @@
 
 A run that was killed and resumed therefore reports what an unbroken one does. Totals are sums over
 problems (a long problem weighs more), except where a name says mean or median. A figure that
-cannot be told is None: an interval of one problem, the acceptance of a run that drafted nothing.
+cannot be computed is None: an interval of one problem, the acceptance of a run that drafted nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:
-    """Linear between order statistics, as numpy's default."""
+    """Interpolate linearly between order statistics, as numpy does by default."""
     if not values:
         return None
     ordered = sorted(values)
@@ -61,7 +61,7 @@ def quantile(values: Sequence[float], q: float) -> float | None:
 
 
 def wilson(successes: int, trials: int, z: float = Z95) -> Interval | None:
-    """Wilson's score interval for a proportion (Wilson 1927); 95 % unless told."""
+    """Return Wilson's score interval for a proportion (Wilson 1927); 95 % by default."""
     if trials == 0:
         return None
     share = successes / trials
@@ -99,7 +99,7 @@ def ratio_interval(
 
 
 def mcnemar(lost: int, won: int) -> float:
-    """Two-sided exact p-value of McNemar (1947): whether ``lost`` and ``won`` are a fair coin's.
+    """Return the two-sided exact p-value of McNemar (1947): are ``lost`` and ``won`` a fair coin's?
 
     For one answer a problem it is the paired permutation test, too: swapping the two answers of a problem
     changes something only where they differ.
@@ -172,7 +172,7 @@ class _Tally:
         }
 
     def _time(self) -> dict[str, float] | None:
-        """Shares of the wall time; what no query accounts for is overhead."""
+        """Return shares of the wall time; what no query accounts for is overhead."""
         spent = {p: float(self.sums[f"{p}_seconds"]) for p in ("draft", "verify", "write")}
         # A batched pass counts whole for each of its problems: the parts may exceed the whole.
         whole = max(float(self.sums["seconds"]), math.fsum(spent.values()))
@@ -194,7 +194,7 @@ class _Tally:
 
 
 def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str, Any]:
-    """What result.json holds: figures of the speculative mode, ``plain`` inside, and both compared.
+    """Compute what result.json holds: figures of the speculative mode, ``plain`` inside, and both compared.
 
     Of one mode:
 
@@ -261,7 +261,7 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
 
 
 def _risk(details: Mapping[str, float]) -> dict[str, Any] | None:
-    """Asked and measured risk; None where nothing was asked, or the truth of steps is not known."""
+    """Return asked and measured risk; None where nothing was asked, or the truth of steps is not known."""
     if not {ASKED, LEAST, ACCEPTED, WRONG} <= set(details):
         return None
     accepted, wrong = int(details[ACCEPTED]), int(details[WRONG])

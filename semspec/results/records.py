@@ -1,4 +1,4 @@
-"""A run's folder: what it leaves behind, and how a run that was killed goes on from there.
+"""A run's folder: the files in it, and how a run that was killed resumes.
 
     config.json     the resolved configuration and its digest, written once: the mark of a run's folder
     weights.json    the identity of everything that was loaded (see semspec.results.identity)
@@ -75,7 +75,7 @@ def now() -> str:
 def status(
     about: Mapping[str, Any], state: State, started: str, error: str | None = None
 ) -> dict[str, Any]:
-    """What status.json says of a run that this process holds."""
+    """Return the status.json of a run that this process holds."""
     return {
         **about,
         "state": state,
@@ -111,8 +111,18 @@ def foreign(folder: Path) -> str | None:
     return foreign_status(folder)
 
 
+def has_fewer(config: Mapping[str, Any], problems: int) -> bool:
+    """Return True where a recorded configuration asks for fewer problems than these."""
+    known = config.get("problems")
+    return isinstance(known, int) and known < problems
+
+
+class OtherWeightsError(UserError):
+    """A run was begun with other weights than those that are found now."""
+
+
 class RunFolder:
-    """Reads a run's folder, also while the run goes on."""
+    """Read a run's folder, also while the run goes on."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -126,15 +136,17 @@ class RunFolder:
         free: Sequence[str] = (),
         provenance: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
+        grow: bool = False,
     ) -> OpenRun:
-        """Locks the folder, mends it, and finds what is done; see ``OpenRun``.
+        """Lock the folder, mend it, and find what is done; see ``OpenRun``.
 
         ``free`` names options (dotted) that may differ from start to start, such as how much is
         printed. The rest of ``config`` must be what the folder was begun with. ``about`` is repeated
-        in status.json: a sweep says there which of its jobs this is.
+        in status.json: a sweep says there which of its jobs this is. ``grow``: ``problems`` may be another
+        number, too; a finished run that has fewer is open again.
         """
         return OpenRun(
-            path, config, total=total, free=free, provenance=provenance, about=about or {}
+            path, config, total=total, free=free, provenance=provenance, about=about, grow=grow
         )
 
     @property
@@ -187,7 +199,7 @@ class RunFolder:
                 damaged.append(wrong)
 
     def round_lines(self, problem_id: str, mode: Mode = "speculative") -> Iterator[Line]:
-        """One problem's rounds, in order."""
+        """Yield one problem's rounds, in order."""
         for line in self._lines("rounds.jsonl"):
             if line.get("id") == problem_id and line.get("mode") == mode:
                 yield line
@@ -215,6 +227,7 @@ class OpenRun(RunFolder):
         free: Sequence[str] = (),
         provenance: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
+        grow: bool = False,
     ) -> None:
         super().__init__(path)
         self.about = dict(about or {})
@@ -228,10 +241,13 @@ class OpenRun(RunFolder):
         self._begun = now()
         self._discarded = False
         self._held = contextlib.ExitStack()
+        free = (*free, "problems") if grow else free
         with os_errors_as_user_errors(self.path):
             if wrong := foreign(self.path):
                 raise UserError(wrong)
-            if self.result is not None:  # nothing will be solved: neither lock nor repair
+            known = self.config if grow else None
+            wider = known is not None and has_fewer(known, config["problems"])
+            if self.result is not None and not wider:  # nothing will be solved: no lock, no repair
                 self._check(config, free)
                 self.done = {line["id"] for line in self.problem_lines()}
                 self._settle()
@@ -242,6 +258,8 @@ class OpenRun(RunFolder):
                 held.callback(self._lock.release)
                 self._check(config, free)
                 self._mend(config.get("plain"))
+                if known is not None and known.get("problems") != config["problems"]:
+                    self._resize(config, free)
                 self._rounds = held.enter_context(LineFile(self.path / "rounds.jsonl"))
                 self._problems = held.enter_context(LineFile(self.path / "problems.jsonl"))
                 if provenance is not None:
@@ -279,6 +297,12 @@ class OpenRun(RunFolder):
             finally:
                 lock.release()
 
+    def _resize(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
+        """Take over another number of problems, of which those that are solved stay."""
+        (self.path / "result.json").unlink(missing_ok=True)
+        config = {**config, "problems": max(config["problems"], len(self.done))}
+        write_json(self.path / "config.json", {"digest": digest(config, free), "config": config})
+
     def _mend(self, plain: bool | None) -> None:
         """Cut off what a kill left half-written, and forget problems without their line.
 
@@ -314,7 +338,7 @@ class OpenRun(RunFolder):
     def identify(self, part: str, found: Mapping[str, str]) -> None:
         """Compare what this start has loaded with what the run was begun with; see ``semspec.results.identity``.
 
-        Raises UserError where it is another and problems are solved already. ``part`` is ``files``, of
+        Raises OtherWeightsError where it is another and problems are solved already. ``part`` is ``files``, of
         which all are compared, or ``servers``, which may be others from start to start.
         """
         file = self.path / "weights.json"
@@ -326,7 +350,7 @@ class OpenRun(RunFolder):
             unlike = sorted(name for name in names if was.get(name) != found.get(name))
             if unlike:
                 name, more = unlike[0], f" (and {len(unlike) - 1} more)" if len(unlike) > 1 else ""
-                raise UserError(
+                raise OtherWeightsError(
                     f"{self.path} was begun with another {name}{more}: it was"
                     f" {_short(was.get(name))}, and is {_short(found.get(name))} now; choose another"
                     " hydra.run.dir, or put back what was there"
@@ -341,7 +365,7 @@ class OpenRun(RunFolder):
                 write_json(file, stored | {part: dict(found)})
 
     def todo(self, problems: Iterable[P]) -> Iterator[P]:
-        """The problems that are still to be solved."""
+        """Yield the problems that are still to be solved; raise UserError where two have one id."""
         seen: set[str] = set()
         for problem in problems:
             if problem.id in seen:
@@ -351,7 +375,7 @@ class OpenRun(RunFolder):
                 yield problem
 
     def append_rounds(self, problem_id: str, mode: Mode, rounds: Iterable[Round]) -> None:
-        """Writes rounds as they come: all of a problem at once, or one by one."""
+        """Write rounds as they come: all of a problem at once, or one by one."""
         assert problem_id not in self.done, problem_id
         self._check_held()
         for r in rounds:
@@ -362,7 +386,7 @@ class OpenRun(RunFolder):
             self._next[problem_id, mode] = number + 1
 
     def commit(self, line: Mapping[str, Any]) -> None:
-        """Writes a problem's line (see ``problem_line``): from now on it is done."""
+        """Write a problem's line (see ``problem_line``): from now on it is done."""
         problem_id = line["id"]
         assert problem_id not in self.done, problem_id
         self._check_held()
@@ -376,7 +400,7 @@ class OpenRun(RunFolder):
             self._say("running")
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Writes the result; the run is over."""
+        """Write the result; the run is over."""
         self._check_held()
         with self._writing():
             write_json(self.path / "result.json", result)
@@ -407,7 +431,7 @@ class OpenRun(RunFolder):
         )
 
     def discard(self) -> None:
-        """Removes what opening has written, where no problem was solved here: a false start."""
+        """Remove what opening has written, where no problem was solved here: a false start."""
         if self.done or self.result is not None or self._lost:
             return
         self._discarded = True
@@ -436,7 +460,7 @@ class OpenRun(RunFolder):
     ) -> None:
         if self.result is None and not self._discarded and not self._lost:
             killed = kind is None or issubclass(kind, KeyboardInterrupt | SystemExit)
-            with contextlib.suppress(OSError):  # a full disk has been told of already
+            with contextlib.suppress(OSError):  # a full disk was reported already
                 self._say(
                     "killed" if killed else "failed", None if killed else describe_error(error)
                 )

@@ -1,4 +1,4 @@
-"""What retrieval found and what became of it: AdaPLD's tables 10 to 12, from the rounds of a run.
+"""Count what retrieval found and how much of it was kept: AdaPLD's tables 10 to 12, from the rounds of a run.
 
 Counts are kept a problem, as whole numbers that can be added up; shares are made of them at the end.
 """
@@ -17,7 +17,7 @@ LONGEST = 5  # lengths from here on are one class
 
 
 def count(rounds: Iterable[Round]) -> dict[str, int]:
-    """Of rounds in which a drafter told what it found: how, where the kept tokens came from, how many."""
+    """Count rounds by how a match was found, where the kept tokens came from, and how many there were."""
     counts: Counter[str] = Counter()
     for r in rounds:
         if r.found:
@@ -31,7 +31,7 @@ def count(rounds: Iterable[Round]) -> dict[str, int]:
 
 
 def figures(counts: Mapping[str, int]) -> dict[str, Any] | None:
-    """Shares; None where nothing was retrieved.
+    """Return shares; None where nothing was retrieved.
 
     - ``found``: of the attempts, those with a lexical match, with a semantic one only, and without
       (table 10); ``recovered``: of the attempts without a lexical match, those with a semantic one.

@@ -1,4 +1,4 @@
-"""The JSON schema of result.json: what every reader of a run may rely on (``metrics.summarise`` says what it means).
+"""The JSON schema of result.json: every reader of a run may rely on it (``metrics.summarise`` says what it means).
 
 ``python -m semspec.report schema=true`` prints it. It is in the part of JSON Schema (2020-12) that artifacts use, too.
 """

@@ -1,4 +1,4 @@
-"""Whether shares differ by more than chance: exact tests, intervals that hold for few trials."""
+"""Test shares for differences beyond chance: exact tests, and intervals that hold for few trials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FEWEST = 6  # problems: five that all point the same way happen by chance once i
 
 
 def paired_difference(both: int, only_a: int, only_b: int, neither: int) -> Interval:
-    """B's share minus A's over the same trials: Newcombe (1998), Statistics in Medicine 17, method 10.
+    """Return the interval of B's share minus A's over the same trials: Newcombe (1998), Statistics in Medicine 17, method 10.
 
     Unlike a bootstrap it has a width where no trial changed sides.
     """
@@ -27,7 +27,7 @@ def paired_difference(both: int, only_a: int, only_b: int, neither: int) -> Inte
 
 
 def difference(right_a: int, n_a: int, right_b: int, n_b: int) -> Interval:
-    """B's share minus A's over different trials: Newcombe (1998), 17, 873-890, method 10."""
+    """Return the interval of B's share minus A's over different trials: Newcombe (1998), 17, 873-890, method 10."""
     return _newcombe(right_a, n_a, right_b, n_b, 0.0)
 
 
@@ -45,7 +45,7 @@ def _newcombe(right_a: int, n_a: int, right_b: int, n_b: int, phi: float) -> Int
 
 
 def permutation(right_a: int, n_a: int, right_b: int, n_b: int) -> float:
-    """Two-sided p-value over all ways to deal the answers to the runs (Fisher's exact test)."""
+    """Return the two-sided p-value over all ways to deal the answers to the runs (Fisher's exact test)."""
     right, n = right_a + right_b, n_a + n_b
     whole = math.comb(n, right)
 
@@ -58,7 +58,7 @@ def permutation(right_a: int, n_a: int, right_b: int, n_b: int) -> float:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's (1979) correction: of many comparisons some look unlike by chance alone."""
+    """Adjust p-values by Holm's (1979) correction: of many comparisons some look unlike by chance alone."""
     known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     worst = 0.0

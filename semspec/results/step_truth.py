@@ -1,4 +1,4 @@
-"""How many of the accepted drafted steps are wrong, where the benchmark knows the truth of steps."""
+"""Count the accepted drafted steps that are wrong, where the benchmark knows the truth of steps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Decode = Callable[[Sequence[int]], str]
 def accepted_steps(
     outcome: Outcome, text: str, grade: Grade, decode: Decode
 ) -> dict[str, int] | None:
-    """Steps of a turn that were drafted and accepted whole, and those of them that are wrong.
+    """Count steps of a turn that were drafted and accepted whole, and those of them that are wrong.
 
-    None where the benchmark tells nothing of steps. ``decode`` leaves ends of text out, as ``text``
+    None where the benchmark knows nothing of steps. ``decode`` leaves ends of text out, as ``text``
     does; what is salvaged of a rejected step was not accepted.
     """
     if not grade.steps:

@@ -81,3 +81,32 @@ def test_an_experiment_with_audits_shows_coverage(tmp_path: Path) -> None:
     asked = ("experiment=arc/table5", *SMALL, f"hydra.run.dir={tmp_path}")
     said = finished([sys.executable, "-m", "semspec.run", *asked], 2).stderr
     assert "is no audit" in said and said.count("\n") == 1
+
+
+def test_rows_as_arms_of_one_run(tmp_path: Path) -> None:
+    """A block of our own in one process: more problems later add what is missing, and a table of what is there."""
+    asked = ("experiment=ours/tokens", "only=T=1/lossless, chain of 5", "only=T=1/typical, chain")
+    more = ("max_new_tokens=20", f"hydra.run.dir={tmp_path}", f"json={tmp_path / 'figures.json'}")
+
+    def measured(*options: str) -> tuple[str, dict[str, Any]]:
+        command = [sys.executable, "-m", "semspec.run", *asked, *more, *options]
+        shown = finished(command).stdout
+        return shown, json.loads((tmp_path / "figures.json").read_text())
+
+    shown, told = measured("problems=1")
+    assert "2 runs on the embedded pair, those of a block in turn" in shown
+    rows = {row["config"]: row for row in told["T=1"]}
+    assert list(rows) == ["plain", "lossless, chain of 5", "typical, chain of 5"]
+    assert all(row["problems"] == 1 and row["speedup"] > 0 for row in rows.values())
+    files = sorted(tmp_path.rglob("problems.jsonl"))
+    before = [file.read_bytes() for file in files]
+    assert len(files) == 2
+
+    shown, told = measured("problems=2")
+    assert all(row["problems"] == 2 and row["speedup_interval"] for row in told["T=1"])
+    assert all(f.read_bytes().startswith(b) for f, b in zip(files, before, strict=True))
+    assert told["seed"] == 20261208 and told["left_out"] == {}
+
+    shown, told = measured("problems=2", "show=true")
+    assert "typical, chain of 5" in shown and "tau" in shown
+    assert [file.read_bytes().count(b"\n") for file in files] == [2, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shlex
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,9 @@ from semspec.training.datastores import settings
 from semspec.training.probes.compose import build as probe_options
 
 NAMES = sorted(experiments.available())
+OURS = [name for name in NAMES if name.startswith("ours/")]
+PAPERS = [name for name in NAMES if name not in OURS]
+SETTINGS = [(name, scale) for name in NAMES for scale in load(name).scales]
 
 
 @cache
@@ -29,8 +33,15 @@ def test_every_experiment_has_a_summary() -> None:
     assert all(len(text) > 10 for text in experiments.available().values())
 
 
-@pytest.mark.parametrize("scale", experiments.SCALES)
-@pytest.mark.parametrize("name", [name for name in NAMES if not load(name).runs_of])
+def test_papers_have_both_scales_and_ours_the_embedded_pair() -> None:
+    assert {name for name, scale in SETTINGS if scale == "real"} == set(PAPERS)
+    assert {name for name, scale in SETTINGS if scale == "tiny"} == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [(n, s) for n, s in SETTINGS if not load(n).runs_of and not load(n).fitting],
+)
 def test_every_method_is_a_valid_configuration(name: str, scale: str) -> None:
     found = todo(name, scale)
     assert found
@@ -52,13 +63,12 @@ def covering(found: list[Job]) -> list[Job]:
     return chosen
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_real_jobs_differ_in_what_they_are_named_for(name: str) -> None:
-    assert len({job.options for job in todo(name, "real")}) == len(todo(name, "real"))
-    assert len({job.options for job in todo(name, "tiny")}) == len(todo(name, "tiny"))
+@pytest.mark.parametrize(("name", "scale"), SETTINGS)
+def test_jobs_differ_in_what_they_are_named_for(name: str, scale: str) -> None:
+    assert len({job.options for job in todo(name, scale)}) == len(todo(name, scale))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PAPERS)
 def test_the_papers_figures_fit_their_table(name: str) -> None:
     experiment = load(name)
     assert experiment.figures or experiment.claims
@@ -95,7 +105,7 @@ def can_be_given(command: str) -> None:
 
 def test_everything_that_jobs_use_exists_or_is_made_first() -> None:
     for name in NAMES:
-        for scale in experiments.SCALES:
+        for scale in load(name).scales:
             first = " ".join(load(name).scale(scale).first)
             for job in todo(name, scale):
                 for option in job.options:
@@ -192,6 +202,8 @@ def _text(shown: Any) -> str:
         (["experiment=adapld/table5"], r"nothing to run as one: .*adapld/table1 to table3"),
         (["experiment=semanticspec/table4", "scale=huge"], r"scale=huge: give real or tiny"),
         (["experiment=semanticspec/table4", "plan=perhaps"], r"plan=perhaps: give true"),
+        (["experiment=ours/steps", "scale=real"], r"scale=real: give tiny"),
+        (["experiment=ours/steps", "only=no such"], r"only= names nothing"),
         (["experiment=semanticspec/table4", "-m"], r"a sweep already: leave -m out"),
         (["experiment=semanticspec/table4", "--cfg"], r"'--cfg': beside experiment="),
         (["experiment=semanticspec/table4", "scale=tiny", "no_such=1"], r"no_such"),
@@ -222,6 +234,9 @@ def test_a_file_with_unknown_parts_is_refused(tmp_path: Path) -> None:
     file.write_text("title: mine\nmetrics: [pass_at_1]\nreal: {colums: {}}\n")
     with pytest.raises(UserError, match="unknown parts colums"):
         experiments.read(file, "mine")
+    file.write_text("title: mine\narms: true\nmetrics: [calls]\n")  # of papers' tables alone
+    with pytest.raises(UserError, match="unknown metrics calls"):
+        experiments.read(file, "mine")
     file.write_text("title: mine\nmetrics: [happiness]\n")
     with pytest.raises(UserError, match="unknown metrics happiness"):
         experiments.read(file, "mine")
@@ -250,3 +265,63 @@ def test_artifacts_of_the_tiny_scale_are_made_once(
         UserError, match=r"other could not be made; by hand: python no\.py out=other"
     ):
         reproduce._make_first(["python no.py out=other"], console)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_name_rows_that_they_have(name: str) -> None:
+    experiment = load(name)
+    assert experiment.arms and not experiment.figures
+    rows = {job.row for job in todo(name, "tiny")}
+    assert {*experiment.rivals, *experiment.rivals.values()} <= rows
+    assert experiment.baseline in {"plain", *rows}
+
+
+def test_a_row_with_fewer_problems_keeps_them_where_more_are_asked_for() -> None:
+    def problems(*extra: str) -> set[str]:
+        found = jobs(load("ours/heads"), "tiny", extra)
+        return {f"{job.row}: {o}" for job in found for o in job.options if o.startswith("problems")}
+
+    assert "eagle3, chain of 5: problems=300" in problems()
+    assert "eagle3, chain of 8: problems=100" in problems()
+    assert "eagle3, chain of 8: problems=100" in problems("problems=400")
+    assert {row.rpartition(": ")[2] for row in problems("problems=20")} == {"problems=20"}
+
+
+def test_only_chooses_by_parts_of_names() -> None:
+    every = list(jobs(load("ours/steps"), "tiny"))
+    some = list(jobs(load("ours/steps"), "tiny", only=["T=1/semantic_plus, ", "0.6/oracle"]))
+    assert some == [j for j in every if (j.block == "T=1" and j.row.startswith("semantic_plus, "))
+                    or (j.block == "T=0.6" and j.row == "oracle")]  # fmt: skip
+    assert 1 < len(some) < len(every)
+
+
+def test_rows_of_a_block_become_arms_of_one_job() -> None:
+    experiment = load("ours/steps")
+    found = todo("ours/steps", "tiny")
+    made = reproduce.sweep_jobs(experiment, found)
+    assert [job.name for job in made] == ["T-0.6, synthetic", "T-1, synthetic"]
+    assert [arm.name for job in made for arm in job.arms] == [j.folder.as_posix() for j in found]
+    papers = load("semanticspec/table3")
+    runs = reproduce.sweep_jobs(papers, todo("semanticspec/table3", "tiny"))
+    assert all(not job.arms and not job.command for job in runs)
+
+
+def test_what_does_not_go_together_is_left_out_where_an_experiment_says_so() -> None:
+    given = list(jobs(load("ours/table-token"), "tiny", only=["adapld/"]))
+    kept, _ = reproduce._fitting(load("ours/table-token"), given)
+    assert {"lossless", "typical"} <= {job.row for job in kept} < {job.row for job in given}
+    with pytest.raises(UserError, match="adapld / fuzzy"):
+        reproduce._fitting(load("ours/tokens"), given)
+    none = list(jobs(load("ours/table-step"), "tiny", only=["medusa/"]))
+    with pytest.raises(UserError, match="medusa"):
+        reproduce._fitting(load("ours/table-step"), none)
+
+
+@pytest.mark.parametrize("name", "tokens steps arc heads ahead retrieval reuse".split())
+def test_scripts_of_before_say_what_they_are_called_now(name: str) -> None:
+    script = experiments.FOLDER.parents[1] / "scripts" / f"bench_{name}.py"
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script))
+    now = [word.strip(",") for word in str(ended.value).split() if word.startswith("experiment=")]
+    assert now and {word.partition("=")[2] for word in now} <= set(OURS)
+    assert "\n" not in str(ended.value)

@@ -1,4 +1,4 @@
-"""`make tables`: what is measured once, what is measured again, and what is written from it."""
+"""`make tables`: what it measures, what it writes, and when the figures are older than the code."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from semspec import config
-from semspec.config import build, compose
+from semspec import config, registry
 from semspec.errors import UserError
+from semspec.jobs.experiments import Job, jobs, load
+from semspec.protocols import Grade
+from semspec.results.figures import Solve, problem_line
+from semspec.types import Outcome, Round
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import tables
@@ -23,56 +26,80 @@ config.register_configs()
 
 
 @pytest.fixture(scope="module")
-def group() -> tables.Group:
-    (found,) = tables.groups(lambda name: name == "step level/suffix")
-    return found
+def blocks() -> dict[str, tables.Block]:
+    return {str(block): block for block in tables.blocks()}
 
 
-def test_groups_hold_what_goes_together(group: tables.Group) -> None:
-    assert {"logprob", "semantic_plus"} <= set(group.rules)
-    assert not {"lossless", "random", "oracle", "greedy"} & set(group.rules)
-    (own,) = tables.groups(lambda name: name == "step level/lm")
-    assert {"random", "oracle", "semantic", "semantic_plus, salvage, nested"} <= set(own.rules)
-    assert not list(tables.groups(lambda name: name == "step level/medusa"))  # drafts no steps
-    (heads,) = tables.groups(lambda name: name == "token level/medusa")
-    assert {"lossless", "typical", "arc"} <= set(heads.rules)
+def fitting(block: tables.Block) -> set[str]:
+    return {job.row for job in block.fitting()}
+
+
+def test_blocks_hold_what_goes_together(blocks: dict[str, tables.Block]) -> None:
+    rules = fitting(blocks["step level/suffix"])
+    assert {"logprob", "semantic_plus"} <= rules
+    assert not {"lossless", "random", "oracle", "greedy"} & rules
+    own = {job.row for job in blocks["step level/lm"].jobs}
+    assert {"random", "oracle", "semantic", "semantic_plus, salvage, nested"} <= own
+    assert not fitting(blocks["step level/medusa"])  # drafts no steps
+    assert {"lossless", "typical", "arc"} <= fitting(blocks["token level/medusa"])
+    greedy = {job.row for job in blocks["token level, greedy/greedy"].jobs}
+    assert {"lm, chain of 5", "medusa", "rest"} <= greedy and "none" not in greedy
 
 
 @pytest.mark.parametrize("level", tables.LEVELS)
-def test_the_target_alone_can_be_measured_at_every_level(level: str) -> None:
-    _, temperature, common = tables.LEVELS[level]
-    made = build(compose([*common, *tables.PLAIN, f"temperature={temperature}"]))
-    assert made.draft.plain
+def test_every_plugin_of_a_level_is_measured(level: str, blocks: dict[str, tables.Block]) -> None:
+    """A new drafter or rule is in the next table without an edit."""
+    own = [job for block in blocks.values() if block.level == level for job in block.jobs]
+    options = {option for job in own for option in job.options}
+    cuts, greedy = ("ends" if level == "step level" else "tokens"), level.endswith("greedy")
+    for name, plugin in registry.plugins("accept").items():
+        fits = plugin.cls.cuts == cuts and plugin.cls.greedy_only == greedy
+        assert (f"accept={name}" in options) == fits, name
+    for name in set(registry.plugins("drafter")) - {"lm", "none"}:
+        assert f"draft={name}" in options, name
+    assert "draft=tiny" in options
 
 
-def test_nothing_is_measured_twice_and_a_kill_costs_a_line(
-    group: tables.Group, tmp_path: Path
+def test_a_block_is_measured_by_a_command_of_its_own(
+    blocks: dict[str, tables.Block], tmp_path: Path
 ) -> None:
-    rules = {name: group.rules[name] for name in ("logprob", "semantic")}
-    small = tables.Group(group.level, group.drafter, rules)
-    tables.measure(small, 1, tmp_path)
-    file = small.file(tmp_path)
-    first = file.read_bytes()
-    names = [line["config"] for line in tables.read(file)]
-    left = json.loads(file.with_suffix(".left.json").read_text())
-    assert sorted(names) == sorted({"plain", *rules} - set(left)) and len(names) >= 2
+    """The one place where names become options: ``only=`` finds this block and no other."""
+    for block in blocks.values():
+        (only,) = [o[5:] for o in tables.command(block, 10, tmp_path) if o.startswith("only=")]
+        experiment = load(tables.LEVELS[block.level])
+        assert {job.block for job in jobs(experiment, "tiny", only=[only])} == {block.name}
 
-    changed = file.stat().st_mtime_ns
-    tables.measure(small, 1, tmp_path)
-    assert file.stat().st_mtime_ns == changed
 
-    with file.open("ab") as torn:
-        torn.write(b'{"config": "plain", "id"')  # what a kill leaves
-    tables.measure(small, 2, tmp_path)
-    assert file.read_bytes().startswith(first)
-    lines = tables.read(file)
-    assert len(lines) == 2 * len(names)
-    assert len({(line["config"], line["id"]) for line in lines}) == len(lines)
+def test_figures_come_from_what_is_there(blocks: dict[str, tables.Block], tmp_path: Path) -> None:
+    block = blocks["step level/suffix"]
+    assert tables.measured(block, tmp_path) == ([], {})
+    for number, job in enumerate(block.jobs[:2]):
+        put(block, job, tmp_path, [line(i, seconds=1.0 + number) for i in range(4)])
+    rows, _ = tables.measured(block, tmp_path)
+    plain, one, other = rows
+    assert plain["config"] == "plain" and plain["speedup"] == 1.0 and plain["problems"] == 4
+    assert (one["speedup"], other["speedup"]) == (2.0, 1.0)
+    found, lacking = tables.collect([block, blocks["step level/lm"]], tmp_path, "now", 2)
+    assert lacking == ["step level/lm"] and found["cells"][1]["differs"] is False
+    assert found["cells"][0]["drafter"] == "suffix" and found["cells"][0]["level"] == "step level"
 
-    found = tables.collect([small, group], tmp_path, "digest", 2)
-    cells = {cell["config"]: cell for cell in found["cells"]}
-    assert cells["plain"]["speedup"] == 1.0 and cells["plain"]["problems"] == 2
-    assert cells["logprob"]["differs"] in (True, False)
+
+def put(block: tables.Block, job: Job, folder: Path, lines: list[dict[str, Any]]) -> None:
+    """What a run leaves of a job."""
+    place = folder / tables.LEVELS[block.level] / job.folder
+    place.mkdir(parents=True)
+    (place / "problems.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+
+
+def line(number: int, seconds: float) -> dict[str, Any]:
+    """A line of problems.jsonl: a second or two for the method, two for the target alone."""
+    round_ = Round(drafted=[1, 2], ends=[2], kept=[1, 2], units_kept=1, written=[3])
+    outcome = Outcome([1, 2, 3], "eos", [round_])
+    own, alone = (
+        Solve.from_outcome(replace(outcome, seconds=took), "text", Grade(True, "3", {}))
+        for took in (seconds, 2.0)
+    )
+    return problem_line(f"residues-{number:04}", own, alone, "3", "how many?")
 
 
 def row(level: str, drafter: str, rule: str, **figures: Any) -> dict[str, Any]:
@@ -106,9 +133,9 @@ def test_page_and_excerpt_say_what_was_found() -> None:
     assert "4 combinations, 40 problems each, a processor" in page
     assert "one thread a process, 2 processes (drafters) side by side" in page
     assert "- step level/lm/rsd: no reward model" in page
-    told = tables.excerpt(FOUND)
-    assert "| suffix | 0.95" in told and "| semantic | 0.95" in told
-    assert "typical" not in told and "pld_plus" not in told
+    excerpt = tables.excerpt(FOUND)
+    assert "| suffix | 0.95" in excerpt and "| semantic | 0.95" in excerpt
+    assert "typical" not in excerpt and "pld_plus" not in excerpt
 
 
 def test_the_readme_is_changed_between_its_markers_only() -> None:
@@ -133,53 +160,45 @@ def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "README.md").write_text("\n".join(tables.MARKERS))
 
 
-def solved(name: str) -> dict[str, Any]:
-    counts = dict.fromkeys(("tokens", "target_tokens", "target_passes", "units", "drafts"), 9)
-    none = dict.fromkeys(("kept", "gained", "draft_passes", "overhead"), 0)
-    told = {"config": name, "temperature": 0.6, "id": "residues-0000", "correct": True}
-    return {**told, "seconds": 1.0, **counts, **none}
-
-
-def test_some_groups_do_not_take_the_place_of_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_some_blocks_do_not_take_the_place_of_all(
+    blocks: dict[str, tables.Block],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Measured with ``--only``, or before time was over: the page stays until all are there."""
     elsewhere(tmp_path, monkeypatch)
     tables.write(FOUND)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
-    whole = [tables.Group("token level", name, {"lossless": ()}) for name in ("a", "b")]
+    names = ("rest", "suffix")
+    whole = [tables.Block("token level", n, blocks[f"token level/{n}"].jobs[:1]) for n in names]
     folder = tmp_path / "runs/tables/now"
-    folder.mkdir(parents=True)
 
-    def groups(wanted: Callable[[str], bool] = lambda name: True) -> list[tables.Group]:
-        return [group for group in whole if wanted(str(group))]
-
-    def measured(todo: list[tables.Group], *_: Any) -> tuple[set[str], int]:
-        for group in todo:
-            told = "".join(json.dumps(solved(name)) + "\n" for name in ("plain", "lossless"))
-            group.file(folder).write_text(told)
+    def measured(todo: list[tables.Block], *_: Any) -> tuple[set[str], int]:
+        for block in todo:
+            put(block, block.jobs[0], folder, [line(0, 1.0)])
         return set(), 0
 
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     monkeypatch.setattr(tables, "digest", lambda: "now")
-    monkeypatch.setattr(tables, "groups", groups)
+    monkeypatch.setattr(tables, "blocks", lambda: whole)
     monkeypatch.setattr(tables, "measure_all", measured)
-    monkeypatch.setattr(sys, "argv", ["tables.py", "--only", "level/a"])
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--only", "level/rest"])
     assert tables.main() == 0
     assert (
-        "1 of 2 groups have not been measured with this code (token level/b"
+        "1 of 2 blocks have not been measured with this code (token level/suffix"
         in capsys.readouterr().err
     )
     assert all(file.read_bytes() == held for file, held in before.items())
-    monkeypatch.setattr(sys, "argv", ["tables.py", "--only", "level/b"])
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--only", "level/suffix"])
     assert tables.main() == 0  # what was measured before counts
     cells = json.loads((tmp_path / "results.json").read_text())["cells"]
-    assert {cell["drafter"] for cell in cells} == {"a", "b"} and len(cells) == 4
+    assert {cell["drafter"] for cell in cells} == {"rest", "suffix"} and len(cells) == 4
 
 
-def test_check_tells_what_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_names_what_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere(tmp_path, monkeypatch)
-    assert tables.check("now") == ["docs/results.json is missing: make tables"]
+    assert tables.check("now") == ["results/results.json is missing: make tables"]
     tables.write(FOUND)
     assert tables.check("now") == []
     assert [line.partition(":")[0] for line in tables.check("later")] == [
@@ -196,45 +215,53 @@ def test_the_page_and_the_readme_say_what_was_measured() -> None:
     assert tables.check(json.loads(tables.RESULTS.read_text())["digest"]) == []
 
 
-def test_all_groups_are_as_far_when_time_is_over(
-    group: tables.Group, monkeypatch: pytest.MonkeyPatch
+def test_all_blocks_are_as_far_when_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    asked: list[tuple[str, str]] = []
     clock = iter(range(0, 10_000, 60))  # a minute at each look
 
     def solve(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        asked.append(command[-3:])
-        broken = command[-3] == "token level/b" and command[-1] == "10"
+        given = dict(word.partition("=")[::2] for word in command)
+        asked.append((given["only"], given["problems"]))
+        broken = asked[-1] == ("b/", "10")
         return subprocess.CompletedProcess(command, int(broken), "", "a fault")
 
     monkeypatch.setattr(tables.subprocess, "run", solve)
     monkeypatch.setattr(tables.time, "monotonic", lambda: next(clock))
-    todo = [tables.Group("token level", name, {"lossless": ()}) for name in "abc"]
-    failed, late = tables.measure_all(todo, 25, 1, minutes=8)
+    todo = [tables.Block("token level", name, ()) for name in "abc"]
+    failed, late = tables.measure_all(todo, 25, 1, 8, tmp_path)
     assert tables.waves(25) == [10, 20, 25] and tables.waves(10) == [10] and tables.waves(2) == [2]
-    groups = [(name, int(problems)) for name, _, problems in asked]
-    assert groups == [
-        (f"token level/{n}", p) for n, p in (("a", 10), ("b", 10), ("c", 10), ("a", 20))
-    ]
+    assert asked == [("a/", "10"), ("b/", "10"), ("c/", "10"), ("a/", "20")]
     assert failed == {"token level/b"} and late == 3  # c at 20, a and c at 25
 
 
 def test_the_digest_is_of_what_figures_depend_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for part in ("semspec/rules/a.py", "semspec/report/b.py", "semspec/svg.py", "conf/c.yaml",
-                 "conf/experiment/d.yaml", "hub_artifacts/e/config.json"):  # fmt: skip
+    """Code by what it says (tests/unit/test_code_digest.py), presets, artifacts, and the jobs' options."""
+    for part, text in (("semspec/solver.py", "def Solver():\n    return rule\nrule = 1\n"),
+                       ("semspec/rows.py", "".join(f"{name} = 0\n" for name in tables.ROOTS[1:])),
+                       ("conf/c.yaml", "x: 1"), ("conf/experiment/d.yaml", "x: 1"),
+                       ("hub_artifacts/e/config.json", "1")):  # fmt: skip
         (tmp_path / part).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / part).write_text("x = 1\n")
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
-    before = tables.digest()
-    for part, text in (("semspec/rules/a.py", "x  =  1  # why\n"), ("semspec/report/b.py", "x = 2"),
-                       ("semspec/svg.py", "x = 2"), ("conf/experiment/d.yaml", "x: 2")):  # fmt: skip
         (tmp_path / part).write_text(text)
-        assert tables.digest() == before, part
-    for part in ("semspec/rules/a.py", "conf/c.yaml", "hub_artifacts/e/config.json"):
-        (tmp_path / part).write_text("x = 3\n")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    options = ["accept=logprob"]
+    monkeypatch.setattr(tables, "settings", lambda: iter(options))
+    before = tables.digest()
+    (tmp_path / "semspec/decoding").mkdir()
+    (tmp_path / "semspec/solver.py").rename(tmp_path / "semspec/decoding/solver.py")
+    (tmp_path / "conf/c.yaml").write_text("x:  1  # why\n")
+    (tmp_path / "conf/experiment/d.yaml").write_text("x: 2")
+    assert tables.digest() == before
+    for part, text in (("semspec/decoding/solver.py", "def Solver():\n    return rule\nrule = 2\n"),
+                       ("conf/c.yaml", "x: 3"), ("hub_artifacts/e/config.json", "3")):  # fmt: skip
+        (tmp_path / part).write_text(text)
         assert tables.digest() != before, part
         before = tables.digest()
     shutil.rmtree(tmp_path / "hub_artifacts")
+    assert tables.digest() != before
+    before = tables.digest()
+    options.append("accept=semantic")
     assert tables.digest() != before

@@ -1,0 +1,279 @@
+"""Synthetic texts and corpora, clocks and tables for the benches of drafting, datastores and rules."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from semspec.datastores import indices
+from semspec.datastores.dense import DenseStore, Projection, open_shards
+from semspec.datastores.dense import write_shard as write_dense
+from semspec.datastores.sparse import SparseStore, write_shard
+from semspec.drafters.dresd import Dresd, DresdSession
+from semspec.drafters.rest import Rest, RestSession
+from semspec.protocols import Kit
+from semspec.report.arms import between
+from semspec.splitters.token import TokenBoundary
+from semspec.storage import provenance
+from semspec.storage.files import read_json, write_json
+from semspec.types import Sampling
+
+VOCABULARY, WIDTH, LAYERS = 151_936, 5_120, 64
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, PAGE = ROOT / "results/drafters.json", ROOT / "docs/drafters.md"
+MARKS = ("<!-- figures -->", "<!-- end of figures -->")
+PARTS = ("found", "origin")
+TOKENS, ENTRIES, DIMS, DEPTH = 1_000_000, 125_000, 64, 64
+SPREAD = 0.5  # of keys about a centre, in each dimension; centres have 1
+Floats = NDArray[np.float32]
+
+
+def repeating_text(length: int, rng: random.Random) -> list[int]:
+    """Return tokens, half of them copied from before in pieces of 5 to 50 tokens, the rest with Zipf's law."""
+    text: list[int] = []
+    while len(text) < length:
+        count = rng.randrange(5, 50)
+        if len(text) > 200 and rng.random() < 0.5:
+            start = rng.randrange(len(text) - count)
+            text += text[start : start + count]
+        else:  # rank r with a probability of about 1 / r
+            text += [int(VOCABULARY ** rng.random()) - 1 for _ in range(count)]
+    return text[:length]
+
+
+def token_kit(sampling: Sampling, rng: random.Random) -> Kit:
+    """Return what a session needs where tokens are the unit and there is no text."""
+    return Kit(
+        prompt="",
+        sampling=sampling,
+        boundary=TokenBoundary,
+        stop_ids=frozenset(),
+        piece=str,
+        decode=str,
+        encode=lambda text: [],
+        rng=rng,
+        trees=True,
+        layers=LAYERS,
+    )
+
+
+def sparse_store(text: Sequence[int]) -> SparseStore:
+    with tempfile.TemporaryDirectory() as folder:  # what is mapped outlives its name
+        path = Path(folder) / "shard-00000.safetensors"
+        write_shard(path, [list(text)], DEPTH)
+        return SparseStore.open([path], DEPTH)
+
+
+class States:
+    """A target's last states by the token that comes next, and the keys that they become.
+
+    Key and state of a place lie about a centre of the next token, so that neighbours go on alike.
+    """
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        self.rng = np.random.default_rng(1)
+        self.centres = self.rng.standard_normal((vocabulary, DIMS), dtype=np.float32)
+        # so many random directions stand nearly at right angles: what they lift they project back
+        directions = self.rng.standard_normal((DIMS, width), dtype=np.float32)
+        self.components: Floats = directions / np.float32(width**0.5)
+
+    def keys(self, following: Sequence[int]) -> Floats:
+        own = self.centres[np.asarray(following)]
+        noise = self.rng.standard_normal(own.shape, dtype=np.float32)
+        return own + np.float32(SPREAD) * noise
+
+    def __call__(self, following: Sequence[int]) -> Floats:
+        states: Floats = self.keys(following) @ self.components
+        return states
+
+
+def dense_store(text: Sequence[int], states: States) -> DenseStore:
+    width = states.components.shape[1]
+    zeros, ones = np.zeros(width, np.float32), np.ones(width, np.float32)
+    keys = states.keys(text[1:])
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "shard-00000.safetensors"
+        write_dense(path, keys, np.arange(len(keys), dtype=np.int32), text)
+        shards = open_shards([path], DIMS)
+        own = [shard.keys for shard in shards]
+        index = indices.load("scann", indices.build("scann", own), own, path)
+    return DenseStore(shards, Projection(zeros, ones, zeros, states.components), index)
+
+
+def corpus_session(name: str, store: Any, kit: Kit) -> Any:
+    if name == "rest":
+        return RestSession(Rest(), store, kit)
+    return DresdSession(Dresd(), store, kit)
+
+
+class Clock:
+    """CPU and wall time of what runs between ``start`` and ``stop``."""
+
+    def __init__(self) -> None:
+        self.cpu = self.wall = 0.0
+
+    def start(self) -> None:
+        self._cpu, self._wall = time.process_time(), time.perf_counter()
+
+    def stop(self) -> None:
+        self.cpu += time.process_time() - self._cpu
+        self.wall += time.perf_counter() - self._wall
+
+
+def timed(ask: Callable[[Any], object], questions: Sequence[Any]) -> dict[str, float]:
+    """Return milliseconds of a question: CPU of the process and wall, after one round to warm up."""
+    for question in questions:
+        ask(question)
+    clocks = []
+    for question in questions:
+        clocks.append(clock := Clock())
+        clock.start()
+        ask(question)
+        clock.stop()
+    return spread([c.cpu for c in clocks], [c.wall for c in clocks])
+
+
+def spread(cpu: Sequence[float], wall: Sequence[float]) -> dict[str, float]:
+    """Return median and 90th percentile of seconds, in milliseconds."""
+    last = sorted(cpu)[int(0.9 * (len(cpu) - 1))]
+    return {"cpu_ms": 1e3 * median(cpu), "cpu_ms_p90": 1e3 * last, "wall_ms": 1e3 * median(wall)}
+
+
+class Figures:
+    """Figures in results/drafters.json, each kept as soon as it is there, and as tables in docs/drafters.md."""
+
+    def __init__(self, out: Path, kind: str) -> None:
+        torch.set_num_threads(1)
+        self.out, self.whole = out, read_json(out) or {}
+        self.whole.setdefault("provenance", {})[kind] = provenance.collect()
+        self.part = self.whole.setdefault(kind, {})
+
+    def keep(self, name: str, key: str, figures: dict[str, Any]) -> None:
+        self.part.setdefault(name, {})[key] = figures
+        print(name, key, figures, flush=True)
+        write_json(self.out, self.whole)
+
+    def write_tables(self) -> None:
+        """Write the tables between the marks of the page; other files than ours have none."""
+        if self.out == RESULTS:
+            page = PAGE.read_text(encoding="utf-8")
+            text = tables(self.whole).rstrip("\n")
+            PAGE.write_text(between(page, MARKS, text, "docs/drafters.md"), encoding="utf-8")
+
+
+def options(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser that knows where figures go."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    return parser
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table and an empty one."""
+    heading = f"| {' | '.join(headings)} |".replace("|  |", "| |", 1)
+    lines = [heading, "|---" * len(headings) + "|"]
+    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def tables(result: dict[str, Any]) -> str:
+    """Return Markdown: drafting alone, acceptance on the pair, questions to datastores."""
+    stores = result.get("datastores", {})
+    parts = [_alone(result.get("alone")), _pair(result.get("pair"))]
+    return "\n".join(
+        line for part in [*parts, _sparse(stores.get("sparse")), _dense(stores)] for line in part
+    )
+
+
+def _alone(alone: Mapping[str, Any] | None) -> list[str]:
+    if not alone:
+        return []
+    repeats = min(row.get("repeats", 1) for rows in alone.values() for row in rows.values())
+    lengths = sorted({int(length) for rows in alone.values() for length in rows})
+    listed = []
+    for name, rows in alone.items():
+        own = [rows.get(str(n)) for n in lengths]
+        times = [f"{r['cpu_ms']:.3f} / {r['cpu_ms_mean']:.3f}" if r else "" for r in own]
+        last = next(r for r in reversed(own) if r)
+        learnt = " ... ".join(f"{r['opening_us_per_token']:.1f}" for r in own if r)
+        loads = " / ".join(f"{r['load']:.0f}" for r in own if r and "load" in r)
+        listed.append([f"`{name}`", *times, f"{last['drafted']:.0f}", f"{learnt} us", loads])
+    return [
+        "Milliseconds a round for drafting alone, without a model (width 5,120, vocabulary 151,936, one"
+        " thread): CPU time of the process, median / mean over rounds; of each round the least of"
+        f" {repeats} run{'s' * (repeats > 1)} or more. Load: processes that wanted one of the two cores meanwhile.",
+        "",
+        *table(
+            ["", *(f"{n:,} tokens" for n in lengths), "nodes", "a token of the prompt", "load"],
+            listed,
+        ),
+    ]
+
+
+def _pair(pair: Mapping[str, Any] | None) -> list[str]:
+    if not pair:
+        return []
+    listed = []
+    for name, rows in pair.items():
+        taus = [rows.get(key, {}).get("accept_length") for key in ("T=0", "T=1")]
+        reuse = rows.get("T=1", {}).get("reuse") or {}
+        shares = [" / ".join(f"{v:.2f}" for v in (reuse.get(k) or {}).values()) for k in PARTS]
+        listed.append([f"`{name}`", *(f"{tau:.2f}" if tau else "" for tau in taus), *shares])
+    return [
+        "tau (tokens gained a verification) on the embedded pair's ordinary problems, how places were"
+        " found, and what the accepted path ended with:",
+        "",
+        *table(["", "T = 0", "T = 1", "found lexically / by meaning / not, T = 1",
+                "main / branch / successor / mismatch, T = 1"], listed),
+    ]  # fmt: skip
+
+
+def _sparse(sparse: Mapping[str, Any] | None) -> list[str]:
+    if not sparse:
+        return []
+    listed = [
+        [f"{int(count):,}", *(_times(row[k]) for k in ("query", "draft")),
+         f"{row['sorting_s']:.0f} s", f"{row['opening_ms']:.1f} ms"]
+        for count, row in sorted(sparse.items(), key=lambda item: int(item[0]))
+    ]  # fmt: skip
+    return [
+        "A question to a sparse datastore, milliseconds (CPU time, median / 90th percentile), synthetic text:",
+        "",
+        *table(["tokens", "longest match", "with its tree", "sorted in", "opened in"], listed),
+    ]
+
+
+def _dense(stores: Mapping[str, Any]) -> list[str]:
+    listed = [
+        [f"`{name}`", f"{int(count):,}", _times(row["query"]), f"{row['recall_at_10']:.3f}", f"{row['bytes']:.0f}",
+         f"{row['building_s']:.0f} s", _if_measured(row, "hashing_s", ".2f", " s"), f"{row['loading_s']:.3f} s",
+         _if_measured(row, "first_ms", ".1f", " ms")]
+        for name in ("scann", "faiss")
+        for count, row in sorted(stores.get(name, {}).items(), key=lambda item: int(item[0]))
+    ]  # fmt: skip
+    if not listed:
+        return []
+    return [
+        "A question to a dense datastore, the same, synthetic clustered keys of 64 dimensions, 10 neighbours:",
+        "",
+        *table(["index", "entries", "milliseconds", "recall@10", "bytes an entry", "built in", "hashed in",
+                "opened in", "first question"], listed),
+    ]  # fmt: skip
+
+
+def _times(row: Mapping[str, float]) -> str:
+    return f"{row['cpu_ms']:.3f} / {row['cpu_ms_p90']:.3f}"
+
+
+def _if_measured(row: Mapping[str, Any], name: str, form: str, unit: str) -> str:
+    return format(row[name], form) + unit if name in row else ""

@@ -1,0 +1,120 @@
+"""Tables of arms: a row for each, with intervals; for a terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from semspec.errors import UserError
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], str]]
+
+
+def _figure(name: str, form: str = ".2f", scale: float = 1, unit: str = "") -> Callable[[Row], str]:
+    """Return how a figure is written, where there is one."""
+    return lambda row: "" if row[name] is None else format(scale * row[name], form) + unit
+
+
+def _interval(name: str, form: str, scale: float = 1, unit: str = "") -> Callable[[Row], str]:
+    """Return how a figure is written with its interval: ``0.98 [0.97, 0.99]``."""
+
+    def written(row: Row) -> str:
+        value, interval = _figure(name, form, scale, unit)(row), row.get(f"{name}_interval")
+        if not value or interval is None:  # of one problem
+            return value
+        low, high = (format(scale * end, form) for end in interval)
+        return f"{value} [{low}, {high}]"
+
+    return written
+
+
+def _quality(row: Row) -> str:
+    return _interval("pass_at_1", ".2f")(row) + (" \\*" if row.get("differs") else "")
+
+
+def _over(row: Row) -> str:
+    return _interval("speedup", ".2f", unit="x")(row["over"]) if "over" in row else ""
+
+
+def _reuse(part: str) -> Callable[[Row], str]:
+    """Return how a figure of ``reuse.figures`` is written, or the shares of a part of it."""
+
+    def written(row: Row) -> str:
+        found = (row["reuse"] or {}).get(part)
+        if isinstance(found, Mapping):
+            return " / ".join(f"{share:.2f}" for share in found.values())
+        return "" if found is None else f"{found:.2f}"
+
+    return written
+
+
+def _milliseconds(row: Row) -> str:
+    seconds = row["seconds_per_round"]
+    return ", ".join(f"{1000 * (seconds[p] or 0):.0f}" for p in ("draft", "verify", "write"))
+
+
+COLUMNS: dict[str, Column] = {  # by the name that an experiment gives
+    "problems": ("problems", lambda row: str(row["problems"])),
+    "pass_at_1": ("pass@1 [95 %]", _interval("pass_at_1", ".3f")),
+    "starred": ("pass@1 [95 %]", _quality),
+    "gain": ("change, points", _interval("gain", "+.1f", 100)),
+    "lost_won": ("lost / won", lambda row: f"{row['lost']} / {row['won']}"),
+    "speedup": ("speed-up [95 %]", _interval("speedup", ".2f", unit="x")),
+    "speedup_median": ("median", _figure("speedup_median", unit="x")),
+    "over": ("over its rival [95 %]", _over),
+    "acceptance": ("accepted", _figure("acceptance", ".0f", 100, " %")),
+    "accept_length": ("tau", _figure("accept_length")),
+    "tokens_per_target_pass": ("tokens a target pass", _figure("tokens_per_target_pass")),
+    "cost_model": ("cost model", _figure("cost_model", unit="x")),
+    "target_share": ("by target", _figure("target_share", ".0f", 100, " %")),
+    "overhead": ("outside passes", _figure("overhead", ".1f", 100, " %")),
+    "found": ("found", _reuse("found")),
+    "origin": ("origin", _reuse("origin")),
+    "reuse_rate": ("reuse rate", _reuse("rate")),
+    "reuse_length": ("length", _reuse("length")),
+    "round_ms": ("ms a round without writing", _figure("round_ms", ".0f")),
+    "round_speedup": ("faster [95 %]", _interval("round_speedup", ".2f", unit="x")),
+    "shown": ("drafted and shown", _figure("drafted_tokens_per_draft_pass")),
+    "round_parts": ("ms a round: draft, verify, write", _milliseconds),
+    "other_share": ("not likeliest", _figure("other_share", ".3f")),
+    "js_mean": ("mean JS", _figure("js_mean", ".4f")),
+    "js_other": ("of these", _figure("js_other", ".3f")),
+    "coverage": ("JS <= U", _interval("coverage", ".2f")),
+}
+
+
+def columns(names: Sequence[str]) -> list[Column]:
+    return [COLUMNS[name] for name in names]
+
+
+def table(rows: Sequence[Row], names: Sequence[str], title: str) -> Table:
+    shown = Table("", title=title, title_justify="left")
+    for heading, _ in columns(names):
+        shown.add_column(heading, justify="right")
+    for row in rows:
+        shown.add_row(row["config"], *(write(row) for _, write in columns(names)))
+    return shown
+
+
+def markdown(rows: Sequence[tuple[str, Row]], names: Sequence[str]) -> list[str]:
+    """Return the lines of a table, a row for each pair of a name and its figures."""
+    headings = [heading for heading, _ in columns(names)]
+    lines = [f"| | {' | '.join(headings)} |", "|---" * (len(names) + 1) + "|"]
+    return lines + [
+        f"| {name} | " + " | ".join(write(row) for _, write in columns(names)) + " |"
+        for name, row in rows
+    ]
+
+
+def between(page: str, marks: tuple[str, str], text: str, name: str) -> str:
+    """Return a page with what stands between its marks replaced; raise UserError where they are missing."""
+    before, found, rest = page.partition(marks[0])
+    _, ended, after = rest.partition(marks[1])
+    if not found or not ended:
+        raise UserError(
+            f"{name} has no {marks[0]} ... {marks[1]}: put both lines where the table shall be"
+        )
+    return f"{before}{marks[0]}\n{text}\n{marks[1]}{after}"

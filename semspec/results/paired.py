@@ -1,0 +1,134 @@
+"""The figures of arms that have solved the same problems in turn: each beside a baseline, problem by problem."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from semspec.results import reuse
+from semspec.results.metrics import mcnemar, mean, quantile, ratio, ratio_interval, wilson
+from semspec.results.significance import ALPHA, holm, paired_difference
+
+Line = Mapping[str, Any]  # of problems.jsonl, one mode's part of it
+Solved = Mapping[str, Line]  # by the problem's id
+Row = dict[str, Any]
+
+PLAIN = "plain"  # the arm that is the target alone
+# what a draft pass costs of a target pass where both wait for memory: a pair of 0.5 B and 10 B, say
+DRAFT_PASS = 0.05
+
+
+def rows(
+    solved: Mapping[str, Solved], baseline: str, rivals: Mapping[str, str] | None = None
+) -> list[Row]:
+    """Return a row for each arm, on the problems that the baseline has solved, too.
+
+    The target alone is the one that took turns with the arm (``plain`` of its lines). ``rivals``: arms that are held
+    against another one as well ("over"). Raises KeyError where nothing has the baseline's name.
+    """
+    known = solved[baseline]
+    found: list[Row] = []
+    for name, own in solved.items():
+        if not (both := [i for i in own if i in known]):
+            continue
+        beside = [(own[i].get("plain") or known[i]) if baseline == PLAIN else known[i] for i in both]  # fmt: skip
+        row = {"config": name, **figures([own[i] for i in both], beside)}
+        rival = (rivals or {}).get(name, "")
+        if rival in solved:
+            row["over"] = {"config": rival, **_over(own, solved[rival])}
+        found.append(row)
+    return found
+
+
+def mark_differences(cells: Sequence[Row]) -> None:
+    """Set ``differs`` where pass@1 differs from the baseline's by more than chance, after Holm's correction."""
+    for cell, p in zip(cells, holm([cell["pass_at_1_p"] for cell in cells]), strict=True):
+        cell["differs"] = p is not None and p < ALPHA
+
+
+def _over(own: Solved, rival: Solved) -> Row:
+    both = [i for i in own if i in rival]
+    if not both:
+        return {"problems": 0, "gain": None, "gain_interval": None, "speedup": None, "speedup_interval": None}  # fmt: skip
+    all_of_them = figures([own[i] for i in both], [rival[i] for i in both])
+    return {
+        name: all_of_them[name]
+        for name in ("problems", "gain", "gain_interval", "speedup", "speedup_interval")
+    }
+
+
+def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
+    """Return the figures of one arm over some problems, and of the baseline over the same ones."""
+
+    def total(name: str) -> float:
+        return float(sum(line[name] for line in own))
+
+    pairs = [(b["wall"], s["wall"]) for b, s in zip(beside, own, strict=True)]
+    graded = [(b["correct"], s["correct"]) for b, s in zip(beside, own, strict=True)
+              if None not in (b["correct"], s["correct"])]  # fmt: skip
+    n, right = len(graded), sum(s for _, s in graded)
+    lost, won = sum(b and not s for b, s in graded), sum(s and not b for b, s in graded)
+    both = right - won
+    tokens, passes = total("tokens"), total("target_passes")
+    in_models = sum(total(f"{purpose}_seconds") for purpose in ("draft", "verify", "write"))
+    return {
+        "problems": len(own),
+        "pass_at_1": ratio(right, n),
+        "pass_at_1_interval": wilson(right, n),
+        "gain": ratio(won - lost, n),
+        "gain_interval": paired_difference(both, lost, won, n - both - lost - won) if n else None,
+        "lost": lost,
+        "won": won,
+        "pass_at_1_p": mcnemar(lost, won) if n else None,
+        "speedup": ratio(sum(b for b, _ in pairs), sum(s for _, s in pairs)),
+        "speedup_interval": ratio_interval(pairs),
+        "speedup_median": quantile([b / s for b, s in pairs if s], 0.5),
+        "target_share": ratio(total("written_tokens") + total("handed_tokens"), tokens),
+        "acceptance": total("kept_units") / max(1, total("drafted_units")),
+        "overhead": max(0.0, 1 - in_models / total("seconds")) if total("seconds") else None,
+        "accept_length": ratio(total("gained_tokens"), total("drafts")),
+        "tokens_per_target_pass": ratio(tokens, passes),
+        "cost_model": ratio(tokens, passes + DRAFT_PASS * total("draft_passes")),
+        # of what a chain's drafter wrote, what a rule was shown; the rest was drafted ahead in vain
+        "drafted_tokens_per_draft_pass": ratio(total("drafted_tokens"), total("draft_passes")),
+        "seconds_per_round": {
+            purpose: ratio(total(f"{purpose}_seconds"), total("rounds"))
+            for purpose in ("draft", "verify", "write")
+        },
+        **_rounds(own, beside),
+        "reuse": reuse.figures(sum((Counter(s.get("reuse", {})) for s in own), Counter[str]())),
+        **_divergence([s["details"] for s in own]),
+    }
+
+
+def _rounds(own: Sequence[Line], beside: Sequence[Line]) -> Row:
+    """Return what a round takes without the target's own writing, which is as long as steps are unlucky."""
+
+    def took(line: Line) -> float:
+        return float(line["seconds"] - line["write_seconds"]) / max(1, int(line["rounds"]))
+
+    if not any(s["kept_units"] for s in own) or not any(b["drafts"] for b in beside):
+        return {"round_ms": None, "round_speedup": None, "round_speedup_interval": None}
+    pairs = [(took(b), took(s)) for b, s in zip(beside, own, strict=True)]
+    return {
+        "round_ms": 1000 * sum(s for _, s in pairs) / len(pairs),
+        "round_speedup": ratio(sum(b for b, _ in pairs), sum(s for _, s in pairs)),
+        "round_speedup_interval": ratio_interval(pairs),
+    }
+
+
+def _divergence(details: Sequence[Mapping[str, Any]]) -> Row:
+    """Return how far kept tokens moved the next step, where that was measured."""
+    measured = [d for d in details if "kept_tokens" in d]
+    js = [value for d in measured for value in d["js"]]
+    kept = sum(d["kept_tokens"] for d in measured)
+    covered = [d["covered"] for d in measured if d.get("covered") is not None]
+    return {
+        "other_share": ratio(len(js), kept),  # of the kept tokens: not the target's likeliest
+        "js_mean": ratio(sum(js), kept),  # over all kept tokens: the likeliest move nothing
+        "js_other": mean(js),
+        "js_p99": quantile([*js, *[0.0] * (kept - len(js))], 0.99),
+        "coverage": ratio(sum(covered), len(js)) if covered else None,
+        "coverage_interval": wilson(sum(covered), len(js)) if covered else None,
+    }
