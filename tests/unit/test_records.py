@@ -180,7 +180,7 @@ CHILD = """
 import sys
 sys.path.insert(0, {tests!r})
 from test_records import CONFIG, solve_all
-from semspec.records import RunFolder
+from semspec.results.records import RunFolder
 with RunFolder.open(sys.argv[1], CONFIG, total=60) as folder:
     print("open", flush=True)
     if folder.result is None:
