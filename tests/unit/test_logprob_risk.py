@@ -203,7 +203,7 @@ def test_an_artifact_names_either_its_probe_or_its_score(
     [
         (["score=mean"], "score=mean: give probe or logprob"),
         (["score=logprob"], "give the calibration's folder"),
-        (["score=logprob", "measure=true"], "or with measure=true is: apart=FOLDER"),
+        (["score=logprob", "measure=true"], "or with measure=true to read: apart=FOLDER"),
         (["score=logprob", "apart=x", "probe=y"], "asks no probe: leave probe= and out= out"),
         (["score=logprob", "out=x"], "asks no probe: leave probe= and out= out"),
         ([], "probe=FOLDER, or score=logprob"),
