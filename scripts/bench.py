@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from bench_engine import bench_engine
+from bench_startup import startup
 from rich.console import Console
 from rich.table import Table
 
@@ -135,6 +136,10 @@ def show(result: dict[str, Any], console: Console) -> None:
     row("weights, MB", draft["weights_mb"], target["weights_mb"])
     row("cache at the longest context, MB", draft["cache_mb"], target["cache_mb"])
     console.print(table)
+    table = Table("", "CPU", "wall", title="seconds to start", title_justify="left")
+    for name, f in result["startup"].items():
+        table.add_row(name, f"{f['cpu_seconds']:.2f}", f"{f['seconds']:.2f}")
+    console.print(table)
     table = Table(title="outside model passes", title_justify="left")
     for heading in ("", "share", "microseconds a round"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -168,7 +173,7 @@ def main() -> None:
     console = Console()
     models = beside_package("hub_artifacts")
     contexts = (256, 1024) if arguments.quick else (256, 1024, 2048, 4096, 8192)
-    result: dict[str, Any] = {"provenance": provenance.collect()}
+    result: dict[str, Any] = {"provenance": provenance.collect(), "startup": startup()}
     for role in ("draft", "target"):
         console.print(f"[dim]the {role} alone ...[/]")
         result[role] = bench_engine(

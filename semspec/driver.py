@@ -15,17 +15,20 @@ draft with the seconds of the drafter's own work; ``Finished`` has those of the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from semspec.decoding.plans import tapped
 from semspec.protocols import Concurrent, DraftSession, Engine, Plan
 from semspec.types import Answer, Context, Draft, Query, Role, Room, Round, Seen
 
 T = TypeVar("T")
+Turns: TypeAlias = Generator[T | None, None, None]
+"""Results as they are there, and None for every turn in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,15 @@ class Driver:
         self, plans: Iterable[tuple[Context, Plan[T]]], concurrency: int = 1
     ) -> Iterator[Finished[T]]:
         """Yield each plan's result as it ends; new plans are taken from ``plans`` only when needed."""
+        with closing(self.turns(plans, concurrency)) as turns:
+            for done in turns:
+                if done is not None:
+                    yield done
+
+    def turns(
+        self, plans: Iterable[tuple[Context, Plan[T]]], concurrency: int = 1
+    ) -> Turns[Finished[T]]:
+        """Run plans as ``run`` does, and yield None whenever answers have moved a plan on."""
         running: list[_Running[T]] = []
         ways = self._freely if self.free else self._in_lockstep
         try:
@@ -149,7 +161,7 @@ class Driver:
         waiting: Iterator[tuple[Context, Plan[T]]],
         concurrency: int,
         running: list[_Running[T]],
-    ) -> Iterator[Finished[T]]:
+    ) -> Turns[Finished[T]]:
         while True:
             for context, plan in _admitted(waiting, running, concurrency):
                 started = time.perf_counter()
@@ -160,6 +172,7 @@ class Driver:
             if not running:
                 return
             yield from self._turn(running)
+            yield None
 
     def _turn(self, running: list[_Running[T]]) -> Iterator[Finished[T]]:
         """Answer every question that is waiting now, one batch for each model."""
@@ -205,7 +218,7 @@ class Driver:
         waiting: Iterator[tuple[Context, Plan[T]]],
         concurrency: int,
         running: list[_Running[T]],
-    ) -> Iterator[Finished[T]]:
+    ) -> Turns[Finished[T]]:
         answered: SimpleQueue[_Running[T]] = SimpleQueue()
         clock = _Clock()
         while True:
@@ -236,6 +249,7 @@ class Driver:
                 yield Finished(one.context, stop.value, seconds, one.model_seconds, share)
             else:
                 self._submit(one, answered)
+                yield None
 
     def _submit(self, one: _Running[T], answered: SimpleQueue[_Running[T]]) -> None:
         one.since, one.left = time.perf_counter(), len(one.queries)

@@ -21,7 +21,6 @@ from semspec.types import Context, Draft, Handover, Outcome, Room, Round, Verdic
 
 def speculate(problem: Speculation) -> Plan[Outcome]:
     """Solve one problem in rounds, until its text ends or its budget is spent."""
-    rounds: list[Round] = []
     while problem.left > 0 and not problem.ended:
         done = Round()
         draft = yield from problem.draft(done)
@@ -29,8 +28,8 @@ def speculate(problem: Speculation) -> Plan[Outcome]:
         problem.commit(draft, verdict, done)
         yield from problem.hand_over(verdict, done)
         problem.observe(done)
-        rounds.append(done)
-    return problem.outcome(rounds)
+        problem.rounds.append(done)
+    return problem.outcome(problem.rounds)
 
 
 def decode_plainly(context: Context, kit: Kit, budget: int) -> Plan[Outcome]:
@@ -54,6 +53,8 @@ class Speculation(Writing):
     ahead: bool = field(default=False, kw_only=True)
     # given: the target alone writes what follows the thinking
     thinking: Thinking | None = field(default=None, kw_only=True)
+    # those that are over, also for who reads along
+    rounds: list[Round] = field(default_factory=list, kw_only=True)
     _waiting: Draft | None = field(default=None, init=False)  # drafted ahead, and still of use
 
     def sessions(self) -> list[DraftSession]:

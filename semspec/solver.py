@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -29,7 +30,7 @@ from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run,
 from semspec.results.identity import identities
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
-from semspec.types import Context, Outcome, Role
+from semspec.types import Context, Outcome, Role, Round
 
 LOG = logging.getLogger("semspec")
 
@@ -60,6 +61,11 @@ def _length(config: RunConfig, group: str, reach: int) -> int:
             *(option, given, group, plugin_names(config)[group], reach, option),
         )
     return reach or given
+
+
+def opening(prompt: str) -> str:
+    """Return the opened thinking at the end of a prompt; it belongs to the assistant's turn."""
+    return prompt[prompt.rindex(OPEN) :] if prompt.rstrip().endswith(OPEN) else ""
 
 
 class Solver:
@@ -200,14 +206,9 @@ class Solver:
 
         def plans() -> Iterator[tuple[Context, Plan[Outcome]]]:
             for problem in problems:
-                prompt, ids = self.text.prompt(problem.question, problem.system)
-                self._contexts += 1
-                draft_prompt = self.draft_prompt(problem.question, problem.system)
-                context = Context(self._contexts, ids, draft_prompt)
-                longest = max(len(ids), len(draft_prompt or ()))
-                room = self._room(problem, longest, budget or self.config.max_new_tokens)
+                context, prompt, plan = self._begin(problem, mode, budget, [])
                 begun[context.key] = (problem, prompt)
-                yield context, self._plan(context, problem.id, prompt, mode, room)
+                yield context, plan
 
         for done in self.driver.run(plans(), self.config.concurrency):
             problem, prompt = begun.pop(done.context.key)
@@ -221,8 +222,43 @@ class Solver:
                 1 - done.model_seconds / done.seconds if done.seconds else 0.0,
             )
 
+    def stream(self, problem: BenchmarkProblem) -> Generator[Round, None, None]:
+        """Solve one problem speculatively and yield its rounds as they end.
+
+        To close the iterator gives the problem up and frees the engines' sessions.
+        """
+        rounds: list[Round] = []
+        context, _, plan = self._begin(problem, "speculative", None, rounds)
+        yielded = 0
+        with closing(self.driver.turns([(context, plan)])) as turns:
+            for done in turns:
+                rounds = rounds if done is None else done.value.rounds
+                yield from rounds[yielded:]
+                yielded = len(rounds)
+
+    def _begin(
+        self, problem: BenchmarkProblem, mode: Mode, budget: int | None, rounds: list[Round]
+    ) -> tuple[Context, str, Plan[Outcome]]:
+        """Return a problem's context, its prompt as text, and the plan that solves it.
+
+        A speculative plan adds its rounds to ``rounds`` as they end.
+        """
+        prompt, ids = self.text.prompt(problem.question, problem.system)
+        self._contexts += 1
+        draft_prompt = self.draft_prompt(problem.question, problem.system)
+        context = Context(self._contexts, ids, draft_prompt)
+        longest = max(len(ids), len(draft_prompt or ()))
+        room = self._room(problem, longest, budget or self.config.max_new_tokens)
+        return context, prompt, self._plan(context, problem.id, prompt, mode, room, rounds)
+
     def _plan(
-        self, context: Context, problem_id: str, prompt: str, mode: Mode, room: int
+        self,
+        context: Context,
+        problem_id: str,
+        prompt: str,
+        mode: Mode,
+        room: int,
+        rounds: list[Round],
     ) -> Plan[Outcome]:
         config, kit = self.config, self.kit(problem_id, prompt, mode)
         if mode == "plain" or (self.drafter.plain and self.nested.plain):
@@ -238,6 +274,7 @@ class Solver:
             pen=None if self.nested.plain else self._pen(problem_id, prompt, mode),
             ahead=config.ahead,
             thinking=Thinking(self.text.piece) if config.answer_by == "target" else None,
+            rounds=rounds,
         )
         return speculate(problem)
 
@@ -277,9 +314,7 @@ class Solver:
 
     def _turn(self, prompt: str, tokens: Sequence[int]) -> str:
         """The turn as text; templates of reasoning models open the thinking in the prompt."""
-        text = self.said(tokens)
-        opened = prompt.rstrip().endswith(OPEN)
-        return prompt[prompt.rindex(OPEN) :] + text if opened else text
+        return opening(prompt) + self.said(tokens)
 
     def close(self) -> None:
         for engine in self.engines.values():

@@ -1,7 +1,7 @@
 """The calibration of ARC-Decode for a model: whitening, the bound's constants, and their evidence.
 
 calibration = ArcCalibration.load("embedded/arc-tiny")
-calibration.check(facts(model))
+calibration.check(read_facts(model, tokenizer))
 setting = calibration.settings[calibration.at(0.6)]    # constants and buckets of that temperature
 """
 

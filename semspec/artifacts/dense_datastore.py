@@ -1,7 +1,7 @@
 """A target's states over a corpus and the tokens that followed them; ``dresd`` drafts from it.
 
 store = DenseDatastore.load("embedded/dense-tiny")
-store.check(facts(model))
+store.check(read_facts(model, tokenizer))
 neighbours = store.open().nearest(state, 10, 20)
 """
 

@@ -1,7 +1,7 @@
 """A judge of single tokens: one linear map over the target's last hidden state.
 
 head = JudgeHead.load("embedded/judge-head-tiny-target")
-head.check(facts(model))
+head.check(read_facts(model, tokenizer))
 right = head(states)        # [tokens, width] after the final norm -> probability that each is right
 """
 

@@ -1,7 +1,7 @@
 """A probe: predicts from a model's states over a step how probable the step's meaning is.
 
 probe = Probe.load("embedded/probe-tiny-target-paper")
-probe.check(facts(model), split="paragraph", temperature=0.6)
+probe.check(read_facts(model, tokenizer), split="paragraph", temperature=0.6)
 reads = probe.reads(spans)                  # put them into the scoring query ...
 scores = probe.score(answer.values, reads, spans)    # ... one probability a step
 """

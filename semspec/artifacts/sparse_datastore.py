@@ -1,7 +1,7 @@
 """A corpus as a suffix array, from which ``rest`` and ``suffix`` copy.
 
 store = SparseDatastore.load("embedded/sparse-tiny")
-store.check(facts(model))
+store.check(read_facts(model, tokenizer))
 matches = store.open().longest(context.tokens, 16, 2)
 """
 

@@ -384,7 +384,7 @@ def be_judge(line: Line, verdict: int, order: dict[str, Any]) -> None:
     except BaseException as error:
         outcome = f"{type(error).__name__}: {error}"
     if line.ended:
-        outcome = "died: it closed its side, or said too much"
+        outcome = "died: it closed its side, or sent too much"
     report = {"outcome": outcome.splitlines()[0][:200], "unconfined": refused}
     os.write(verdict, json.dumps(report).encode() + b"\n")
 

@@ -46,11 +46,11 @@ class Options:
 HELP = f"""\
 usage: python -m semspec.audit accept=arc theta=0.3 split=token draft_length=5 [problems=32] [...]
 
-Takes the options of semspec.run, and of its own:
+Takes the options of semspec.run, and its own:
 
 {described(Options)}
 
-Every rule that keeps tokens can be audited; coverage is of accept=arc and accept=arc_certified alone.
+Every rule that keeps tokens can be audited; coverage only for accept=arc and accept=arc_certified.
 """
 
 

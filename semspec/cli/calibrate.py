@@ -1,8 +1,7 @@
 """``python -m semspec.calibrate``: measure the constants of ARC-Decode's bound, from texts to artifact.
 
-The target (and with ``draft=`` the draft) reads its own texts, and what it would say after its
-likeliest token is compared with what it would say after another one (algorithm 1). After a kill every stage
-resumes.
+The target (and with ``draft=`` the draft) reads its own texts, and its next step after its likeliest
+token is compared with that after another one (algorithm 1). After a kill every stage resumes.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ class Options:
 
     # fmt: off
     temperatures: tuple[float, ...] = option(
-        (1.0,), "where to calibrate: 1.0,0.6,0.3 makes one artifact for three", shown="1.0")
+        (1.0,), "temperatures to calibrate at: 1.0,0.6,0.3 makes one artifact for three", shown="1.0")
     positions: int = option(SPOTS.positions, "places of each text", least=1)
-    levels: int = option(SPOTS.levels, "tokens that a draft has: places lie 0 to levels - 1 below its root", least=1)
+    levels: int = option(SPOTS.levels, "tokens of a draft: places lie 0 to levels - 1 below its root", least=1)
     top: int = option(
         MEASURE.top, "K: candidates are among the K likeliest, divergences on the union of two top-K sets", least=2)
     smoothing: float = option(
         MEASURE.smoothing, "mu on that union", least=sys.float_info.min, give="a number above 0, such as 1e-4")
-    delta: float = option(QUANTILES.delta, "what may lie beyond a quantile")
+    delta: float = option(QUANTILES.delta, "share that may lie beyond a quantile")
     sequence: int = option(QUANTILES.sequence, "positions that share delta (0: each has its own)")
     alpha: float = option(QUANTILES.alpha, "safety factor of the logit side")
-    correction: str = option(QUANTILES.correction, "of a quantile of so many samples: clopper_pearson, wilson or none")
+    correction: str = option(QUANTILES.correction, "for the quantile of a finite sample: clopper_pearson, wilson or none")
     confidence: float = option(QUANTILES.confidence, "of that correction")
     fit: str = option(
         "uniform", "pairs that the constants are fitted to: uniform (the paper's), or drafted", choices=("uniform", "drafted"))
@@ -75,9 +74,9 @@ class Options:
         return Spots(self.positions, self.levels, not config.draft.plain, config.seed)
 
 
-SHARED = {  # options of semspec.train_probe that are of use here
+SHARED = {  # useful options of semspec.train_probe
     "model=": "the target: a preset, or model.path=FOLDER_OR_REPO",
-    "draft=": "also measure tokens that this draft proposes (accept=arc_certified goes by them)",
+    "draft=": "also measure tokens that this draft proposes (accept=arc_certified needs them)",
     "problems=200": "texts; source=, data=, domains=, max_new_tokens=, batch= as of semspec.train_probe"
     " (source=hub data=... chains=answers lets the model answer a data set's questions)",
     "seed=0": "of the problems",
@@ -126,9 +125,9 @@ def calibrate(arguments: Sequence[str], steps: Steps) -> tuple[ArcCalibration, P
     folder = Path(first.folder or f"runs/arc-{model}")
     out = Path(options.out) if options.out else folder / "arc"
     with hold(folder):
-        told = _all(options, configs, folder, out.name, steps)
-        told.save(out)
-    return told, out
+        made = _all(options, configs, folder, out.name, steps)
+        made.save(out)
+    return made, out
 
 
 def _all(

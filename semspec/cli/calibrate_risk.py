@@ -53,8 +53,8 @@ class Options:
     out: str = option("", "the probe with its new calibration (default: its folder, if it is one)")
     apart: str = option("", "a folder for the calibration alone, for accept.calibration=; the probe stays as it is")
     score: str = option(
-        SCORES[0], "probe, or logprob: the steps' lowest log-probability, for accept=logprob, no probe is asked", choices=SCORES)
-    measure: bool = option(False, "calibrate nothing; hold fresh steps against what the probe (or apart=) certifies")
+        SCORES[0], "probe, or logprob: the steps' lowest log-probability, for accept=logprob, without a probe", choices=SCORES)
+    measure: bool = option(False, "calibrate nothing; measure on fresh steps the risk that the probe (or apart=) certifies")
     least: float = option(0.05, "a step below this semantic probability counts as wrong")
     # fmt: on
 

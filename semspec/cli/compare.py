@@ -18,18 +18,18 @@ from semspec.storage.screen import echo, visible
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How runs are compared, and how it is shown."""
+    """The options of the comparison and its output."""
 
     # fmt: off
     margin: float = option(
         2.0,
-        "percentage points of pass@1: where the whole interval is within them, quality counts as the same",
+        "percentage points of pass@1: if the whole interval is within them, quality counts as the same",
         least=0,
         most=99.99,
         give="percentage points, such as margin=2",
         shown="2",
     )
-    json: bool = option(False, "print all of it as JSON instead")
+    json: bool = option(False, "print everything as JSON instead")
     # fmt: on
 
 
@@ -91,9 +91,7 @@ def _quality(finding: Finding, found: Comparison) -> str:
 
 
 def run(arguments: Sequence[str]) -> None:
-    given, folders = read_known(
-        Options, arguments, "semspec.compare"
-    )  # a folder's name may hold a "="
+    given, folders = read_known(Options, arguments, "semspec.compare")  # names may hold a "="
     if len(folders) != 2:
         raise UserError(f"give two folders of runs, A and B, not {len(folders)}; see --help")
     a, b = (Path(folder).expanduser() for folder in folders)

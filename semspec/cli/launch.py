@@ -49,14 +49,14 @@ class Options:
 
     # fmt: off
     start: bool = option(
-        False, "start them, wait until they answer, print what to give to semspec.run, stay until Ctrl-C")
-    host: str = option("127.0.0.1", "where they listen")
-    target_port: int = option(30000, "of the target's server", **PORT)
-    draft_port: int = option(30001, "of the draft's", **PORT)
+        False, "start them, wait until they answer, print the options for semspec.run, stay until Ctrl-C")
+    host: str = option("127.0.0.1", "the address on which they listen")
+    target_port: int = option(30000, "port of the target's server", **PORT)
+    draft_port: int = option(30001, "port of the draft's server", **PORT)
     target_args: str = option(
         "", "more of SGLang's arguments for the target's server, quoted: target_args=\"--tp-size 4\"")
     draft_args: str = option("", "likewise for the draft's")
-    both_args: str = option("", "for both")
+    both_args: str = option("", "likewise for both")
     target_gpu: str = option("", "CUDA devices of the target's server, such as 0,1")
     draft_gpu: str = option(
         "", "of the draft's. If both are given and have none in common, each server takes the memory it wants")
@@ -76,7 +76,7 @@ that is free when it starts. Its own options:
 
 A rule with probes gets them inside the servers (SEMSPEC_SGLANG, docs/sglang_plugin.md).
 """
-LAST_LINES = 15  # of a log that are shown where a server does not come up
+LAST_LINES = 15  # of a log, shown if a server does not start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ def plan(config: RunConfig, given: Options) -> list[Planned]:
         if models[role].revision:
             arguments += ["--revision", str(models[role].revision)]
         arguments += ["--host", host, "--port", str(port)]
-        if shared:  # alone on its devices, a server knows best
+        if shared:  # alone on its devices, a server chooses for itself
             arguments += ["--mem-fraction-static", str(share)]
         for name, words in (("both_args", given.both_args), (f"{role}_args", args)):
             try:
@@ -155,7 +155,7 @@ def plan(config: RunConfig, given: Options) -> list[Planned]:
 
 
 def _apart(given: Options) -> bool:
-    """Say if each server has GPUs of its own."""
+    """Return True if each server has GPUs of its own."""
     target, draft = (
         {name.strip() for name in gpus.split(",") if name.strip()}
         for gpus in (given.target_gpu, given.draft_gpu)

@@ -30,16 +30,16 @@ from semspec.storage.screen import echo, visible
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is published, where, and how."""
+    """The folder, the repository, and how to publish."""
 
     # fmt: off
     path: str = option(text="an artifact's folder, or embedded/NAME; it must pass python -m semspec.artifacts verify")
-    repo: str = option(text="where to; it is made where there is none")
+    repo: str = option(text="the repository; created if it does not exist")
     confirm: bool = option(False, "upload. Without it nothing is sent: files, sizes and the card are shown")
     private: bool = option(False, "the repository is made private; one that is public already is refused")
     update: bool = option(False, "replace what an existing repository holds (earlier revisions stay)")
     tag: str = option("", "a tag for the new revision, such as v1.0")
-    message: str = option("", "of the commit")
+    message: str = option("", "the message of the commit")
     # fmt: on
 
 

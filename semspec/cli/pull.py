@@ -20,11 +20,11 @@ from semspec.storage.screen import echo
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is fetched, and where to."""
+    """The repository and the folder to copy it to."""
 
     # fmt: off
     repo: str = option(text="a repository of the Hub; a revision is a branch, a tag or a commit")
-    out: str = option("", "a folder to copy it to (it must not be there); without it, it stays in the Hub's cache")
+    out: str = option("", "a folder to copy it to (which must not exist); without it, it stays in the Hub's cache")
     # fmt: on
 
 

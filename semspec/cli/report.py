@@ -18,7 +18,7 @@ from semspec.storage.screen import echo
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is reported, and where to."""
+    """The run or sweep to report, and the file to write."""
 
     # fmt: off
     run: str = option("", "a run's folder")

@@ -94,7 +94,7 @@ def result_table(figures: dict[str, Any]) -> Table:
 
 
 def work_of(arguments: Sequence[str]) -> Any:
-    from semspec.training.probes.stages import Sampling  # torch takes seconds: not for the help
+    from semspec.training.probes.stages import Sampling  # slow: imports torch
 
     return Sampling(build(arguments))
 
@@ -108,7 +108,7 @@ def run(arguments: Sequence[str]) -> None:
     if stages.run_in_shards("semspec.cli.train_probe", work_of, arguments):
         return
     config = build(arguments)
-    from semspec.training.probes.pipeline import make  # torch takes seconds: not for the help
+    from semspec.training.probes.pipeline import make  # slow: imports torch
 
     console = open_console()
     probe, out = make(config, Steps(console, config.quiet))

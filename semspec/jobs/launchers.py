@@ -1,4 +1,4 @@
-"""Who runs the jobs of a sweep: this process, submitit's (here or on Slurm), or Ray's.
+"""Run the jobs of a sweep in this process, or by submitit (here or on Slurm) or Ray.
 
 All of them are handed strings: a job's name, its options, the sweep's folder. How a job ended is read
 from its folder, so that one whose process was killed is a job like any other, and the rest go on.
@@ -55,7 +55,10 @@ class RayOptions:
 
 
 def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The launcher that ``hydra/launcher=`` names (basic unless given) and its ``hydra.launcher.*``."""
+    """Return the launcher that ``hydra/launcher=`` names (basic by default) and its ``hydra.launcher.*``.
+
+    Raises UserError for an unknown launcher or option, and if its packages are not installed.
+    """
     known = ("hydra/launcher=", "hydra.launcher.", "hydra.sweeper.max_batch_size=")
     for option in given:
         if not option.startswith(known):
@@ -99,7 +102,7 @@ def launch(
     console: Screen,
     ended: Ended,
 ) -> None:
-    """Runs the jobs; ``ended`` is called for each as soon as it is over, however it ended."""
+    """Run the jobs; ``ended`` is called for each as soon as it is over, however it ended."""
     at_a_time = options.pop("at_a_time", None)
     if name == "basic":
         for job in jobs:
@@ -120,7 +123,7 @@ def remote(
     stage: str,
     leaving: Callable[[], bool] = lambda: False,
 ) -> None:
-    """A job in a process of its own, perhaps on another machine: it knows nothing but this."""
+    """Run a job in its own process, perhaps on another machine: the arguments are all it has."""
     os.chdir(where)  # paths in options may be relative
     job = Job(name, tuple(overrides), command, stage)
     work(job, Path(root), Screen(quiet=True), leaving)
@@ -155,7 +158,7 @@ def _arguments(job: Job, root: Path) -> tuple[str, tuple[str, ...], str, str, st
 
 
 def _over(job: Job, root: Path, why: str, ended: Ended) -> None:
-    """The process of a job is gone: says so where the job could not."""
+    """Record the end of a job's process if the job could not."""
     if not is_locked(root / job.name) and state_of(job, root)[0] in ("waiting", "killed"):
         say(job, root, "killed", why)
     ended(job)
@@ -221,7 +224,7 @@ ENDED = frozenset(  # of Slurm's states; every other one may go on, submitit's o
 
 
 def queued(listed: str, asked: Iterable[str]) -> dict[str, dict[str, str]]:
-    """What squeue's lines (``job|state``) say of jobs: one that it has forgotten is over."""
+    """Read the jobs' states from squeue's lines (``job|state``): a job that it has forgotten is over."""
     states = dict(line.strip().split("|") for line in listed.splitlines() if "|" in line)
     found = {job: states.get(job, "GONE") for job in asked}
     known = {job: s if s in ENDED or s == "GONE" else "RUNNING" for job, s in found.items()}
@@ -237,8 +240,8 @@ def _queue() -> Any:
         def _make_command(self) -> list[str] | None:
             if not self._registered - self._finished:
                 return None
-            told = ["--noheader", "--array", "--states=all", "--format=%i|%T"]
-            return ["squeue", f"--user={os.getuid()}", *told]
+            options = ["--noheader", "--array", "--states=all", "--format=%i|%T"]
+            return ["squeue", f"--user={os.getuid()}", *options]
 
         def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
             listed = string if isinstance(string, str) else string.decode()

@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from semspec import runner
 from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, parse, recorded
 from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error, without_passwords
@@ -34,7 +35,6 @@ from semspec.jobs.experiments import slug
 from semspec.jobs.options import take
 from semspec.report.terminal import Screen, interval, number, open_console, seconds
 from semspec.results.records import RunFolder, State, foreign, foreign_status, now, status
-from semspec.runner import execute
 from semspec.storage.digest import difference
 from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
@@ -42,7 +42,7 @@ from semspec.storage.screen import complain, visible
 
 LONGEST = 100  # characters of a name: file systems allow 255 bytes, readers less
 ERROR = "error.txt"
-SAID = ("state", "error", "updated", "ended")  # of status.json: what changes when a process is gone
+CHANGED = ("state", "error", "updated", "ended")  # in status.json, when a process is gone
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Job:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What its status.json says of it, without passwords."""
+        """The job's entry in status.json, without passwords."""
         return {"job": self.name, "overrides": without_passwords(list(self.overrides))}
 
 
 def name_of(overrides: Sequence[str]) -> str:
-    """A name for a folder; where one had to be changed or cut, a digest keeps it from others."""
+    """Name a folder after options; a name that is changed or cut gets a digest, to be unique."""
     text = without_passwords(",".join(overrides))
     kept = slug(text, also="=,")
     if kept == text and len(kept) <= LONGEST:
@@ -73,7 +73,7 @@ def name_of(overrides: Sequence[str]) -> str:
 
 
 def plan(overrides: Sequence[str]) -> list[Job]:
-    """All combinations, the last option varying fastest; the same one twice is one job."""
+    """Return a job for every combination, the last option varying fastest, without repetitions."""
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
         key = override.get_key_element()
@@ -101,7 +101,7 @@ def _named(override: str) -> bool:
 
 
 def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
-    """A job's configuration, typed and as it is recorded."""
+    """Return a job's configuration, typed and as it is recorded; raises UserError for a wrong one."""
     try:
         composed = compose(job.overrides)
         plain = OmegaConf.to_container(composed, resolve=True)
@@ -119,9 +119,9 @@ def _foreign(job: Job, root: Path) -> str | None:
 def work(
     job: Job, root: Path, console: Screen, leaving: Callable[[], bool] = lambda: False
 ) -> None:
-    """Runs one job to its end; whatever happens, its folder tells of it and nothing else ends.
+    """Run one job; any failure is recorded in its folder and does not end the sweep.
 
-    ``leaving``: whether this process is told to go, and the job will go on in another one.
+    ``leaving`` is true if this process has to exit and the job will resume in another one.
     """
     folder, started, failed = root / job.name, now(), ""
     if _foreign(job, root):
@@ -152,28 +152,30 @@ def _do(job: Job, folder: Path, console: Screen) -> None:
         importlib.import_module(job.command).run_shard(job, console)
         return
     made, resolved = resolve(job)
-    execute(made, resolved, folder, console, job.about)
+    runner.execute(made, resolved, folder, console, job.about)
 
 
 def say(job: Job, root: Path, state: State, error: str, started: str | None = None) -> None:
-    """Writes a status for a job that cannot, or could not, do so itself."""
+    """Write the status of a job that cannot do so itself."""
     folder = root / job.name
-    said = status(job.about, state, started or now(), error)
-    if started is None:  # whose process is gone: what it said of itself stands
-        said |= {k: v for k, v in RunFolder(folder).status.items() if k not in SAID}
+    entry = status(job.about, state, started or now(), error)
+    if started is None:  # the process is gone: the rest of its own entry stands
+        entry |= {k: v for k, v in RunFolder(folder).status.items() if k not in CHANGED}
     with contextlib.suppress(OSError):  # a full disk: the table says it all the same
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "status.json", said)
+        write_json(folder / "status.json", entry)
 
 
 def state_of(job: Job, root: Path) -> tuple[str, str]:
-    """How it stands with a job, and the error if there is one."""
+    """Return a job's state, and its error if there is one."""
     folder = RunFolder(root / job.name)
     if wrong := _foreign(job, root):
         return "failed", wrong
     if job.stage:
-        told = read_json(folder.path / "result.json")
-        finished = job.stage in (told["done"] if isinstance(told, dict) and "done" in told else ())
+        known = read_json(folder.path / "result.json")
+        finished = job.stage in (
+            known["done"] if isinstance(known, dict) and "done" in known else ()
+        )
     else:
         finished = folder.result is not None
     if finished:
@@ -192,7 +194,10 @@ def carry_out(
     launcher: str = "basic",
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Runs what is not finished; one line for each job that ends. Raises for Ctrl-C only."""
+    """Run the jobs that are not finished; print a line as each ends.
+
+    Raises UserError, before any work, if a folder holds something else; a job's failure does not raise.
+    """
     from semspec.jobs.launchers import launch
 
     for job in jobs:
@@ -223,7 +228,7 @@ def carry_out(
 
 
 def _check(job: Job, root: Path) -> None:
-    """A folder of the same name may hold something else: that is no job to skip or to go on with."""
+    """Raise UserError if a job's folder holds a run with another configuration."""
     known = RunFolder(root / job.name).config
     if known is None:
         return
@@ -240,7 +245,7 @@ def _check(job: Job, root: Path) -> None:
 
 
 def headline(job: Job, root: Path) -> str:
-    """One line about a job."""
+    """Return one line about a job."""
     state, error = state_of(job, root)
     if state != "finished":
         return f"{state}: {error}" if error else state
@@ -256,7 +261,7 @@ COLUMNS = ("job", "state", "pass@1 [95 %]", "speed-up [95 %]", "tok/s", "s")
 
 
 def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
-    """A row for each job, under ``COLUMNS``."""
+    """Return a row for each job, under ``COLUMNS``."""
     listed: list[tuple[str, ...]] = []
     for job in jobs:
         state, _ = state_of(job, root)
@@ -272,7 +277,7 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
 
 
 def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
-    """The table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
+    """Print a table of all jobs; if the output is no terminal, lines with tabs for other tools."""
     listed = rows(jobs, root)
     if console.quiet:
         return
@@ -291,7 +296,7 @@ def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
 
 
 def main(overrides: Sequence[str]) -> int:
-    """A sweep from the command line, after its options were checked; the exit code."""
+    """Run a sweep, whose options have been checked, from the command line; return the exit code."""
     from semspec.jobs.launchers import options_of
 
     given, rest = take(overrides, ("sweep", "hydra.sweep.dir"))
@@ -316,7 +321,7 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def _quiet(jobs: Sequence[Job]) -> bool:
-    """Whether it is asked for, by the first job that can be composed: the others will say so themselves."""
+    """Return ``quiet=`` of the first job that can be composed."""
     for job in jobs:
         with contextlib.suppress(UserError):
             return resolve(job)[0].quiet
@@ -324,7 +329,7 @@ def _quiet(jobs: Sequence[Job]) -> bool:
 
 
 def ended(jobs: Sequence[Job], root: Path) -> int:
-    """The exit code of several jobs; what is not finished is named on standard error."""
+    """Return the exit code of several jobs; name those that are not finished on standard error."""
     states = {job.name: state_of(job, root)[0] for job in jobs}
     bad = [name for name, state in states.items() if state != "finished"]
     if bad:

@@ -1,1 +1,1 @@
-"""How probes, datastores and calibrations are made: offline work, in stages that resume."""
+"""Make probes, datastores and calibrations: offline work, in stages that resume."""

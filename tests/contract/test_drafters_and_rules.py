@@ -1,4 +1,4 @@
-"""What every drafter and rule keeps to, found through the registry: a new one is tested unasked."""
+"""The contract of every drafter and rule in the registry: a new one is tested without being named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every benchmark keeps to, found through the registry; data sets in their own schema."""
+"""The contract of every benchmark in the registry, on rows in each data set's own schema."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ CONVERSATIONS: tuple[tuple[dict[str, Any], tuple[str, str] | None], ...] = (
 def test_a_conversation_gives_its_first_question_and_answer(
     row: dict[str, Any], found: tuple[str, str] | None
 ) -> None:
-    told = corpus._told(row)
+    told = corpus._text_of(row)
     assert (told and told[:2]) == found
 
 

@@ -1,4 +1,4 @@
-"""What commands read is a data set of the Hub, here of a loopback server, in a public one's columns."""
+"""Commands read data sets of the Hub, here of a loopback server, in a public data set's columns."""
 
 from __future__ import annotations
 

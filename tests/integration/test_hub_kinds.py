@@ -69,7 +69,7 @@ def folder_of(kind: type[Artifact], beside: Path) -> Path:
 
 
 def held(hub: HubServer, name: str = NAME) -> dict[str, bytes]:
-    """What the Hub holds now, but for its own file."""
+    """Return the files that the Hub holds now, except its own."""
     repo = hub.repos[f"models/{name}"]
     files = repo.commits[repo.heads["main"]]
     told = {n: (hub.blobs / f.get("sha256", f["oid"])).read_bytes() for n, f in files.items()}
@@ -168,7 +168,7 @@ def made_again(made: DenseDatastore, beside: Path) -> DenseDatastore:
 
 
 def silenced(name: str) -> Artifact:
-    """What ships by that name with every float 0: it loads, and says nothing any more."""
+    """Return the shipped artifact of that name with every float 0: it loads, and has no effect."""
     folder = beside_package("hub_artifacts") / name
     made = inspection.kind_of(folder).load(folder)
     kept = ("mean", "std", "deviation", "sigma")
@@ -204,7 +204,7 @@ USES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 def rounds(*overrides: str) -> list[Any]:
-    """What was drafted, kept and written in each round of one problem."""
+    """Return the drafted, kept and written tokens of each round of one problem."""
     config = configuration("benchmark.seed=77", "max_new_tokens=48", *overrides)
     with Solver(config) as solver:
         (solved,) = solver.solve([next(iter(config.benchmark.problems()))], "speculative")

@@ -35,7 +35,7 @@ def command(*arguments: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process makes."""
+    """Return the folder that one process makes."""
     folder = tmp_path_factory.mktemp("alone") / "run"
     make(configuration(folder), QUIET)
     return folder

@@ -44,7 +44,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def told(path: Path) -> list[tuple[Any, ...]]:
-    """What of a run must not depend on the clock or on interruptions."""
+    """Return the parts of a run that must not depend on the clock or on interruptions."""
     return [
         (p["id"], p["text"], p["answer"], p["correct"], p["kept_tokens"], p["plain"]["text"])
         for p in lines(path / "problems.jsonl")
@@ -203,7 +203,7 @@ IN_A_PROCESS = (
 def mistaken(
     arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    """What a command with a mistake says, from a process of its own or from this one with its imports."""
+    """Return the error of a command with a mistake, run in a new process or in this one."""
     if " ".join(arguments).startswith(IN_A_PROCESS):
         return run(*arguments, code=2).stderr
     monkeypatch.setattr(sys, "argv", ["semspec.run", *arguments])

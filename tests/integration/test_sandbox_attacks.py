@@ -493,7 +493,7 @@ def test_a_program_ends_with_the_grader(grader: Grader) -> None:
 
 
 def ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits to be collected, within some seconds."""
+    """Return True if a process ends, or is a zombie, within some seconds."""
     for _ in range(50):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

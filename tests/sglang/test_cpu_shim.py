@@ -1,4 +1,4 @@
-"""Whether the stand-ins of tests/support/sglang_cpu still fit the SGLang that is installed.
+"""The stand-ins of tests/support/sglang_cpu fit the installed SGLang.
 
 When a new SGLang comes, read what fails here first: each test names what to change.
 """

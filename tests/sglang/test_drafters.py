@@ -113,7 +113,7 @@ def test_a_repeated_text_is_copied(suffix: Any, prompts: Any, greedy: Any) -> No
 
 
 def in_the_loop(prompts: Any, first: list[int], *told: str) -> list[list[int]]:
-    """What the package's own loop writes behind the prompt and the first token."""
+    """Return what the package's own loop writes after the prompt and the first token."""
     made = configuration(
         "split=token", "draft=suffix", "temperature=0", f"max_new_tokens={LIMIT}", *told
     )

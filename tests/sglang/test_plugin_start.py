@@ -1,4 +1,4 @@
-"""Whether a server with the plugin refuses to start where the plugin cannot do what it was asked to."""
+"""A server with the plugin refuses to start if the plugin cannot do what it was asked to."""
 
 from __future__ import annotations
 

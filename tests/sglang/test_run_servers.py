@@ -97,7 +97,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
         made.interrupt()
 
 
-def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_goes_on(
+def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_resumes(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:
     arguments = (
@@ -222,7 +222,7 @@ def router(folder: Path, *workers: str) -> Iterator[str]:
 
 
 def healthy(url: str, count: int) -> bool:
-    """Whether a router has this many workers."""
+    """Return True if a router has this many workers."""
     try:
         with urllib.request.urlopen(f"{url}/workers", timeout=5) as reply:
             return sum(one["is_healthy"] for one in json.load(reply)["workers"]) == count

@@ -63,7 +63,7 @@ def make_here(*arguments: str) -> str:
 
 
 class Watched:
-    """What really went over to the servers."""
+    """Counts of what really went over to the servers."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.under_way = self.most = self.prompt = self.cached = 0

@@ -129,7 +129,7 @@ def forests(seed: int, count: int) -> Iterator[tuple[random.Random, list[Tree], 
 
 
 def in_the_loop(asked: Mapping[str, Any] | None, tree: Tree, logits: Tensor) -> Verified:
-    """What the package's own rule makes of it at temperature 0."""
+    """Return the verdict of the package's own rule at temperature 0."""
     told = dict(asked or {})
     rule = plugin("accept", told.pop("accept", "lossless")).cls(**told)
     if asked and asked["accept"] == "arc":

@@ -18,7 +18,7 @@ TOKENS = {ALICE: "alice", BOB: "bob"}
 
 
 def settings(hub: HubServer, folder: Path, token: str | None = None) -> dict[str, str]:
-    """What a process needs in its environment to take the server for the Hub."""
+    """Return the environment in which a process takes the server for the Hub."""
     told = {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(folder / "home"),
@@ -52,7 +52,7 @@ def hub_for(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 
 def files_of(artifact: Artifact, folder: Path) -> dict[str, bytes]:
-    """What publishing it would upload."""
+    """Return the files that publishing it would upload."""
     artifact.save(folder)
     return {f.name: f.read_bytes() for f in sorted(folder.iterdir())}
 
@@ -62,7 +62,7 @@ def snapshot_files(folder: Path) -> dict[str, bytes]:
 
 
 def requests(hub: HubServer) -> list[str]:
-    """What was asked since the last time."""
+    """Return the requests since the last call."""
     asked, hub.log[:] = list(hub.log), []
     return asked
 

@@ -99,7 +99,7 @@ def survives_kills(
 
 
 def _below(root: str, target: Any) -> bool:
-    """Whether a call changes something below the root; ``target`` is its first argument."""
+    """Return True if a call changes something below the root; ``target`` is its first argument."""
     path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else target  # noqa: PTH115
     return os.path.abspath(path).startswith(f"{root}/")  # noqa: PTH100 (links stay as they are)
 

@@ -17,7 +17,7 @@ def configuration(*overrides: str) -> RunConfig:
 
 
 def reference_outputs(prompts: Sequence[Sequence[int]], limit: int) -> list[list[int]]:
-    """What transformers' own ``generate`` writes after each prompt, greedily, in fp32."""
+    """Return what transformers' own ``generate`` writes after each prompt, greedily, in fp32."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""What a folder holds, whoever did the work."""
+"""Compare folders made by one process or by several parts."""
 
 from __future__ import annotations
 

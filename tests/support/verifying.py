@@ -47,7 +47,7 @@ class Tree:
 
 @dataclass
 class Request:
-    """What the verification looks at in a request."""
+    """The part of a request that the verification reads."""
 
     sampling: Sampling = field(default_factory=lambda: Sampling(0.0))
     asked: Mapping[str, Any] | None = None
@@ -117,7 +117,7 @@ def verify_input(drafted: Sequence[Tree], lengths: Sequence[int]) -> Any:
 
 @dataclass
 class Verified:
-    """What came out for one request: the accepted nodes behind node 0, and the token after them."""
+    """The result of one request: the accepted nodes after node 0, and the token after them."""
 
     path: list[int]
     following: int

@@ -64,7 +64,7 @@ class Words:
 
 
 def finish(plan: Plan[Any], answer: Any = None) -> Any:
-    """What a plan returns to its last answer."""
+    """Return a plan's result after its last answer."""
     with pytest.raises(StopIteration) as stop:
         plan.send(answer)
     return stop.value.value

@@ -35,7 +35,7 @@ def probe(tmp_path: Path) -> Path:
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0, of: Any = command) -> str:
-    """What the command prints; its exit code must be this one, its errors one line."""
+    """Return what the command prints; its exit code must be ``code``, its errors one line."""
     capsys.readouterr()
     try:
         of.main(list(words))

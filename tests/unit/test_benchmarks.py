@@ -1,4 +1,4 @@
-"""What single benchmarks do beside what all of them share."""
+"""Behaviour of single benchmarks beyond the contract of all."""
 
 from __future__ import annotations
 

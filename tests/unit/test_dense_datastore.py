@@ -221,7 +221,7 @@ def test_faiss_reads_no_lists_of_another_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["scann", "faiss"])
 def test_an_index_is_waited_for_by_the_first_question(name: str, tmp_path: Path) -> None:
-    """What it finds is what it finds when it is read at once; what is wrong with it is said then."""
+    """Opened in the background, an index finds the same, and its errors come with the first question."""
     keys = clustered(1200, 4)
     files = indices.build(name, [keys], leaves=8)
     folder = dense_folder(tmp_path, toy_documents(5), 5)

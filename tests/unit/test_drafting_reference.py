@@ -1,4 +1,4 @@
-"""What drafters keep from round to round changes nothing: they draft as plain ones that start anew.
+"""Drafters that keep state between rounds draft the same as plain ones that start anew.
 
 The references below are written for reading: lists, loops, and everything computed again each time.
 """

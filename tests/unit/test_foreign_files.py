@@ -41,7 +41,7 @@ NESTED = b"[" * 100_000
 
 @pytest.fixture(scope="module", autouse=True)
 def imported() -> None:
-    """What is imported late is imported now, so that no reader is blamed for it."""
+    """Import late imports now, so that their time is not a reader's."""
     Text(str(ARTIFACTS / "tiny-draft"))
     read_spec(ARTIFACTS / "tiny-draft", 0)
 
@@ -54,7 +54,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def refused(work: Callable[[], object], says: str = "") -> str:
-    """What a UserError says in one line, within two seconds of this process and 500 MB."""
+    """Return the one line of a UserError, raised within two seconds of this process and 500 MB."""
     began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UserError) as told:
         work()

@@ -117,7 +117,7 @@ def run(boundary: Marks, units: int, *reads: Read, limit: int = 30):  # type: ig
 
 
 def free() -> list[int]:
-    """What the model writes with nothing to stop it."""
+    """Return what the model writes with nothing to stop it."""
     drawn: list[int] = ask(load(), context(PROMPT), generate=Generate(30)).tokens
     return drawn
 

@@ -1,4 +1,4 @@
-"""What engine=hf loads, and how it refuses what it cannot: one line that names the way out."""
+"""engine=hf loads models, or refuses them in one line that names the way out."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def of_file(name: str) -> list[Callable[[random.Random, bytes], bytes]]:
 
 
 def asked(made: Artifact) -> None:
-    """What a drafter asks of a datastore that could be opened."""
+    """Ask a datastore that could be opened what a drafter asks."""
     if isinstance(made, SparseDatastore):
         store = made.open()
         found = store.longest([1, 2], 8)

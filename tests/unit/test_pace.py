@@ -89,7 +89,7 @@ def test_a_rule_that_writes_by_itself_hands_nothing_over(
     assert pace.units() == max(range(7), key=rate)
 
 
-def test_a_step_that_salvage_completed_is_no_rule_that_writes_by_itself() -> None:
+def test_a_step_completed_by_salvage_is_not_taken_for_a_rule_that_writes() -> None:
     """Rejected and kept whole: the rule wrote it, and what it handed over had nothing left to write."""
     pace = Adaptive(longest=4, cap=512)
     for n in range(200):

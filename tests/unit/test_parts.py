@@ -1,4 +1,4 @@
-"""What ``part=`` says, and what a folder in parts refuses."""
+"""``part=`` is parsed, and a folder in parts refuses what does not fit."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def an_outcome(rounds: int = 2) -> Outcome:
 
 
 def solve_all(folder: OpenRun, problems: int, rounds: int = 2, pause: float = 0.0) -> None:
-    """What a run does: both modes of every problem, a line each, the result."""
+    """Do what a run does: both modes of every problem, a line each, the result."""
     for item in folder.todo([Item(f"p{n}") for n in range(problems)]):
         solves = {}
         for mode in ("plain", "speculative"):

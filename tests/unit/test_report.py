@@ -1,4 +1,4 @@
-"""What reports are made of: reading folders in any state, counting rounds, choosing, escaping."""
+"""The parts of reports: reading folders in any state, counting rounds, choosing, escaping."""
 
 from __future__ import annotations
 

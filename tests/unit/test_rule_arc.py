@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> str:
 
 
 def outputs(drafter: LanguageModel, rule: Any, temperature: float, count: int = 40) -> list[Any]:
-    """What comes out, and every verdict's share of the draft."""
+    """Return the outputs, and the share of the draft in every verdict."""
     models = TOY.models()
     found = []
     for seed in range(count):
@@ -114,7 +114,7 @@ def test_without_a_threshold_everything_is_kept(folder: str, tree: str) -> None:
 
 @dataclass
 class ToyBound:
-    """What a server's bound says of the toy's tokens, which a calibration's sigma of 1 does not scale."""
+    """Return a server's bounds of the toy's tokens, which a calibration's sigma of 1 does not scale."""
 
     target: Any
 

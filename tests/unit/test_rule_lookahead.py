@@ -22,7 +22,7 @@ ONE, TWO, THREE = " One.\n\n", " Two.\n\n", " Three.\n\n"
 
 
 def wrote(words: Words, text: str, end: int | None = None) -> Answer:
-    """What the target wrote: a unit, and perhaps the token that revealed its end."""
+    """Return the target's answer: a unit, and perhaps the token that revealed its end."""
     tokens = words.encode(text)
     return Answer(tokens, [end or len(tokens)], "eos" if tokens[-1] == 0 else "units")
 

@@ -92,7 +92,7 @@ def harmless(shown: str) -> str:
 
 
 def printed(capsys: Captured, command: Callable[[], object]) -> str:
-    """What a command prints on both streams, whatever its exit status."""
+    """Return what a command prints on both streams, whatever its exit status."""
     capsys.readouterr()
     with contextlib.suppress(SystemExit):
         command()

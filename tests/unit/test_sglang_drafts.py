@@ -1,4 +1,4 @@
-"""What a drafter inside SGLang proposes and is shown, without SGLang: trees, padding, rows, requests."""
+"""Drafters inside SGLang, tested without it: trees, padding, rows, requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engine=sglang does without a server: its HTTP, its requests, its choice of replicas."""
+"""engine=sglang without a server: its HTTP, its requests, its choice of replicas."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_while_no_replica_is_there_all_are_tried_until_patience_is_over(
     assert 2.0 <= time.monotonic() - began < 8.0
 
 
-def test_replicas_that_only_name_their_model_do_not_keep_a_run_for_ever(
+def test_replicas_that_only_name_their_model_do_not_keep_a_run_waiting_for_ever(
     moody: tuple[SglangEngine, list[Moody]],
 ) -> None:
     engine, places = moody

@@ -1,4 +1,4 @@
-"""What client and plugin say to each other, and what a server is asked to switch on."""
+"""The protocol between client and plugin, and the settings of the plugin's parts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_question_survives_json() -> None:
 
 
 def test_a_question_survives_a_label() -> None:
-    """What a router leaves of a request, and what the plugin's hook makes of that."""
+    """Return what the plugin's hook makes of a request that went through a router."""
     ask = Ask(spans=((3, 7),), probe="c0ffee")
     payload = {
         "input_ids": [5],
@@ -139,7 +139,7 @@ HOSTILE: dict[str, Any] = {
 
 
 def refusal(call: Callable[[], Any]) -> str:
-    """What it refuses with: a ValueError of one line that any encoding can send."""
+    """Return the refusal: a ValueError of one line that any encoding can send."""
     with pytest.raises(ValueError) as caught:
         call()
     told = str(caught.value)

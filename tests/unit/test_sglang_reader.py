@@ -1,4 +1,4 @@
-"""What the plugin reads of a request, in whatever pieces its prompt goes through the model."""
+"""The plugin reads the same of a request in whatever pieces its prompt goes through the model."""
 
 from __future__ import annotations
 

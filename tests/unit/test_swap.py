@@ -35,7 +35,7 @@ def head(bias: float) -> JudgeHead:
 
 
 def killed_at(number: int, work: Callable[[], object], files: Collection[str] = ALL) -> bool:
-    """Whether a process that does the work was killed before that line which it runs of these files."""
+    """Return True if a process that does the work was killed before it ran that line of these files."""
     child = os.fork()
     if child:
         return os.WIFSIGNALED(os.waitpid(child, 0)[1])

@@ -1,4 +1,4 @@
-"""What a run shows, with and without a terminal, at 80 columns and without colour."""
+"""The display of a run, with and without a terminal, at 80 columns and without colour."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ def test_live_progress_ends_with_one_line() -> None:
     assert file.getvalue().count("\x1b[?25h") == 1  # the cursor is back
 
 
-def test_forced_colour_in_a_pipe_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forced_colour_in_a_pipe_is_not_taken_for_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     file = io.StringIO()
     with Progress(1, console=Screen(file=file), clock=ticking(1)) as progress:

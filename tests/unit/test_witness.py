@@ -1,4 +1,4 @@
-"""What a drafter watches is what a fresh pass over the finished text reads, at every position."""
+"""Rows that a drafter watches equal those of a fresh pass over the finished text, at every position."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_rule_that_reads_nothing_shows_nothing() -> None:
         torch.testing.assert_close(hidden, expected[position])
 
 
-def test_nobody_watching_costs_no_read() -> None:
+def test_without_a_watcher_nothing_more_is_read() -> None:
     """The queries of a run without watchers are what they were."""
     asked: list[Query] = []
     models = TOY.models()

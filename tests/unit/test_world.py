@@ -61,7 +61,7 @@ def test_every_kind_of_step_has_at_least_four_wordings(domain: str) -> None:
 @pytest.mark.parametrize("domain", DOMAINS)
 @settings(max_examples=150, deadline=None)
 @given(seed=seeds, pick=st.integers(0, 10**6))
-def test_a_changed_value_is_found_out(domain: str, seed: int, pick: int) -> None:
+def test_a_changed_value_is_detected(domain: str, seed: int, pick: int) -> None:
     problem, steps = solved(domain, seed)
     kind = world.DOMAINS[domain]
     told = [s for s in steps if "=" in s]

@@ -42,9 +42,7 @@ def test_a_solution_is_true_and_in_order_step_by_step(task: str, seed: int) -> N
 @pytest.mark.parametrize("task", TASKS)
 @settings(max_examples=100, deadline=None)
 @given(seed=seeds, pick=st.integers(0, 10**6))
-def test_a_line_that_was_changed_left_out_or_moved_is_found_out(
-    task: str, seed: int, pick: int
-) -> None:
+def test_a_changed_missing_or_moved_line_is_detected(task: str, seed: int, pick: int) -> None:
     problem, _ = solved(task, seed)
     kind, lines = world.TASKS[task], list(problem.lines)
     at = pick % len(lines)

@@ -1,4 +1,4 @@
-"""What accepted tokens did to the target's next step: measured after the fact, for any rule for tokens.
+"""Measure afterwards how accepted tokens moved the target's next step, for any rule for tokens.
 
 A finished text is read once more with the target's likeliest token beside every drafted token that was
 accepted in its place (ARC-Decode, A.3.2). Nothing of it touches the decoding.
@@ -37,7 +37,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where a drafted token that was kept stands in the output."""
+    """The place in the output of a drafted token that was kept."""
 
     at: int
     root: int  # the first token of its draft
@@ -45,7 +45,7 @@ class Kept:
 
 
 def kept_places(outcome: Outcome) -> list[Kept]:
-    """Every drafted token that was kept."""
+    """Return every drafted token that was kept."""
     found = []
     at, judged = 0, False
     for done in outcome.rounds:
@@ -59,7 +59,7 @@ def kept_places(outcome: Outcome) -> list[Kept]:
 def audit_text(
     context: Context, outcome: Outcome, kit: Kit, measure: Measure, known: Known | None
 ) -> Plan[list[Accepted]]:
-    """Every kept token of one output; ``context`` holds the prompt."""
+    """Measure every kept token of one output; ``context`` holds the prompt."""
     tokens = outcome.tokens
     rows = yield from read_text(context, tokens, kit)
     best = rows.argmax(-1).tolist()
@@ -118,7 +118,7 @@ def _bounds(
 def audited(
     solver: Solver, solutions: Iterable[Solution], measure: Measure | None = None
 ) -> Iterator[list[Accepted]]:
-    """The kept tokens of each solution, in the order that they come to an end."""
+    """Yield the kept tokens of each solution, in the order in which they end."""
     config = solver.config
     measure = measure or Measure(temperature=config.temperature)
     known = getattr(solver.rule, "known", None)  # what rules with ARC-Decode's bound go by

@@ -1,4 +1,4 @@
-"""How far the target's next step moves when one token takes another's place: measured, in one pass.
+"""Measure in one pass how far the target's next step moves when one token replaces another.
 
 After a token that was drafted and after the one that the target thinks likeliest, the target is asked
 what comes next (ARC-Decode, eq. 5). All the pairs of a text hang on the text as leaves of one tree,
@@ -29,7 +29,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How a divergence is measured: on the union of both top-K sets, smoothed by mu."""
+    """The measure of a divergence: on the union of both top-K sets, smoothed by mu."""
 
     top: int = 20
     smoothing: float = 1e-4
@@ -37,13 +37,13 @@ class Measure:
 
     @property
     def sampling(self) -> Sampling:
-        """Of the next steps: the temperature alone, for the union is a truncation of its own."""
+        """The sampling of the next steps: temperature alone, since the union truncates already."""
         # greedy rows are one-hot, and every change of them would look alike
         return Sampling(self.temperature or 1.0)
 
 
 def read_text(context: Context, tokens: Sequence[int], kit: Kit) -> Plan[Tensor]:
-    """The target's rows p~ along a text [tokens + 1, V]: row i is what token i is drawn from."""
+    """Return the target's rows p~ along a text [tokens + 1, V]: token i is drawn from row i."""
     answer: Answer = yield Query(
         "target", context, kit.sampling, kit.rng, tokens=tokens, reads=(PROBS,)
     )
@@ -54,7 +54,7 @@ def read_text(context: Context, tokens: Sequence[int], kit: Kit) -> Plan[Tensor]
 def divergences(
     context: Context, tokens: Sequence[int], swaps: Sequence[Swap], kit: Kit, measure: Measure
 ) -> Plan[Tensor]:
-    """JS of every swap [swaps], by one pass over the text and two leaves for each."""
+    """Return the JS of every swap [swaps], by one pass over the text with two leaves for each."""
     if not swaps:
         return torch.empty(0)
     spine = list(tokens[: max(swap.place for swap in swaps)])

@@ -1,4 +1,4 @@
-"""Measures pairs of tokens along texts (algorithm 1, lines 3 to 10), and goes on where a kill left off.
+"""Measure pairs of tokens along texts (algorithm 1, lines 3 to 10); after a kill, resume.
 
 pairs.jsonl    one line a text: its pairs
 """
@@ -28,7 +28,7 @@ NUMBERS = 1 << 28  # probabilities that are held at a time: 1 GiB
 
 @dataclass(frozen=True, slots=True)
 class Spots:
-    """Where pairs are taken, and how many."""
+    """The places at which pairs are taken, and their number."""
 
     positions: int = 8  # places of each text
     levels: int = 6  # a place is 0 to levels - 1 tokens below the root of the draft it would be in
@@ -68,7 +68,7 @@ def measure_text(
     known: Whitened,
     rng: random.Random,
 ) -> Plan[list[dict[str, float]]]:
-    """The pairs of one text, as columns by name; ``context`` holds what stands before it."""
+    """Return the pairs of one text, as columns by name; ``context`` holds the tokens before it."""
     rows = yield from read_text(context, tokens, kit)
     q: Tensor | None = None
     if spots.drafted:

@@ -1,1 +1,1 @@
-"""Trains semantic-probability probes: contexts, samples, clusters, labels, training."""
+"""Train semantic-probability probes: contexts, samples, clusters, labels, training."""

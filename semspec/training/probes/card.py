@@ -1,4 +1,4 @@
-"""The card and the plots of a probe: what it is, what it is bound to, how good it is."""
+"""The card and the plots of a probe: its properties, its models and its figures."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def plots(
     curve: Sequence[Mapping[str, Any]],
     seed: int,
 ) -> dict[str, str]:
-    """The SVG files of a card."""
+    """Return the SVG files of a card."""
     calibration = Plot("Calibration (test)", "probe", "semantic probability", x=(0, 1), y=(0, 1))
     calibration.line([0, 1], [0, 1], dashed=True)
     calibration.points([b["said"] for b in bins], [b["true"] for b in bins], radius=5)

@@ -1,4 +1,4 @@
-"""What can be wrong with the options of ``python -m semspec.train_probe``, and their help."""
+"""The help of ``python -m semspec.train_probe``'s options, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ HELP = {
 
 
 def check(config: ProbeConfig) -> None:
-    """Refuses what cannot work, before any model is loaded."""
+    """Raise UserError for options that cannot work, before any model is loaded."""
     _choice("role", config.role, ("target", "draft"))
     _choice("source", config.source, ("embedded", "hub", "jsonl"))
     _choice("chains", config.chains, ("model", "world", "mixed", "answers"))

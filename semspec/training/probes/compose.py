@@ -1,4 +1,4 @@
-"""Composes the options of ``python -m semspec.train_probe`` and of the commands that share them."""
+"""Compose the options of ``python -m semspec.train_probe`` and of the commands that share them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def register_configs() -> None:
 
 
 def options(group: str) -> dict[str, str]:
-    """Everything that ``group=`` takes, with a line about it."""
+    """Return the values that ``group=`` takes, with a line about each."""
     known: dict[str, type[Any]] = {"cluster": CLUSTERS, "features": FEATURES}.get(group, {})  # type: ignore[assignment]
     if known:
         return {name: (cls.__doc__ or "").splitlines()[0] for name, cls in known.items()}
@@ -39,9 +39,9 @@ def options(group: str) -> dict[str, str]:
 def build(
     arguments: Sequence[str], command: str = "semspec.train_probe", own: Collection[str] = ()
 ) -> ProbeConfig:
-    """The typed configuration; every mistake is one line.
+    """Return the typed configuration; raises UserError for every mistake.
 
-    ``command`` is whose help is named where an option is unknown, ``own`` what it knows besides.
+    If an option is unknown, ``command``'s help is named; ``own`` are the options that it has besides.
     """
     register_configs()
     for argument in arguments:
@@ -73,6 +73,6 @@ def _check_argument(argument: str, command: str, own: Collection[str]) -> None:
 
 
 def _explain(error: Exception, arguments: Sequence[str]) -> str:
-    told = one_line(error)
-    culprit = next((a for a in arguments if f"'{a.partition('=')[2]}'" in told), None)
-    return f"{culprit}: {told}" if culprit else told
+    line = one_line(error)
+    culprit = next((a for a in arguments if f"'{a.partition('=')[2]}'" in line), None)
+    return f"{culprit}: {line}" if culprit else line

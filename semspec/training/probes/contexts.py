@@ -47,7 +47,7 @@ class Chain:
     question: str = ""
 
     def text(self, cut: int) -> str:
-        """The context as text: the prompt and the first ``cut`` steps."""
+        """Return the context as text: the prompt and the first ``cut`` steps."""
         return self.prompt + "".join(self.texts[:cut])
 
 
@@ -81,7 +81,7 @@ class Pair:
 
     @property
     def engine(self) -> Engine:
-        """The one that is probed."""
+        """The engine that is probed."""
         return self.solver.engines[self.role]
 
     @property
@@ -93,7 +93,7 @@ class Pair:
         return self.solver.engines["target"].stop_ids
 
     def context(self, question: str, ids: Sequence[int]) -> Context:
-        """A fresh one; a draft with marks of its own reads the question in its own template."""
+        """Return a fresh context; a draft with its own chat marks reads the question in its own template."""
         return Context(next(self._keys), ids, self.solver.draft_prompt(question))
 
     def boundary(self) -> Boundary:
@@ -105,7 +105,7 @@ class Pair:
             engine.forget(context)
 
     def check_states(self, pooling: Sequence[str]) -> None:
-        """Reads one state: a server may not have the plugin, which is better said before hours of chains."""
+        """Read one state, so that a server without the plugin raises UserError before hours of work."""
         if not pooling:
             return
         _, ids = self.text.prompt("?")
@@ -127,7 +127,7 @@ class Pair:
 
 
 def by_a_model(config: ProbeConfig) -> bool:
-    """Whether chains are written by a model, rather than read."""
+    """Say if chains are written by a model, rather than read."""
     return config.chains != ("world" if config.source == "embedded" else "model")
 
 
@@ -138,7 +138,7 @@ def make_chains(
     tell: Callable[[int], None] = lambda _: None,
     shard: Shard | None = None,
 ) -> list[Chain]:
-    """All chains, or a shard's; those of an earlier start are read, the rest is written, a batch at a time."""
+    """Return all chains, or a shard's: those of an earlier start are read, the rest is written in batches."""
     path = folder / FILE
     wanted = list(questions(config))
     if shard is not None:
@@ -170,12 +170,12 @@ def check_steps(chains: Sequence[Chain]) -> None:
 
 
 def read_chains(path: Path) -> list[Chain]:
-    """The chains of an earlier start; what was torn is left out."""
+    """Return the chains of an earlier start, without a line that was torn."""
     return [Chain(**value) for line in whole_lines(path) if (value := parse(line)) is not None]
 
 
 def written(config: ProbeConfig, pair: Pair, batch: Sequence[Question]) -> dict[str, list[int]]:
-    """What the models write to these questions."""
+    """Have the models answer the questions; return the tokens by question."""
     problems = [BenchmarkProblem(q.id, q.question) for q in batch]
     if config.chains == "mixed":
         solved = pair.solver.solve(problems, "speculative")
@@ -215,7 +215,7 @@ def _cut(pair: Pair, question: Question, tokens: list[int] | None) -> Chain:
 
 
 def choose_cuts(config: ProbeConfig, chains: Sequence[Chain], limit: int) -> dict[str, list[int]]:
-    """Which prefixes of each chain are continued: all, or a seeded choice of them."""
+    """Choose the prefixes of each chain that are continued: all, or a seeded choice of them."""
     rng = random.Random(f"{config.seed} contexts")
     pairs: list[tuple[str, int]] = []
     for chain in chains:
@@ -236,13 +236,13 @@ def choose_cuts(config: ProbeConfig, chains: Sequence[Chain], limit: int) -> dic
 
 
 def provenance_of(config: ProbeConfig) -> dict[str, Any]:
-    """What a card says about the contexts."""
-    told: dict[str, Any] = {"source": config.source, "problems": config.problems}
+    """Return a card's entries about the contexts."""
+    entries: dict[str, Any] = {"source": config.source, "problems": config.problems}
     if config.source == "embedded":
-        told |= {"domains": list(config.domains), "chains": config.chains}
-        told |= {"definitions": list(config.definitions)}
+        entries |= {"domains": list(config.domains), "chains": config.chains}
+        entries |= {"definitions": list(config.definitions)}
     elif config.source == "hub":
-        told |= {"data": config.data, "revision": config.revision}
+        entries |= {"data": config.data, "revision": config.revision}
     else:
-        told |= {"data": Path(config.data).name}
-    return told
+        entries |= {"data": Path(config.data).name}
+    return entries

@@ -81,7 +81,7 @@ class Rows:
         return len(self) * self.size * 2 <= self.limit
 
     def whole(self) -> Tensor:
-        """All rows [n, size], fp16."""
+        """Return all rows [n, size], fp16."""
         if self._whole is None:
             self._whole = torch.empty(len(self), self.size, dtype=torch.float16)
             for file, rows in self._by_file.items():
@@ -159,7 +159,7 @@ def split_chains(domains: Mapping[str, str], seed: int) -> dict[str, str]:
 
 
 def check_split(contexts: Sequence[str], chains: Sequence[str], parts: Sequence[str]) -> None:
-    """Refuses a division that has the same context or the same problem on two sides."""
+    """Raise UserError if the same context or problem is on two sides of the division."""
     sides: dict[tuple[str, str], str] = {}
     for context, chain, part in zip(contexts, chains, parts, strict=True):
         for key in (("context", context), ("problem", chain)):

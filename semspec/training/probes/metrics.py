@@ -1,4 +1,4 @@
-"""How good a probe is: against sampled semantic probabilities, and beside simple baselines."""
+"""Measure a probe against sampled semantic probabilities, and beside simple baselines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spearman(a: np.ndarray, b: np.ndarray) -> float | None:
 
 
 def auroc(score: np.ndarray, truth: np.ndarray, at: float = MAJORITY) -> float | None:
-    """How well the score tells probabilities of at least ``at`` from lower ones."""
+    """Return the AUROC of the score for probabilities of at least ``at``."""
     above = truth >= at
     if above.all() or not above.any():
         return None
@@ -59,7 +59,7 @@ def expected_error(bins: Sequence[dict[str, float]]) -> float:
 
 
 def figures(score: np.ndarray, truth: np.ndarray) -> Figures:
-    """Of a score that means a probability."""
+    """Return the figures of a score that is a probability."""
     from sklearn.metrics import r2_score
 
     clipped = np.clip(score, 0, 1)
@@ -75,7 +75,7 @@ def figures(score: np.ndarray, truth: np.ndarray) -> Figures:
 
 
 def ranking(score: np.ndarray, truth: np.ndarray) -> Figures:
-    """Of a score that only orders."""
+    """Return the figures of a score that only orders."""
     return {
         "rows": len(truth),
         "r2": None,
@@ -87,7 +87,7 @@ def ranking(score: np.ndarray, truth: np.ndarray) -> Figures:
 
 
 def parts(score: np.ndarray, rows: Rows, index: Sequence[int]) -> dict[str, Figures]:
-    """All rows, own samples, steps of the other model, and each domain."""
+    """Return the figures of all rows, of own samples, of the other model's steps, and of each domain."""
     truth = rows.target.numpy()[list(index)]
     own = rows.own[list(index)]
     told = {"all": figures(score, truth)}

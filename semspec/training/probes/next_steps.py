@@ -1,4 +1,4 @@
-"""Asks models for the next steps of contexts, and hands what they said to a writer.
+"""Ask models for the next steps of contexts, and hand the answers to a writer.
 
 Models in this process answer batches: contexts go along together, turn by turn (``InTurns``). Servers
 batch by themselves: each chain goes its own way, with all samples of a context under way at a time, so that the
@@ -44,16 +44,16 @@ class _Unit(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Samples them all."""
+        """Sample all of them."""
 
     def _new(self, chain: Chain, turn: int) -> list[int]:
-        """What the chain's context lacks of its cut of this turn."""
+        """Return the tokens that the chain's context lacks of its cut of this turn."""
         own = self.cuts[chain.id]
         before = own[turn - 1][1] if turn else 0
         return [token for step in chain.steps[before : own[turn][1]] for token in step]
 
     def _reads(self, number: int) -> tuple[Read, ...]:
-        """What is read of the model's own sample."""
+        """Return the reads of the model's own sample."""
         return (LOGPROBS, *self.pools) if number < self.plan.kept else (LOGPROBS,)
 
     def _query(self, one: Asked, writer: str, context: Context) -> Query:
@@ -73,7 +73,7 @@ class _Unit(ABC):
         return query
 
     def _judge(self, one: Asked, context: Context, step: Sequence[int]) -> Query:
-        """The probed model reads the other one's step as a rule would."""
+        """Have the probed model read the other one's step as a rule would."""
         query = self._query(one, "other", context)
         spans = ((0, len(step)),)
         pools = [Read(What.POOLED, spans=spans, reduce=r.reduce) for r in self.pools]
@@ -128,7 +128,7 @@ class InTurns(_Unit):
         return self.sessions[one[0].id][one[2] % self.lanes]
 
     def _own(self, asked: list[Asked]) -> None:
-        """The model's own next steps, their states read while they are written."""
+        """Sample the model's own next steps, whose states are read while they are written."""
         queries = [
             self._write(one, "own", self._session(one), self._reads(one[2])) for one in asked
         ]
@@ -137,7 +137,7 @@ class InTurns(_Unit):
             self._keep(one, "own", _step(answer), answer, query.reads)
 
     def _other(self, asked: list[Asked]) -> None:
-        """The other model's next steps, and what the probed one says of them."""
+        """Sample the other model's next steps, and read the probed one's states of them."""
         written = self.pair.other_engine.answer(
             [self._write(one, "other", self._session(one)) for one in asked]
         )
@@ -152,7 +152,7 @@ class InTurns(_Unit):
 
 
 class Freely(_Unit):
-    """A plan for each chain, as many at a time as give ``batch`` requests; one context for all its samples."""
+    """Run a plan for each chain, with ``batch`` requests at a time; a chain has one context for all its samples."""
 
     def run(self) -> None:
         at_once = max(1, self.config.batch // (self.plan.own + self.plan.drafted))
@@ -179,7 +179,7 @@ class Freely(_Unit):
             self.pair.forget(context)
 
     def _prefix(self, context: Context) -> tuple[Query, ...]:
-        """Has the context read once, so that the samples that come together find it in the cache."""
+        """Have the context read once, so that samples that come together find it in the cache."""
         roles = [self.pair.role, *([self.pair.other] if self.plan.drafted else [])]
         nobody = random.Random(0)  # nothing is drawn
         return tuple(Query(role, context, self.config.sampling, nobody) for role in roles)
@@ -212,5 +212,5 @@ def _portions(
 
 
 def _step(answer: Answer) -> list[int]:
-    """The unit that was generated, without a token that only revealed its end."""
+    """Return the unit that was generated, without a token that only revealed its end."""
     return answer.tokens[: answer.unit_ends()[0]]

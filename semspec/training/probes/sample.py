@@ -47,7 +47,7 @@ def sample(
     say: Callable[[str], None] = lambda _: None,
     shard: Shard | None = None,
 ) -> None:
-    """Samples every context, or a shard's, that an earlier start has not; ``tell`` hears of each sample."""
+    """Sample every context, or a shard's, that an earlier start has not; ``tell`` is called with the progress."""
     into = folder / FOLDER
     into.mkdir(parents=True, exist_ok=True)
     say(planned.line(check_room(into, planned.bytes)))
@@ -67,7 +67,7 @@ def numbered(
     cuts: dict[str, list[int]],
     shard: Shard | None = None,
 ) -> Iterator[tuple[int, list[Place]]]:
-    """The units with their numbers, all or a shard's."""
+    """Yield the units with their numbers, all or a shard's."""
     for number, places in enumerate(units(config, chains, cuts)):
         if shard is None or shard.has(number):
             yield number, places
@@ -76,7 +76,7 @@ def numbered(
 def units(
     config: ProbeConfig, chains: Sequence[Chain], cuts: dict[str, list[int]]
 ) -> Iterator[list[Place]]:
-    """The contexts in the order of sampling, cut into what is committed together.
+    """Yield the contexts in the order of sampling, cut into units that are committed together.
 
     As many chains as a batch holds go along together, each one's first chosen cut, then each one's
     second: batches stay full. A unit begins with fresh sessions, so that nothing in it depends on

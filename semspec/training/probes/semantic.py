@@ -26,7 +26,7 @@ SYNC = 50  # contexts between two fsyncs: what a crash costs
 
 
 def options(config: ProbeConfig) -> dict[str, Any]:
-    """What decides the clusters, beside the clusterer's name."""
+    """Return the options that decide the clusters, beside the clusterer's name."""
     cluster: ClusterOptions = config.cluster
     if not isinstance(cluster, Nli):
         return {}
@@ -67,7 +67,7 @@ def cluster_samples(
     folder: Path,
     tell: Callable[[int], None] = lambda _: None,
 ) -> dict[str, list[float]]:
-    """The probabilities of every context's samples, by context; goes on where a kill left off."""
+    """Return the probabilities of every context's samples, by context; after a kill, resume."""
     path = path_of(config, folder)
     cut_torn_line(path)
     found = {

@@ -18,7 +18,7 @@ POOLINGS: tuple[Pooling, ...] = ("mean", "max", "last")
 
 @dataclass(kw_only=True)
 class ClusterOptions:
-    """Which samples mean the same."""
+    """The way in which samples of the same meaning are found."""
 
     name: str = MISSING
 
@@ -50,7 +50,7 @@ class ExactClusters(ClusterOptions):
 
 @dataclass(kw_only=True)
 class FeatureOptions:
-    """What of a step the probe sees: layers all, last, or a list such as [0,12,24]."""
+    """The features of a step: layers all, last, or a list such as [0,12,24]."""
 
     pooling: list[str] = field(default_factory=lambda: ["mean"])
     layers: Any = "all"
@@ -154,7 +154,7 @@ class ProbeConfig(Decoding):
 
     @property
     def probed(self) -> Role:
-        """The engine that is probed: with a draft model given, ``role`` says which one."""
+        """The engine that is probed: ``role``, if there is a draft model."""
         return "draft" if self.role == "draft" and not self.draft.plain else "target"
 
     @property
@@ -164,19 +164,19 @@ class ProbeConfig(Decoding):
         return self.writers == "both"
 
     def sampled(self) -> dict[str, Any]:
-        """What the samples depend on: a folder goes on only with the same."""
+        """Return the options that samples depend on: a folder resumes only with the same."""
         names = (
             *("source", "data", "revision", "problems", "chains", "split", "max_new_tokens"),
             *("per_problem", "contexts", "samples", "keep", "temperature", "top_k", "top_p"),
             *("pooling", "seed", "role", "batch"),
         )
-        told = {name: getattr(self, name) for name in names}
-        told["model"] = asdict(self.model)
-        told["draft"] = None if self.draft.plain else asdict(self.draft)
-        told["engine"] = asdict(self.engine)
-        told["step_cap"] = self.longest_unit
-        told["drafted"] = self.drafted if self.both_write else 0
+        kept = {name: getattr(self, name) for name in names}
+        kept["model"] = asdict(self.model)
+        kept["draft"] = None if self.draft.plain else asdict(self.draft)
+        kept["engine"] = asdict(self.engine)
+        kept["step_cap"] = self.longest_unit
+        kept["drafted"] = self.drafted if self.both_write else 0
         if self.source == "embedded":
-            told["domains"] = list(self.domains)
-            told["definitions"] = list(self.definitions)
-        return told
+            kept["domains"] = list(self.domains)
+            kept["definitions"] = list(self.definitions)
+        return kept

@@ -89,7 +89,7 @@ def is_done(folder: Path, number: int) -> bool:
 
 
 def read_samples(folder: Path) -> Iterator[Sample]:
-    """Every committed sample, in order."""
+    """Yield every committed sample, in order."""
     for path in sorted(folder.glob("group-*.jsonl")):
         for line in whole_lines(path):
             value = parse(line)
@@ -98,19 +98,19 @@ def read_samples(folder: Path) -> Iterator[Sample]:
 
 
 def read_states(folder: Path, file: str) -> Tensor:
-    """A shard's states [rows, poolings, layers + 1, width]."""
+    """Return a shard's states [rows, poolings, layers + 1, width]."""
     with foreign.open_tensors(folder / file) as opened:
         states: Tensor = opened.get_tensor("states")
         return states
 
 
 def state_bytes(rows: int, poolings: int, layers: int, width: int) -> int:
-    """What so many rows take on disk: two bytes a number."""
+    """Return the size of so many rows on disk: two bytes a number."""
     return rows * poolings * (layers + 1) * width * 2
 
 
 def check_room(folder: Path, needed: int, margin: float = 1.1) -> str:
-    """Refuses what the disk has no room for; says how much there is."""
+    """Return the room on the disk; raises UserError if it is too little."""
     free = shutil.disk_usage(folder).free
     if needed * margin > free:
         raise UserError(
@@ -126,7 +126,7 @@ def gigabytes(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much there is to do, told before it begins."""
+    """The amount of work, which is shown before it begins."""
 
     contexts: int
     own: int  # samples of the model itself in a context
@@ -158,7 +158,7 @@ class Plan:
 
 
 def summary(rows: Any) -> dict[str, int]:
-    """How many of each writer."""
+    """Count the samples of each writer."""
     told: dict[str, int] = {}
     for row in rows:
         told[row.writer] = told.get(row.writer, 0) + 1

@@ -1,4 +1,4 @@
-"""Where questions and chains of thought come from: the embedded world, the Hub, or a local file."""
+"""Read questions and chains of thought from the embedded world, the Hub, or a local file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED = ("question", "prompt", "instruction", "text")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and its chain of thought where the source has one."""
+    """A question, and its chain of thought if the source has one."""
 
     id: str  # also what the split into training and test goes by
     domain: str
@@ -70,7 +70,7 @@ def _rows(config: ProbeConfig) -> Iterator[Question]:
 
 
 def commit_of(config: ProbeConfig) -> str | None:
-    """The commit of a data set from the Hub, fetched where it is not yet; None for a folder."""
+    """Return the commit of a data set of the Hub, which is fetched if it is not cached; None for a folder."""
     if Path(config.data).expanduser().is_dir():
         return None
     return locate(config.data, config.revision, DATASET).name

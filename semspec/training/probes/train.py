@@ -85,7 +85,7 @@ def train(
     config: ProbeConfig,
     tell: Callable[[int, float], None] = lambda *_: None,
 ) -> Trained:
-    """Trains one probe; ends after ``patience`` epochs without a better validation loss."""
+    """Train one probe; end after ``patience`` epochs without a better validation loss."""
     torch.manual_seed(config.train_seed)
     mean, std = moments(rows, training)
     device = device_of(config.train_device)
@@ -124,7 +124,7 @@ def train(
 
 
 def device_of(name: str) -> torch.device:
-    """Where training happens; auto: on a GPU where there is one."""
+    """Return the device of the training; auto: a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     elif name == "cuda" and not torch.cuda.is_available():
@@ -153,7 +153,7 @@ def validation_loss(
 
 @torch.inference_mode()
 def predict(made: Trained, rows: Rows, index: Sequence[int]) -> np.ndarray:
-    """The probe's probabilities of these rows, in their order."""
+    """Return the probe's probabilities of these rows, in their order."""
     model, inverse = made.model(), 1 / made.std
     scores = np.zeros(len(rows), dtype=np.float32)
     for batch in rows.batches(index, EVALUATED):

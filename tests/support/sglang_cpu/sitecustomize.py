@@ -1,4 +1,4 @@
-"""What lets SGLang 0.5.23 run on a CPU from the package index alone: stand-ins for its GPU packages.
+"""Let SGLang 0.5.23 run on a CPU from the package index alone, by stand-ins for its GPU packages.
 
 SGLang has a CPU engine, but imports three things on the way that have no CPU build on the index.
 None of them is used by a forward pass with ``attention_backend="torch_native"``:

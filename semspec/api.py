@@ -1,0 +1,175 @@
+"""semspec as a library: load a pair of models, then solve or stream questions.
+
+    with semspec.load(accept="logprob", threshold=-4) as pair:
+        for step in pair.stream("Modulo 100, let x=76, k is x - 2. Find k."):
+            print(step.author, step.score, step.text)
+
+docs/api.md lists what is public; everything else may change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+from semspec.cli.arguments import check_arguments
+from semspec.config import RunConfig, build, compose, expand_shorthands, quoted
+from semspec.errors import UserError
+from semspec.protocols import BenchmarkProblem
+from semspec.report.transcript import Piece, pieces
+from semspec.results.figures import Solve as Figures
+from semspec.solver import Solver, opening
+from semspec.types import Round, Writer
+
+__all__ = ["Figures", "Pair", "Solution", "Step", "UserError", "load"]
+Mode = Literal["speculative", "plain"]
+_NEEDS_NO_QUOTES = re.compile(r"[\w./:@+-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One unit of ``split`` in a text; with ``split="token"``, tokens of one writer in a row."""
+
+    text: str
+    author: Writer  # who wrote its end: "draft" where the draft was kept
+    score: float | None = None  # by the rule: of the kept draft, or of the first rejected one
+    rejected: str = ""  # the drafted text that this step replaces
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The answer to one question; the texts of its steps make up its text."""
+
+    question: str
+    text: str  # the assistant's whole turn, thinking included
+    steps: tuple[Step, ...]
+    figures: Figures  # tokens, passes and seconds
+    finished: bool  # False: the budget ended it
+
+
+class Pair:
+    """A target and the draft that helps it, loaded; close it, or use it as a context manager.
+
+    Like a run, it draws from ``seed``: one question has one answer.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        """Load the models of a configuration; ``semspec.load`` composes one."""
+        self._solver = Solver(config)
+        self._closed = False
+
+    def solve(
+        self, question: str, mode: Mode = "speculative", system: str | None = None
+    ) -> Solution:
+        """Answer a question; with ``mode="plain"`` the target writes alone, for comparison.
+
+        Raises UserError if the question does not fit into the models' context.
+        """
+        if mode not in get_args(Mode):
+            raise UserError(f"mode={mode}: give {' or '.join(get_args(Mode))}")
+        problem = self._problem(question, system)
+        (solved,) = self._solver.solve([problem], mode)
+        outcome = solved.outcome
+        figures = Figures.from_outcome(outcome, solved.text)
+        steps = tuple(self._steps(problem, outcome.rounds))
+        return Solution(question, solved.text, steps, figures, outcome.finish == "eos")
+
+    def stream(self, question: str, system: str | None = None) -> Iterator[Step]:
+        """Answer a question, yielding each step as soon as it is decided.
+
+        To close the iterator stops the models and frees their memory of the question. Raises UserError
+        as ``solve`` does.
+        """
+        problem = self._problem(question, system)
+        with closing(self._solver.stream(problem)) as rounds:
+            yield from self._steps(problem, rounds)
+
+    def close(self) -> None:
+        """Release the models."""
+        self._closed = True
+        self._solver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _problem(self, question: str, system: str | None) -> BenchmarkProblem:
+        if self._closed:
+            raise UserError("this pair is closed: load another one")
+        # the name that ``semspec.run prompt=`` uses: seeds go by it
+        return BenchmarkProblem("prompt", question, system=system)
+
+    def _steps(self, problem: BenchmarkProblem, rounds: Iterable[Round]) -> Iterator[Step]:
+        solver = self._solver
+        by_token = solver.config.split == "token"
+        parts = pieces(
+            (unit for done in rounds for unit in self._units(done)),
+            solver.said,
+            "tokens" if by_token else "steps",
+        )
+        prompt, _ = solver.text.prompt(problem.question, problem.system)
+        return _joined(parts, opening(prompt), by_token)
+
+    def _units(self, done: Round) -> Iterator[Round]:
+        """Split what the target wrote by itself, without an end that it waited for, into units."""
+        if done.drafted or done.handed_ends or not done.handed:
+            yield done
+            return
+        solver = self._solver
+        boundary = solver.splitter.open(solver.text.piece, solver.config.longest_unit)
+        start = 0
+        for count, token in enumerate(done.handed, 1):
+            over = boundary.feed(token)
+            if over is not None:
+                yield Round(handed=done.handed[start : count + over])
+                start = count + over
+        if done.handed[start:]:
+            yield Round(handed=done.handed[start:])
+
+
+def _joined(parts: Iterable[Piece], opened: str, each: bool) -> Iterator[Step]:
+    """Join pieces to steps; ``each`` piece is one where units are tokens."""
+    text, score, rejected = opened, None, list[str]()
+    author: Writer = "target"
+    for piece in parts:
+        if piece.rejected:
+            rejected.append(piece.text)
+            score = piece.score if score is None else score
+            continue
+        text, author = text + piece.text, piece.writer if piece.text else author
+        score = score if piece.score is None else piece.score
+        if text and (piece.ends or each):
+            yield Step(text, author, score, "".join(rejected))
+            text, score, rejected = "", None, []
+    if text:
+        yield Step(text, author, score, "".join(rejected))
+
+
+def load(*overrides: str, **options: Any) -> Pair:
+    """Load a pair of models: the embedded one, unless options say otherwise.
+
+    Takes the options of ``python -m semspec.run``, as keywords or as on its command line:
+    ``load("model.path=/models/target", draft="r1-1.5b", accept="logprob", threshold=-4)``. Raises UserError,
+    with one line, for an option that does not exist or models that cannot be loaded.
+    """
+    given = [*overrides, *(f"{name}={_written(value)}" for name, value in options.items())]
+    arguments = expand_shorthands(given)
+    check_arguments(arguments, sweep=False)
+    return Pair(build(compose(arguments)))
+
+
+def _written(value: object) -> str:
+    """Write a value as on the command line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_written(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_written, value))}]"
+    text = str(value)
+    return text if _NEEDS_NO_QUOTES.fullmatch(text) else quoted(text)
