@@ -10,11 +10,21 @@ from pathlib import Path
 import pytest
 
 from semspec import config
-from semspec.cli import artifacts, calibrate, calibrate_risk, compare, launch, publish
+from semspec.cli import (
+    artifacts,
+    audit,
+    calibrate,
+    calibrate_risk,
+    compare,
+    launch,
+    publish,
+    pull,
+    report,
+)
 from semspec.cli.arguments import check_arguments, split_arguments
-from semspec.cli.command import options
-from semspec.jobs import experiments, parts
+from semspec.jobs import experiments, stages
 from semspec.jobs.launchers import options_of
+from semspec.jobs.options import pairs, read, read_known, strings
 from semspec.training.datastores import settings as datastores
 from semspec.training.probes import compose as probes
 
@@ -75,46 +85,36 @@ def of_run(arguments: Sequence[str]) -> None:
 
 def of_offline_work(build: Callable[[Sequence[str]], object]) -> Callable[[Sequence[str]], None]:
     def parse(arguments: Sequence[str]) -> None:
-        _, _, rest = parts.split(arguments)
-        launching = [a for a in rest if a.startswith(("hydra.launcher", "hydra/launcher"))]
+        own, launching = stages.split_launcher(stages.split(arguments)[2])
         options_of(launching)
-        build([a for a in rest if a not in launching])
+        build(own)
 
     return parse
 
 
 def of_calibrate(arguments: Sequence[str]) -> None:
-    probes.build(calibrate.split_options(arguments)[1])
+    rest = calibrate.split_options(arguments)[1]
+    probes.build([f"{name}={value}" for name, value in rest.items()])
 
 
 def of_calibrate_risk(arguments: Sequence[str]) -> None:
-    own = {"probe", "out", "apart", "measure", "least", "score"}
-    given = [a for a in arguments if a.partition("=")[0] in own]
-    unset = {"probe": "", "out": "", "apart": "", "score": "probe"}
-    calibrate_risk._check(unset | options(given, sorted(own), "calibrate_risk"))
-    probes.build([a for a in arguments if a not in given])
+    own, rest = read_known(calibrate_risk.Options, arguments, "semspec.calibrate_risk")
+    calibrate_risk._check(own)
+    calibrate_risk._composed(pairs(rest))
 
 
 def of_audit(arguments: Sequence[str]) -> None:
-    rest = [a for a in arguments if a.partition("=")[0] not in ("top", "smoothing", "out")]
+    rest = read_known(audit.Options, arguments, "semspec.audit")[1]
     check_arguments(config.expand_shorthands(rest), sweep=False)
 
 
 def of_compare(arguments: Sequence[str]) -> None:
-    named = [a for a in arguments if "=" in a]
-    assert len(arguments) - len(named) == 2
-    options(named, compare.OPTIONS, "compare")
+    assert len(read_known(compare.Options, arguments, "semspec.compare")[1]) == 2
 
 
 def of_artifacts(arguments: Sequence[str]) -> None:
-    options(arguments[1:], artifacts.COMMANDS[arguments[0]][1], "artifacts")
-
-
-def with_options(*known: str) -> Callable[[Sequence[str]], None]:
-    def parse(arguments: Sequence[str]) -> None:
-        assert options(arguments, known, "this")
-
-    return parse
+    name, *rest = arguments
+    strings(rest, artifacts.COMMANDS[name][1], f"semspec.artifacts {name}")
 
 
 PARSERS: Mapping[str, Callable[[Sequence[str]], object]] = {
@@ -127,9 +127,9 @@ PARSERS: Mapping[str, Callable[[Sequence[str]], object]] = {
     "audit": of_audit,
     "compare": of_compare,
     "artifacts": of_artifacts,
-    "publish": with_options(*publish.KNOWN),
-    "pull": with_options("repo", "out"),
-    "report": with_options("run", "sweep", "out", "transcripts", "schema"),
+    "publish": lambda arguments: read(publish.Options, arguments, "semspec.publish"),
+    "pull": lambda arguments: read(pull.Options, arguments, "semspec.pull"),
+    "report": lambda arguments: read(report.Options, arguments, "semspec.report"),
 }
 
 
