@@ -12,11 +12,13 @@ from semspec.jobs.stages import (
     Shard,
     check_barrier,
     check_division,
+    run_in_shards,
     split,
     split_launcher,
     started,
 )
 from semspec.jobs.sweep import Job, state_of
+from semspec.report.progress import Steps
 from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
 
@@ -128,3 +130,40 @@ def test_a_sweep_over_other_options_is_refused_in_one_line(
         assert ended.value.code == 2
         told = capsys.readouterr().err
         assert told.count("\n") == 1 and "docs/scale-out.md" in told
+
+
+class Counting:
+    """Staged work without models: every stage counts its calls."""
+
+    product = "counts"
+    quiet = True
+    stages = ("first", "second")
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.calls, self.closed = folder, list[str](), 0
+
+    def keep_options(self, folder: Path) -> None:
+        write_json(folder / "config.json", {})
+
+    def run(self, shard: Shard, stage: str, steps: Steps) -> dict[str, int]:
+        self.calls.append(f"{stage} {shard}")
+        return {"calls": len(self.calls)}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_no_shard_passes_a_barrier_before_all_have_reached_it(tmp_path: Path) -> None:
+    work = Counting(tmp_path)
+    for given in ("1/2", "1/2", "2/2", "1/2"):
+        assert run_in_shards("none", lambda _: work, [f"part={given}"])
+    assert work.calls == ["first 1/2", "first 2/2", "second 2/2", "second 1/2"]
+    assert work.closed == 4
+    assert not run_in_shards("none", lambda _: work, ["seed=1"])
+
+
+def test_a_shards_status_has_no_password(tmp_path: Path) -> None:
+    given = ["part=1/1", "engine.target_url=http://me:secret@host:1"]
+    run_in_shards("none", lambda _: Counting(tmp_path), given)
+    status = (Shard(1, 1).folder(tmp_path) / "status.json").read_text()
+    assert "http://host:1" in status and "secret" not in status
