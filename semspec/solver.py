@@ -20,6 +20,7 @@ from semspec.config import RunConfig, drawn_by, plugin_names
 from semspec.decoding.pace import Adaptive, Steady
 from semspec.decoding.thinking import Thinking
 from semspec.decoding.writing import Pen
+from semspec.deferred import load_torch
 from semspec.driver import Driver, Timed
 from semspec.engines.bridge import BridgedEngine, bridged, build_bridge
 from semspec.errors import UserError
@@ -162,6 +163,7 @@ class Solver:
         return {role: (folders[role], texts[role], own_prompt.get(role, False)) for role in models}
 
     def _load_all(self, models: Mapping[Role, tuple[Path, Text, bool]]) -> None:
+        load_torch()  # some rules and drafters ask for it first in the middle of a problem
         self.served: dict[str, str] = {}  # by role: what its servers say that they hold
         try:
             self.engines["target"] = self._load(*models["target"][:2], "target")

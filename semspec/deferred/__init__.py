@@ -42,4 +42,10 @@ else:
     functional = _Deferred("torch.nn.functional")
     Tensor = Any
 
-__all__ = ["Tensor", "functional", "hydra", "safetensors_torch", "torch"]
+
+def load_torch() -> None:
+    """Import torch now, where its seconds would otherwise count as a problem's."""
+    import_module("torch")
+
+
+__all__ = ["Tensor", "functional", "hydra", "load_torch", "safetensors_torch", "torch"]

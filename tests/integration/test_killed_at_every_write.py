@@ -19,7 +19,7 @@ OPTIONS = (
 
 @pytest.fixture(scope="module")
 def command() -> Iterator[Command]:
-    with Command("semspec.run", "semspec.runner") as running:
+    with Command("semspec.run", "torch", "hydra", "transformers") as running:
         yield running
 
 
