@@ -21,8 +21,6 @@ _LAUNCHER = "Slurm and Ray are optional"
 _API = "``import semspec`` takes no time: the library is loaded when it is used"
 LAZY = {  # imports inside functions, of our own modules: (importing, imported) -> reason
     ("semspec", "semspec.api"): _API,
-    ("semspec.cli.train_probe", "semspec.jobs.part_jobs"): _LAUNCHER,
-    ("semspec.cli.train_probe", "semspec.report.progress"): _TRAINING,
     ("semspec.cli.train_probe", "semspec.training.probes.pipeline"): _TRAINING,
     ("semspec.cli.train_probe", "semspec.training.probes.stages"): _TRAINING,
     ("semspec.engines.hf", "semspec.engines._lean.engine"): _FORWARD,
@@ -30,13 +28,11 @@ LAZY = {  # imports inside functions, of our own modules: (importing, imported) 
     ("semspec.engines.sglang", "semspec.engines._sglang.identity"): _SGLANG,
     ("semspec.engines.sglang", "semspec.engines._sglang.local"): _SGLANG,
     ("semspec.engines.sglang", "semspec.engines._sglang.server"): _SGLANG,
-    ("semspec.jobs.part_jobs", "semspec.jobs.launchers"): _LAUNCHER,
     ("semspec.jobs.sweep", "semspec.jobs.launchers"): _LAUNCHER,
     ("semspec.sglang_plugin", "semspec.errors"): _ANY_SERVER,
     ("semspec.sglang_plugin", "semspec.sglang_plugin.settings"): _ANY_SERVER,
     ("semspec.sglang_plugin", "semspec.sglang_plugin.start"): _ANY_SERVER,
     ("semspec.sglang_plugin", "semspec.storage.screen"): _ANY_SERVER,
-    ("semspec.training.probes.pipeline", "semspec.training.probes.train"): _TRAINING,
 }
 DOOR_LINES = 8
 # the door of the library: it loads ``semspec.api`` at its first use; the version is all that it has itself
