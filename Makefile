@@ -47,11 +47,11 @@ run: $(CORE) ## Run semspec, offline on the embedded pair unless ARGS="model=...
 	@.venv/bin/python -m semspec.run $(ARGS)
 
 .PHONY: bench
-bench: $(CORE) ## Measure speed and accuracy on this machine and write the figures that the README quotes
+bench: $(CORE) ## Measure speed and accuracy on this machine and write the figures that docs/measurements/overview.md quotes
 	@$(ONE_THREAD) .venv/bin/python scripts/bench.py $(ARGS)
 
 .PHONY: tables
-tables: $(CORE) ## Every drafter with every rule on the embedded pair, into docs/results.md and the README (under an hour)
+tables: $(CORE) ## Every drafter with every rule on the embedded pair, into docs/results.md and the overview (under an hour)
 	@$(ONE_THREAD) .venv/bin/python scripts/tables.py $(ARGS)
 
 ##@ Check

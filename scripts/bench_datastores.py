@@ -5,7 +5,7 @@
 Sparse: a synthetic text (Zipf's law, half of it copied from before), asked for the longest match of up to 16
 tokens of ends of it, half of them with a fault. Dense: synthetic clustered keys of 64 dimensions, asked with
 other points of the same clusters. Files are mapped and warm; one thread. Figures go to results/drafters.json as they
-come, and as tables to docs/drafters.md.
+come, and as tables to docs/measurements/drafters.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Drafting alone needs no model: a text that repeats itself in part, states of width 5,120 and a
 vocabulary of 151,936. Both CPU time of this process and wall time are given, since other work on the
-same cores shows in the latter; of five runs over the same rounds the least counts, for each round. Results go to results/drafters.json, each as soon as it is there, and as tables to docs/drafters.md.
+same cores shows in the latter; of five runs over the same rounds the least counts, for each round. Results go to results/drafters.json, each as soon as it is there, and as tables to docs/measurements/drafters.md.
 """
 
 from __future__ import annotations

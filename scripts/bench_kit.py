@@ -30,7 +30,7 @@ from semspec.types import Sampling
 
 VOCABULARY, WIDTH, LAYERS = 151_936, 5_120, 64
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS, PAGE = ROOT / "results/drafters.json", ROOT / "docs/drafters.md"
+RESULTS, PAGE = ROOT / "results/drafters.json", ROOT / "docs/measurements/drafters.md"
 MARKS = ("<!-- figures -->", "<!-- end of figures -->")
 PARTS = ("found", "origin")
 TOKENS, ENTRIES, DIMS, DEPTH = 1_000_000, 125_000, 64, 64
@@ -151,7 +151,7 @@ def spread(cpu: Sequence[float], wall: Sequence[float]) -> dict[str, float]:
 
 
 class Figures:
-    """Figures in results/drafters.json, each kept as soon as it is there, and as tables in docs/drafters.md."""
+    """Figures in results/drafters.json, each kept as soon as it is there, and as tables in docs/measurements/drafters.md."""
 
     def __init__(self, out: Path, kind: str) -> None:
         torch.set_num_threads(1)
@@ -169,7 +169,9 @@ class Figures:
         if self.out == RESULTS:
             page = PAGE.read_text(encoding="utf-8")
             text = tables(self.whole).rstrip("\n")
-            PAGE.write_text(between(page, MARKS, text, "docs/drafters.md"), encoding="utf-8")
+            PAGE.write_text(
+                between(page, MARKS, text, "docs/measurements/drafters.md"), encoding="utf-8"
+            )
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
-"""`make tables`: every drafter with every rule that fits it, on the embedded pair, into docs/results.md and the README.
+"""`make tables`: every drafter with every rule that fits it, on the embedded pair, into docs/results.md and the overview.
 
     python scripts/tables.py [--problems 30] [--minutes 50] [--quick] [--workers 2] [--only "lm/" ...]
-    python scripts/tables.py --check     are docs/results.md and the README as old as the code?
+    python scripts/tables.py --check     are docs/results.md and the overview as old as the code?
     python scripts/tables.py --show      write the tables again from results/results.json, measuring nothing
 
 What is measured are the experiments ours/table-token, table-greedy and table-step: a block is a drafter (greedily a rule)
@@ -42,7 +42,8 @@ from semspec.storage import provenance
 from semspec.storage.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS, PAGE, README = ROOT / "results/results.json", ROOT / "docs/results.md", ROOT / "README.md"
+RESULTS, PAGE = ROOT / "results/results.json", ROOT / "docs/results.md"
+OVERVIEW = ROOT / "docs/measurements/overview.md"
 MARKERS = "<!-- results: written by make tables -->", "<!-- end of results -->"
 LEVELS = {  # what the page calls the experiments
     "token level": "ours/table-token",
@@ -243,7 +244,7 @@ def _span(counts: Sequence[int]) -> str:
 
 
 def excerpt(found: Mapping[str, Any]) -> str:
-    """Return the README's part: every drafter under the lossless rule, every step rule with the draft model."""
+    """Return the overview's part: every drafter under the lossless rule, every step rule with the draft model."""
     cells: list[Cell] = found["cells"]
     tokens = [(c["drafter"], c) for c in cells
               if c["level"] == "token level" and c["config"] == "lossless"]  # fmt: skip
@@ -254,21 +255,21 @@ def excerpt(found: Mapping[str, Any]) -> str:
     return "\n".join(
         [f"Token by token, `accept=lossless` ({_span(counts)} problems, embedded pair, one CPU thread):", "",
          *markdown(tokens, columns), "", "Step by step, `draft=tiny`:", "", *markdown(steps, columns), "",
-         "All combinations: [docs/results.md](docs/results.md). A star: pass@1 differs from the target's alone."]
+         "All combinations: [results.md](../results.md). A star: pass@1 differs from the target's alone."]
     )  # fmt: skip
 
 
-def with_excerpt(readme: str, text: str) -> str:
-    """Return the README with what stands between the markers replaced."""
-    return between(readme, MARKERS, text, "README.md")
+def with_excerpt(page: str, text: str) -> str:
+    """Return the overview with what stands between the markers replaced."""
+    return between(page, MARKERS, text, OVERVIEW.name)
 
 
 def write(found: Mapping[str, Any]) -> None:
     write_json(RESULTS, found)
     found = json.loads(RESULTS.read_text())  # as --check will read it
     PAGE.write_text(page(found), encoding="utf-8")
-    README.write_text(
-        with_excerpt(README.read_text(encoding="utf-8"), excerpt(found)), encoding="utf-8"
+    OVERVIEW.write_text(
+        with_excerpt(OVERVIEW.read_text(encoding="utf-8"), excerpt(found)), encoding="utf-8"
     )
 
 
@@ -285,9 +286,9 @@ def check(of: str) -> list[str]:
     redo = "is not what results/results.json says: make tables ARGS=--show"
     if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page(found):
         old.append(f"docs/results.md {redo}")
-    readme = README.read_text(encoding="utf-8")
-    if with_excerpt(readme, excerpt(found)) != readme:
-        old.append(f"the README's table {redo}")
+    overview = OVERVIEW.read_text(encoding="utf-8")
+    if with_excerpt(overview, excerpt(found)) != overview:
+        old.append(f"the overview's table {redo}")
     return old
 
 
@@ -333,7 +334,7 @@ def main() -> int:
     found, lacking = collect(whole, folder, of, a.workers)
     if lacking:
         print(
-            f"docs/results.md and the README stay as they are: {len(lacking)} of {len(whole)} blocks have"
+            f"docs/results.md and the overview stay as they are: {len(lacking)} of {len(whole)} blocks have"
             f" not been measured with this code ({lacking[0]}, ...); make tables goes on with them",
             file=sys.stderr,
         )

@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-
+from semspec.config import parse
+from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error
 from semspec.jobs.launchers import options_of
 from semspec.jobs.options import take
@@ -350,7 +349,7 @@ def split_launcher(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _has_several_values(argument: str) -> bool:
     try:
-        (override,) = OverridesParser.create().parse_overrides([argument])
-    except HydraException:
+        (override,) = parse([argument])
+    except hydra.errors.HydraException:
         return False  # the command's parser says what is wrong
     return bool(override.is_sweep_override())

@@ -25,7 +25,7 @@ from semspec.types import Answer, Context, Draft, Read, What
 
 LOGPROBS = Read(What.LOGPROBS)
 # set with the rule, before a step of any pair was measured, and left as it was; what other
-# thresholds do is in docs/step_level.md
+# thresholds do is in docs/measurements/step_level.md
 THRESHOLD = -4.0
 
 

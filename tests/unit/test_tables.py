@@ -138,7 +138,7 @@ def test_page_and_excerpt_say_what_was_found() -> None:
     assert "typical" not in excerpt and "pld_plus" not in excerpt
 
 
-def test_the_readme_is_changed_between_its_markers_only() -> None:
+def test_the_overview_is_changed_between_its_markers_only() -> None:
     begin, end = tables.MARKERS
     readme = f"before\n{begin}\nold\n{end}\nafter\n"
     once = tables.with_excerpt(readme, "new")
@@ -146,7 +146,7 @@ def test_the_readme_is_changed_between_its_markers_only() -> None:
     assert tables.with_excerpt(once, "new") == once
     with pytest.raises(UserError, match="put both lines where the table shall be"):
         tables.with_excerpt("no markers", "new")
-    assert all(marker in tables.README.read_text() for marker in tables.MARKERS)
+    assert all(marker in tables.OVERVIEW.read_text() for marker in tables.MARKERS)
 
 
 def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,10 +154,10 @@ def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, file in (
         ("RESULTS", "results.json"),
         ("PAGE", "results.md"),
-        ("README", "README.md"),
+        ("OVERVIEW", "overview.md"),
     ):
         monkeypatch.setattr(tables, name, folder / file)
-    (folder / "README.md").write_text("\n".join(tables.MARKERS))
+    (folder / "overview.md").write_text("\n".join(tables.MARKERS))
 
 
 def test_some_blocks_do_not_take_the_place_of_all(
@@ -205,12 +205,12 @@ def test_check_names_what_is_older(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "the code, presets or weights have changed since the figures were measured"
     ]
     (tmp_path / "results.md").write_text("by hand")
-    readme = (tmp_path / "README.md").read_text()
-    (tmp_path / "README.md").write_text(readme.replace("2.50x", "9.99x"))
+    readme = (tmp_path / "overview.md").read_text()
+    (tmp_path / "overview.md").write_text(readme.replace("2.50x", "9.99x"))
     assert len(tables.check("now")) == 2
 
 
-def test_the_page_and_the_readme_say_what_was_measured() -> None:
+def test_the_page_and_the_overview_say_what_was_measured() -> None:
     """The committed files, beside the committed figures."""
     assert tables.check(json.loads(tables.RESULTS.read_text())["digest"]) == []
 
