@@ -52,12 +52,12 @@ Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
 
 
 def asked(arguments: Sequence[str]) -> bool:
-    """Return True where a command line asks for an experiment."""
+    """Return True if a command line asks for an experiment."""
     return any(argument.partition("=")[0] == "experiment" for argument in arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run an experiment; return the exit code. Raises UserError for options that mean nothing here."""
+    """Run an experiment; return the exit code."""
     given = dict(a.partition("=")[::2] for a in arguments if a.partition("=")[0] in OWN)
     rest = [a for a in arguments if a.partition("=")[0] not in OWN]
     launching = [a for a in rest if a.startswith(("hydra.", "hydra/"))]
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     name = experiment.runs_of or experiment.name
     folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
-    if scale == "tiny":  # minutes; what the real models need takes a plan, and shows its command
+    if scale == "tiny":  # takes minutes; for real models the plan names the command
         _make_first(experiment.tiny.first, console)
     if show:
         code = 0
@@ -192,8 +192,7 @@ def record_arms(
 
 
 def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
-    """Audit each job whose file is not there yet; 1 where one failed."""
-
+    """Run ``semspec.audit`` for each job that lacks its file; return 1 if one failed, else 0."""
     failed = 0
     for job in todo:
         file = folder / job.folder / AUDIT
@@ -211,7 +210,7 @@ def _audit(todo: Sequence[Job], folder: Path, console: Screen) -> int:
 
 
 def _audited(file: Path) -> dict[str, Any] | None:
-    """Return the figures of an audit; None where there are none."""
+    """Return the figures of an audit, None if there are none."""
     try:
         found = foreign.read_object(file, way_out="it is no audit: remove it")
     except foreign.MissingFileError:
@@ -222,7 +221,7 @@ def _audited(file: Path) -> dict[str, Any] | None:
 
 
 def _make_first(commands: Sequence[str], console: Screen) -> None:
-    """Run the commands that make what is not there yet."""
+    """Run the commands that make missing artifacts."""
     for command in commands:
         words = shlex.split(command)
         made = dict(word.partition("=")[::2] for word in words[1:]).get("out", "")
@@ -243,7 +242,7 @@ def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
 
 
 def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Results:
-    """Return what is finished; the target's row holds the first run that it was part of."""
+    """Collect the finished runs; the target's row holds the first run that it was part of."""
     found: Results = {}
     for job in todo:
         place = folder / job.folder
@@ -266,7 +265,7 @@ def _cell(experiment: Experiment, row: str, result: Mapping[str, Any] | None) ->
 
 
 def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]:
-    """Return the paper's figures and ours, for a file."""
+    """Return the paper's figures and ours for a file."""
 
     def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
         if experiment.audits:
@@ -303,7 +302,7 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
 
 
 def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Text]:
-    """Return lines about what will be run and what it costs."""
+    """Show what will be run and what it costs."""
     setting = experiment.scale(scale)
     lines = [Text(experiment.title, "bold")]
     lines += [Text(f"first: {command}", "dim") for command in setting.first]
@@ -334,7 +333,7 @@ def _hours(known: Sequence[float | None]) -> str:
 
 
 def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
-    """Return the paper's table beside ours, for each block; another pair stands beside the first."""
+    """Show the paper's table beside ours for each block, and other pairs beside the first."""
     setting = experiment.scale(scale)
     names = [*setting.rows, *(row for rows in experiment.figures.values() for row in rows)]
     rows = list(dict.fromkeys(names))

@@ -115,7 +115,7 @@ def launch(
 
 
 def remote(job: str, root: str, where: str, leaving: Callable[[], bool] = lambda: False) -> None:
-    """Run a job in a process of its own, perhaps on another machine: it knows nothing but this."""
+    """Run a job in its own process, perhaps on another machine: the arguments are all it has."""
     os.chdir(where)  # paths in options may be relative
     work(Job.from_json(job), Path(root), Screen(quiet=True), leaving)
 
@@ -141,7 +141,7 @@ def _arguments(job: Job, root: Path) -> tuple[str, str, str]:
 
 
 def _over(job: Job, root: Path, why: str, ended: Ended) -> None:
-    """Record that the process of a job is gone, where the job could not."""
+    """Record the end of a job's process if the job could not."""
     for run in job.runs:
         if not is_locked(root / run.name) and state_of(run, root)[0] in ("waiting", "killed"):
             say(run, root, "killed", why)

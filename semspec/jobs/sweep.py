@@ -61,13 +61,13 @@ class Job:
 
     name: str  # its folder, within that of all jobs
     overrides: tuple[str, ...]
-    command: str = ""  # the module that does it: ``run_shard``, or ``do_arms``; else it is a run
-    stage: str = ""  # as far as which a part goes
+    command: str = ""  # the module that does it: ``run_shard`` or ``do_arms``; else it is a run
+    stage: str = ""  # the last one that the shard does
     arms: tuple[Job, ...] = ()  # runs that take turns in one process, each in a folder of its own
 
     @property
     def about(self) -> dict[str, Any]:
-        """Describe the job for its status.json, without passwords."""
+        """The job's entry in status.json, without passwords."""
         return {"job": self.name, "overrides": without_passwords(list(self.overrides))}
 
     @property
@@ -86,7 +86,7 @@ class Job:
 
 
 def name_of(overrides: Sequence[str]) -> str:
-    """Return a name for a folder; where one had to be changed or cut, a digest keeps it from others."""
+    """Name a folder after options; a name that is changed or cut gets a digest, to be unique."""
     text = without_passwords(",".join(overrides))
     kept = slug(text, also="=,")
     if kept == text and len(kept) <= LONGEST:
@@ -96,7 +96,7 @@ def name_of(overrides: Sequence[str]) -> str:
 
 
 def plan(overrides: Sequence[str]) -> list[Job]:
-    """Return all combinations, the last option varying fastest; the same one twice is one job."""
+    """Return a job for every combination, the last option varying fastest, without repetitions."""
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
         key = override.get_key_element()
@@ -124,7 +124,7 @@ def _named(override: str) -> bool:
 
 
 def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
-    """Return a job's configuration, typed and as it is recorded."""
+    """Return a job's configuration, typed and as it is recorded; raises UserError for a wrong one."""
     try:
         composed = compose(job.overrides)
         plain = OmegaConf.to_container(composed, resolve=True)
@@ -143,9 +143,9 @@ def _foreign(job: Job, root: Path) -> str | None:
 def work(
     job: Job, root: Path, console: Screen, leaving: Callable[[], bool] = lambda: False
 ) -> None:
-    """Run one job to its end; whatever happens is recorded in its folder and ends no other job.
+    """Run one job; any failure is recorded in its folder and does not end the sweep.
 
-    ``leaving``: whether this process was asked to leave, and the job goes on in another one.
+    ``leaving`` is true if this process has to exit and the job will resume in another one.
     """
     folder, started, failed = root / job.name, now(), ""
     if _foreign(job, root):
@@ -187,7 +187,7 @@ def _do(job: Job, root: Path, console: Screen) -> None:
 def say(
     job: Job, root: Path, state: State, error: str, started: str | None = None, **more: Any
 ) -> None:
-    """Write a status for a job that cannot, or could not, do so itself."""
+    """Write the status of a job that cannot do so itself."""
     folder = root / job.name
     entry = status(job.about | more, state, started or now(), error)
     if started is None:  # the process is gone: the rest of its own entry stands
@@ -198,7 +198,7 @@ def say(
 
 
 def state_of(job: Job, root: Path) -> tuple[str, str]:
-    """Return the state of a job, and the error if there is one."""
+    """Return a job's state, and its error if there is one."""
     if wrong := _foreign(job, root):
         return "failed", wrong
     if job.arms:
@@ -209,10 +209,8 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
         return "finished", ""
     folder = RunFolder(root / job.name)
     if job.stage:
-        known = read_json(folder.path / "result.json")
-        finished = job.stage in (
-            known["done"] if isinstance(known, dict) and "done" in known else ()
-        )
+        held = read_json(folder.path / "result.json")
+        finished = job.stage in (held["done"] if isinstance(held, dict) and "done" in held else ())
     else:
         known = folder.config
         finished = folder.result is not None and known is not None and _enough(job, known)
@@ -244,9 +242,9 @@ def carry_out(
     launcher: str = "basic",
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run what is not finished; print a line for each job that ends.
+    """Run the jobs that are not finished; print a line as each ends.
 
-    Raises UserError where a folder holds another run, and KeyboardInterrupt.
+    Raises UserError, before any work, if a folder holds something else; a job's failure does not raise.
     """
     from semspec.jobs.launchers import launch
 
@@ -279,7 +277,7 @@ def carry_out(
 
 
 def _check(job: Job, root: Path) -> None:
-    """Raise UserError where a folder of the same name holds a run with other options."""
+    """Raise UserError if a job's folder holds a run with another configuration."""
     known = RunFolder(root / job.name).config
     if known is None:
         return
@@ -332,7 +330,7 @@ def rows(jobs: Sequence[Job], root: Path) -> list[tuple[str, ...]]:
 
 
 def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
-    """Print the table of all jobs; elsewhere than on a terminal a line each, that tools can cut at tabs."""
+    """Print a table of all jobs; if the output is no terminal, lines with tabs for other tools."""
     listed = rows(jobs, root)
     if console.quiet:
         return
@@ -351,7 +349,7 @@ def show(jobs: Sequence[Job], root: Path, console: Screen) -> None:
 
 
 def main(overrides: Sequence[str]) -> int:
-    """Run a sweep from the command line, after its options were checked; return the exit code."""
+    """Run a sweep, whose options have been checked, from the command line; return the exit code."""
     from semspec.jobs.launchers import options_of
 
     given, rest = take(overrides, ("sweep", "hydra.sweep.dir"))
@@ -376,7 +374,7 @@ def main(overrides: Sequence[str]) -> int:
 
 
 def _quiet(jobs: Sequence[Job]) -> bool:
-    """Return True where the first job that can be composed asks for it: the others will say so themselves."""
+    """Return ``quiet=`` of the first job that can be composed."""
     for job in jobs:
         with contextlib.suppress(UserError):
             return resolve(job)[0].quiet
@@ -389,7 +387,7 @@ def runs_of(jobs: Sequence[Job]) -> list[Job]:
 
 
 def ended(jobs: Sequence[Job], root: Path) -> int:
-    """Return the exit code of several jobs; name on standard error what is not finished."""
+    """Return the exit code of several jobs; name those that are not finished on standard error."""
     states = {job.name: state_of(job, root)[0] for job in jobs}
     bad = [name for name, state in states.items() if state != "finished"]
     if bad:
