@@ -30,7 +30,6 @@ from semspec.training.probes.semantic import options as cluster_options
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.shards import read_samples
 from semspec.training.probes.stages import Sampling, folder_of, merge
-from semspec.training.probes.train import Trained, predict, train
 
 if TYPE_CHECKING:
     from semspec.training.probes.train import Trained
@@ -91,6 +90,7 @@ def labelled_rows(
 
 
 def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, steps: Steps) -> Probe:
+    from semspec.training.probes.train import predict, train
 
     domains = dict(zip(rows.chains, rows.domains, strict=True))
     sides = split_chains(domains, config.train_seed)
