@@ -6,7 +6,6 @@ for done in solver.solve(problems, "speculative"): ...
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -32,9 +31,8 @@ from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run,
 from semspec.results.identity import identities
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
+from semspec.storage.screen import LOG
 from semspec.types import Context, Outcome, Role, Round
-
-LOG = logging.getLogger("semspec")
 
 
 @dataclass(frozen=True, slots=True)

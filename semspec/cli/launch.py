@@ -36,7 +36,7 @@ from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
 from semspec.models.text import Text
 from semspec.protocols import Run
 from semspec.sglang_plugin.settings import VARIABLE
-from semspec.storage.screen import echo
+from semspec.storage.screen import complain, echo
 from semspec.types import Role
 
 COMMAND = "semspec.launch"
@@ -321,7 +321,7 @@ def run(arguments: Sequence[str]) -> None:
     config, given = read(arguments)
     planned = plan(config, given)
     if warning := open_to_all(planned):
-        print(f"semspec: {warning}", file=sys.stderr)
+        complain(warning)
     line = " ".join(f"engine.{one.role}_url={one.url}" for one in planned)
     if not given.start:
         for one in planned:
