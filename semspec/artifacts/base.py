@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 
 from semspec.artifacts import _card, binding
 from semspec.artifacts.upload import upload
-from semspec.deferred import Tensor, safetensors_torch
+from semspec.deferred import Tensor, tensor_files
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
@@ -308,7 +308,7 @@ def write(
     contents = {CONFIG: (dumps(config, indent=2) + "\n").encode()}
     contents |= {name: text.encode() for name, text in texts.items()}
     if tensors:
-        contents[TENSORS] = safetensors_torch.save(
+        contents[TENSORS] = tensor_files.save(
             {n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"}
         )
     with os_errors_as_user_errors(folder):

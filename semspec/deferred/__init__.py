@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import hydra.core.hydra_config
     import hydra.core.override_parser.overrides_parser
     import hydra.errors
-    import safetensors.torch as safetensors_torch
+    import safetensors.torch as tensor_files
     import torch as torch
     import torch.nn.functional as functional
     from torch import Tensor as Tensor
@@ -37,7 +37,7 @@ else:
             return found
 
     hydra = _Deferred("hydra")
-    safetensors_torch = _Deferred("safetensors.torch")
+    tensor_files = _Deferred("safetensors.torch")
     torch = _Deferred("torch")
     functional = _Deferred("torch.nn.functional")
     Tensor = Any
@@ -48,4 +48,4 @@ def load_torch() -> None:
     import_module("torch")
 
 
-__all__ = ["Tensor", "functional", "hydra", "load_torch", "safetensors_torch", "torch"]
+__all__ = ["Tensor", "functional", "hydra", "load_torch", "tensor_files", "torch"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
-from semspec.deferred import safetensors_torch, torch
+from semspec.deferred import tensor_files, torch
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, ModelConfig
 from semspec.protocols import Kit, Plan, Run
@@ -51,7 +51,7 @@ class Rsd(RuleBase):
     @classmethod
     def example(cls, folder: Path) -> Iterator[Self]:
         weight = torch.arange(EXAMPLE.width).cos()[None]
-        safetensors_torch.save_file({"score.weight": weight}, folder / "model.safetensors")
+        tensor_files.save_file({"score.weight": weight}, folder / "model.safetensors")
         yield cls(model=ModelConfig(path=str(folder)))
 
 

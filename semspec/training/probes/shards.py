@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from semspec.deferred import Tensor, safetensors_torch, torch
+from semspec.deferred import Tensor, tensor_files, torch
 from semspec.errors import UserError
 from semspec.storage import foreign
 from semspec.storage.files import _write_all, dumps, parse, replacing, whole_lines
@@ -71,7 +71,7 @@ class GroupWriter:
     def _flush(self) -> None:
         if self._rows:
             with replacing(self.folder / self._file()) as fd:
-                _write_all(fd, safetensors_torch.save({"states": torch.stack(self._rows)}))
+                _write_all(fd, tensor_files.save({"states": torch.stack(self._rows)}))
             self._rows, self._bytes = [], 0
             self._files += 1
 
