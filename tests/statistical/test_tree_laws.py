@@ -102,7 +102,7 @@ class Claims(LanguageModel):
         tree = super().seed(kit, depth)
         honest = tree.draft
 
-        def draft(sampled: bool = False, told: bool = True) -> Draft:
+        def draft(sampled: bool = False, with_rows: bool = True) -> Draft:
             return honest(sampled=True)
 
         tree.draft = draft  # type: ignore[method-assign]
