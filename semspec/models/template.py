@@ -44,6 +44,8 @@ class _Worker:
             return answer
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if self.process is not None and self.process.poll() is not None:
+            self.stop()  # something else has ended it: SGLang ends all children of its process
         if self.process is None:
             self.process = subprocess.Popen(
                 [

@@ -27,7 +27,7 @@ from semspec.heads.medusa import Medusa
 from semspec.models.folder import read_json
 from semspec.models.location import ModelConfig, read_facts, weights_fingerprint
 from semspec.models.spec import read_spec, read_stop_ids
-from semspec.models.template import TemplateRefusedError, render
+from semspec.models.template import TemplateRefusedError, _worker, render
 from semspec.models.text import Text
 from semspec.models.weights import read_weights
 from semspec.rules._score import read_score_head
@@ -446,3 +446,12 @@ def test_readers_accept_valid_files(tmp_path: Path) -> None:
     refused(lambda: read_json(path), "not a JSON object")
     refused(lambda: foreign.read_text(tmp_path / "none"), "has no none")
     assert Model.example().maker()
+
+
+def test_a_template_is_rendered_though_something_ended_the_worker_meanwhile() -> None:
+    assert render("{{ a }}", {"a": 1}) == "1"
+    worker = _worker.process
+    assert worker is not None
+    worker.kill()
+    worker.wait()
+    assert render("{{ a }}", {"a": 2}) == "2"
