@@ -19,7 +19,7 @@ from train_tiny_pair import solution_row
 
 from semspec.engines.hf import Hf
 from semspec.models.text import Text
-from semspec.storage.files import _write_all, replacing
+from semspec.storage.files import replacing, write_all
 from semspec.types import Context, Query, Read, Sampling, What
 
 SHARD = 100  # solutions
@@ -65,7 +65,7 @@ def collect(
                     made[f"{query.context.key}.states"] = answer[read].bfloat16()
                     engine.forget(query.context)
             with replacing(path) as fd:
-                _write_all(fd, save(made))
+                write_all(fd, save(made))
             print(f"states {shard + 1}/{-(-solutions // SHARD)}", flush=True)
         shown = load(path.read_bytes())
         rows += [

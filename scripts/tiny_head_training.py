@@ -15,7 +15,7 @@ from torch import Tensor
 from semspec.artifacts import inspection
 from semspec.artifacts.base import CARD as CARD_NAME
 from semspec.artifacts.base import CONFIG, TENSORS
-from semspec.storage.files import _write_all, replacing
+from semspec.storage.files import replacing, write_all
 
 EVERY = 50  # steps between two lines and two states on disk
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -99,7 +99,7 @@ def _keep(
     tensors["step"] = torch.tensor(step)
     tensors["seconds"] = torch.tensor(seconds, dtype=torch.float64)
     with replacing(path) as fd:
-        _write_all(fd, save(tensors))
+        write_all(fd, save(tensors))
 
 
 def _restore(
@@ -158,7 +158,7 @@ def write_head(
         for n, t in tensors.items()
     }
     with replacing(folder / TENSORS) as fd:
-        _write_all(fd, save(stored))
+        write_all(fd, save(stored))
     for file, content in ((CONFIG, config), ("training.json", training)):
         (folder / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     card = CARD.format(

@@ -24,7 +24,7 @@ from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
 from semspec.storage import foreign, json_schema, manifests, provenance, swap
-from semspec.storage.files import _write_all, dumps, os_errors_as_user_errors, replacing
+from semspec.storage.files import dumps, os_errors_as_user_errors, replacing, write_all
 from semspec.storage.packaged import beside_package
 from semspec.storage.tensors import Layout, read_tensor_file
 
@@ -317,10 +317,10 @@ def write(
         beside = swap.stage(folder)
         for name, data in contents.items():
             with replacing(beside / name) as fd:
-                _write_all(fd, data)
+                write_all(fd, data)
         for name, path in (parts or {}).items():
             with path.open("rb") as source, replacing(beside / name) as fd:
                 while data := source.read(1 << 24):
-                    _write_all(fd, data)
+                    write_all(fd, data)
         manifests.seal(beside, kind, version)
         swap.finish(beside, folder)

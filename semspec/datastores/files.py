@@ -19,7 +19,7 @@ from safetensors.numpy import save
 
 from semspec.errors import UserError, first_line
 from semspec.storage import foreign
-from semspec.storage.files import _write_all, replacing
+from semspec.storage.files import replacing, write_all
 
 LARGEST_HEADER = 2**16  # bytes; a shard's header names a few arrays
 TYPES: Mapping[str, np.dtype[Any]] = {
@@ -101,4 +101,4 @@ def _places(
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write the file atomically: completely, or not at all."""
     with replacing(path) as fd:
-        _write_all(fd, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))
+        write_all(fd, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))

@@ -48,11 +48,7 @@ class _Worker:
             self.stop()  # something else has ended it: SGLang ends all children of its process
         if self.process is None:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    str(WORKER),
-                ],  # -P: no module beside the script is importable
+                [sys.executable, "-P", str(WORKER)],  # -P: no module beside it is importable
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -75,7 +75,7 @@ def dumps(value: Any, indent: int | None = None) -> str:
         return json.dumps(_finite(loose), allow_nan=False, indent=indent, separators=separators)
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:  # usually one write; a full disk takes a part and refuses the rest
         view = view[os.write(fd, view) :]
@@ -117,13 +117,13 @@ def write_json(path: Path, value: Any, durable: bool = True) -> None:
     """Write a JSON file atomically."""
     data = (dumps(value, indent=2) + "\n").encode()
     with replacing(path, durable) as fd:
-        _write_all(fd, data)
+        write_all(fd, data)
 
 
 def write_text(path: Path, text: str, durable: bool = False) -> None:
     """Write a text file atomically; lone surrogates become question marks."""
     with replacing(path, durable) as fd:
-        _write_all(fd, text.encode("utf-8", "replace"))
+        write_all(fd, text.encode("utf-8", "replace"))
 
 
 def read_json(path: Path) -> Any | None:
@@ -174,7 +174,7 @@ class LineFile:
         data = (dumps(value) + "\n").encode()
         self._check()
         try:
-            _write_all(self._fd, data)
+            write_all(self._fd, data)
         except BaseException:  # an interrupt may also come between the parts of a write
             with contextlib.suppress(OSError):  # else the next start cuts the torn line off
                 os.ftruncate(self._fd, self._size)
@@ -239,7 +239,7 @@ def keep_lines(path: Path, ids: set[str]) -> None:
         with replacing(path) as fd:
             for line in whole_lines(path):
                 if _kept(line, ids):
-                    _write_all(fd, line)
+                    write_all(fd, line)
     elif path.exists() and path.stat().st_size != end:
         cut(path, end)
 

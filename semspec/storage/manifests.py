@@ -14,7 +14,7 @@ from typing import Any
 
 from semspec.errors import UserError, first_line
 from semspec.storage import foreign, json_schema
-from semspec.storage.files import _write_all, dumps, replacing
+from semspec.storage.files import dumps, replacing, write_all
 
 NAME, FORMAT = "manifest.json", 1
 LARGEST = 2**20  # bytes of a manifest
@@ -114,7 +114,7 @@ def seal(folder: Path, kind: str, version: int) -> None:
         raise UserError(f"{folder} holds {wrong}: remove it")
     files = {n: ((folder / n).stat().st_size, sha256(folder / n)) for n in found}
     with replacing(folder / NAME) as fd:
-        _write_all(fd, make(kind, version, files))
+        write_all(fd, make(kind, version, files))
 
 
 def _plain(path: Path) -> bool:

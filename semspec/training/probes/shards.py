@@ -19,7 +19,7 @@ from typing import Any
 from semspec.deferred import Tensor, tensor_files, torch
 from semspec.errors import UserError
 from semspec.storage import foreign
-from semspec.storage.files import _write_all, dumps, parse, replacing, whole_lines
+from semspec.storage.files import dumps, parse, replacing, whole_lines, write_all
 
 LARGEST = 65504.0  # torch.finfo(torch.float16).max
 SHARD = 64 * 2**20  # bytes of states that are held in memory before they are written
@@ -71,7 +71,7 @@ class GroupWriter:
     def _flush(self) -> None:
         if self._rows:
             with replacing(self.folder / self._file()) as fd:
-                _write_all(fd, tensor_files.save({"states": torch.stack(self._rows)}))
+                write_all(fd, tensor_files.save({"states": torch.stack(self._rows)}))
             self._rows, self._bytes = [], 0
             self._files += 1
 
@@ -81,7 +81,7 @@ class GroupWriter:
         ordered = sorted(self._lines, key=lambda s: (s.chain, s.cut, s.writer != "own", s.number))
         with replacing(self.folder / f"{self.name}.jsonl") as fd:
             for line in ordered:
-                _write_all(fd, (dumps(asdict(line)) + "\n").encode())
+                write_all(fd, (dumps(asdict(line)) + "\n").encode())
 
 
 def is_done(folder: Path, number: int) -> bool:

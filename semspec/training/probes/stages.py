@@ -20,7 +20,7 @@ from semspec.models.location import ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.storage.digest import flat
-from semspec.storage.files import _write_all, dumps, replacing, write_json
+from semspec.storage.files import dumps, replacing, write_all, write_json
 from semspec.training.probes.contexts import FILE as CHAINS
 from semspec.training.probes.contexts import (
     Chain,
@@ -179,7 +179,7 @@ def merge(config: ProbeConfig, shards: Sequence[Shard], folder: Path) -> list[Ch
     chains = joined(config, shards[0], folder)
     with replacing(folder / CHAINS) as fd:
         for chain in chains:
-            _write_all(fd, (dumps(asdict(chain)) + "\n").encode())
+            write_all(fd, (dumps(asdict(chain)) + "\n").encode())
     plans = [Plan(**shard.done(folder)["samples"]) for shard in shards]
     whole = replace(plans[0], contexts=sum(p.contexts for p in plans))
     write_json(folder / "sampled.json", asdict(whole))
