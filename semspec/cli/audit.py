@@ -60,7 +60,7 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     Raises UserError for wrong options, and for a rule that does not keep drafted tokens.
     """
     own, passed = read_known(Options, arguments, "semspec.audit")
-    passed = shared.expand_shorthands(passed)
+    passed = shared.expand_shorthands(passed, auto=False)
     check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:

@@ -33,6 +33,7 @@ def show(console: Screen | None = None) -> None:
     table = Table.grid(padding=(0, 2))
     for field in fields(config.RunConfig):
         shown = chosen.get(field.name, field.default if _is_plain(field.default) else "")
+        shown = config.AUTO if field.name == "engine" else shown
         table.add_row(f"  {field.name}", config.HELP[field.name], Text(_typed(shown), "dim"))
     console.print(table)
     for group in ("model", "draft", "accept", "split", "engine", "benchmark"):

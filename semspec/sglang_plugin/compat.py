@@ -122,14 +122,6 @@ def _wrapped(hook: Hook) -> bool:
     return hook.kind == "REPLACE" or hasattr(found, "__wrapped__")
 
 
-# ---- an engine in this process ------------------------------------------------------------------
-
-
-def abort(engine: Any, rid: str) -> None:
-    """Abort a request of a ``sglang.Engine``, which has no such method itself."""
-    engine.tokenizer_manager.abort_request(rid)
-
-
 # ---- requests as they arrive --------------------------------------------------------------------
 
 ARRIVING = "managers.io_struct.GenerateReqInput.normalize_batch_and_arguments"

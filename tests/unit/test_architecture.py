@@ -26,7 +26,6 @@ LAZY = {  # imports inside functions, of our own modules: (importing, imported) 
     ("semspec.engines.hf", "semspec.engines._lean.engine"): _FORWARD,
     ("semspec.engines.sglang", "semspec.engines._sglang.engine"): _SGLANG,
     ("semspec.engines.sglang", "semspec.engines._sglang.identity"): _SGLANG,
-    ("semspec.engines.sglang", "semspec.engines._sglang.local"): _SGLANG,
     ("semspec.engines.sglang", "semspec.engines._sglang.server"): _SGLANG,
     ("semspec.jobs.sweep", "semspec.jobs.launchers"): _LAUNCHER,
     ("semspec.sglang_plugin", "semspec.errors"): _ANY_SERVER,

@@ -15,7 +15,6 @@ import torch
 
 from semspec.engines._sglang import identity, requests
 from semspec.engines._sglang.identity import Expected
-from semspec.engines._sglang.local import Local
 from semspec.engines._sglang.replicas import Replicas, unreachable
 from semspec.engines._sglang.requests import Paths, Payload, Scoring
 from semspec.engines._sglang.server import LostError, Place
@@ -38,19 +37,20 @@ class SglangEngine:
         role: Role,
         check: bool = True,
         patience: float = 0.0,
+        files_known: bool = False,
     ) -> None:
+        """Meet the servers; ``files_known``: they load files of this machine, which are identified as such."""
         self.offers = requests.OFFERS
         self.vocabulary, self.context_limit = expected.vocabulary, expected.context_limit
         self.layers, self.width = expected.layers, expected.width
         self.stop_ids = stop_ids
-        self.expected, self.check = expected, check
+        self.expected, self.check, self.files_known = expected, check, files_known
         self.replicas = Replicas(places, role, patience)
         self._served: dict[str, str] = {}  # by server: the model it reports
         self._tasks: dict[int, set[asyncio.Task[Answer]]] = {}
         self._aborts: set[asyncio.Task[None]] = set()
         self._looks: dict[int, asyncio.Task[None]] = {}  # checks of lost servers, by id
-        local = [place for place in places if isinstance(place, Local)]
-        self._loop = local[0].loop if local else asyncio.new_event_loop()
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         try:
@@ -61,7 +61,9 @@ class SglangEngine:
 
     @property
     def served(self) -> str:
-        """The models that the servers report; empty if unchecked or run in this process."""
+        """The models that the servers report; empty if unchecked, and where their files are known."""
+        if self.files_known:
+            return ""
         return " and ".join(sorted({*filter(None, self._served.values())}))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -89,15 +91,14 @@ class SglangEngine:
             identity.check(self.expected, info, (), place.name, role)
             sample = await _sample_ids(place, info)
             identity.check(self.expected, info, sample, place.name, role)
-            if not isinstance(place, Local):
-                served = identity.served(info)
-                before = self._served.setdefault(place.name, served)
-                if before != served:
-                    raise UserError(
-                        f"{place.name} serves {served}, and served {before} when this run began: put"
-                        " that back, or begin a run in another folder (engine.check=false where it is"
-                        " the same under another name)"
-                    )
+            served = identity.served(info)
+            before = self._served.setdefault(place.name, served)
+            if before != served:
+                raise UserError(
+                    f"{place.name} serves {served}, and served {before} when this run began: put"
+                    " that back, or begin a run in another folder (engine.check=false where it is"
+                    " the same under another name)"
+                )
         limits = [info.get("context_length"), info.get("max_total_num_tokens")]
         known = [int(limit) - MARGIN for limit in limits if limit]
         if info.get("max_req_input_len"):
@@ -162,18 +163,14 @@ class SglangEngine:
             task.cancel()
 
     def close(self) -> None:
-        """Cancel all requests and stop the models that run in this process."""
+        """Cancel all requests and leave the servers."""
         if self._loop.is_closed():
             return
         if self._thread.is_alive():
             self._wait(self._leave())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        for place in self.replicas.places:
-            if isinstance(place, Local):
-                place.shut_down()
-        if not any(isinstance(place, Local) for place in self.replicas.places):
-            self._loop.close()
+        self._loop.close()
 
     async def _leave(self) -> None:
         tasks = [*(task for own in self._tasks.values() for task in own), *self._looks.values()]
@@ -288,7 +285,5 @@ async def _sample_ids(place: Place, info: Mapping[str, Any]) -> Sequence[int]:
         "return_logprob": True,
         "logprob_start_len": 0,
     }
-    if isinstance(place, Local):  # it was loaded from the expected folder
-        return ()
     reply = await place.generate(payload)
     return [entry[1] for entry in reply["meta_info"]["input_token_logprobs"]]
