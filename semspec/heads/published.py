@@ -71,6 +71,7 @@ def ready(folder: Path) -> Path:
     raise UserError(
         f"{folder} has no safetensors: pickled heads (.bin, .pt) are never read by a run; convert it"
         f" once: {command(folder)}"
+        + (", and name that folder in its place" if copy is None else "")
     )
 
 
@@ -79,9 +80,7 @@ def command(folder: Path) -> str:
     if converted_place(folder) is not None:
         repo = folder.parents[1].name.removeprefix("models--").replace("--", "/", 1)
         return f"{COMMAND} path={shlex.quote(f'{repo}@{folder.name}')}"
-    path = shlex.quote(str(folder))
-    out = shlex.quote(f"{str(folder).rstrip('/')}-converted")
-    return f"{COMMAND} path={path} out={out}, and give draft.head.path={out}"
+    return f"{COMMAND} path={shlex.quote(str(folder))} out={shlex.quote(f'{folder}-converted')}"
 
 
 def converted_place(folder: Path) -> Path | None:

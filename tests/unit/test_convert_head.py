@@ -230,9 +230,7 @@ def test_a_pickled_head_is_refused_with_the_command_that_converts_it(
         Eagle3.load(folder, target)
     assert command in str(refused.value) and "\n" not in str(refused.value)
     out = tmp_path / "a head-converted"
-    assert command == (
-        f"python -m semspec.convert_head path='{folder}' out='{out}', and give draft.head.path='{out}'"
-    )
+    assert command == (f"python -m semspec.convert_head path='{folder}' out='{out}'")
     main([f"path={folder}", f"out={out}"])
     shown = capsys.readouterr().out
     assert "pytorch_model.bin: read in a confined process" in shown
