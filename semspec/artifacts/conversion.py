@@ -133,8 +133,10 @@ def _eagle3(
         told.append("d2t and t2d: left out, as they map every token to itself")
     biases = [name for name in tensors if name.endswith(".bias")]
     told += [f"{len(biases)} biases: kept"] * bool(biases)
+    tied = own.get("tie_word_embeddings") is True and eagle3.EMBEDDING in tensors
     for name in (eagle3.EMBEDDING, eagle3.LAST):
-        told += [f"{name}: the target's own"] * (name not in tensors)
+        whose = "its own embedding" if tied and name == eagle3.LAST else "the target's own"
+        told += [f"{name}: {whose}"] * (name not in tensors)
     sizes: dict[str, Any] = {
         "hidden_size": shape.width,
         "intermediate_size": shape.inner,

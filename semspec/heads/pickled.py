@@ -1,4 +1,4 @@
-"""Pickled checkpoints, the one exception to "no pickle": read by a confined process, handed over as safetensors.
+"""Pickled heads that others published: read by a confined process, handed over as safetensors.
 
 What comes back is a foreign file like any other, and is read as one (``semspec.storage.foreign``).
 """
@@ -47,7 +47,7 @@ def hand_over(path: Path, out: Path, prefixes: tuple[str, ...] = (), strict: boo
         if size > LARGEST:
             raise UserError(f"{path} has {size:,} bytes, which no head needs: {WAY_OUT}")
         seconds = STARTING + size / SPEED
-        order = {
+        order: dict[str, Any] = {
             "read": file.fileno(),
             "write": written.fileno(),
             "memory": 2 * size + MEMORY,

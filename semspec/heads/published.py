@@ -18,7 +18,7 @@ from semspec.errors import UserError
 from semspec.models.folder import PICKLES, read_json, weight_files
 from semspec.models.hub import Wanted, known_files, split_revision
 from semspec.models.location import EMBEDDED
-from semspec.storage import manifests
+from semspec.storage import manifests, swap
 
 COMMAND = "python -m semspec.convert_head"
 HEAD = Wanted(
@@ -62,9 +62,11 @@ def ready(folder: Path) -> Path:
     if next(folder.glob("*.safetensors"), None) is not None:
         return folder
     copy = converted_place(folder)
-    if copy is not None and (copy / "config.json").is_file():
-        return copy
-    if copy is None and next((p for kind in PICKLES for p in folder.glob(kind)), None) is None:
+    if copy is not None:
+        swap.recover(copy)  # if a kill came between two renames
+        if (copy / "config.json").is_file():
+            return copy
+    elif not _pickled_only([file.name for file in folder.iterdir()]):
         raise UserError(
             f"no model.safetensors in {folder}: download the head again, or take another"
         )
@@ -101,22 +103,23 @@ def needs_conversion(folder_or_repo: str, revision: str | None = None) -> str | 
     if folder_or_repo.startswith(EMBEDDED):
         return None
     if local.is_dir():
-        pickled = any(next(local.glob(kind), None) for kind in PICKLES)
-        whole = next(local.glob("*.safetensors"), None) is not None
-        return None if whole or not pickled else command(local)
+        return command(local) if _pickled_only([file.name for file in local.iterdir()]) else None
     repo, given = split_revision(folder_or_repo)
     known = known_files(repo, revision or given, PICKLED)
     if known is None:
         return None
     snapshot, names = known
     copy = converted_place(snapshot)
-    if any(Path(name).match("*.safetensors") for name in names if "/" not in name):
-        return None
-    if copy is not None and (copy / "config.json").is_file():
+    if not _pickled_only(names) or (copy is not None and (copy / "config.json").is_file()):
         return None
     pinned = f"{repo}@{revision or given}" if revision or given else repo
-    pickled = any(Path(name).match(kind) for name in names for kind in PICKLES if "/" not in name)
-    return f"{COMMAND} path={shlex.quote(pinned)}" if pickled else None
+    return f"{COMMAND} path={shlex.quote(pinned)}"
+
+
+def _pickled_only(names: Sequence[str]) -> bool:
+    """Return whether files of these names hold pickled weights, and none as safetensors."""
+    pickled = [name for name in PICKLED.of(names) if not name.endswith(".json")]
+    return bool(pickled) and not any(name.endswith(".safetensors") for name in HEAD.of(names))
 
 
 def tensor_files(folder: Path, *preferred: str) -> list[Path]:
@@ -266,8 +269,8 @@ def medusa_names(stored: Mapping[str, Sequence[int]]) -> MedusaNaming:
         if shared is None and set(lasts) == {0} and heads > 1:  # the target's, kept once
             shared = lasts.pop(0)
         for head in range(heads):
-            if (last := lasts.pop(head, shared)) is not None:
-                names[f"{head}.{blocks}.weight"] = last
+            if (matrix := lasts.pop(head, shared)) is not None:
+                names[f"{head}.{blocks}.weight"] = matrix
         names |= {f"lm_heads.{head}.weight": name for head, name in lasts.items()}
         told.append("vLLM's names: blocks.i.layers.j and lm_heads.i renamed")
         if "token_map" in own_names:
