@@ -21,7 +21,7 @@ from tiny_head_training import Batch, held_out, train, write_head
 from torch import Tensor
 
 from semspec.heads._files import from_target
-from semspec.heads.eagle3 import EMBEDDING, Attend, Eagle3, Shape, config_of
+from semspec.heads.eagle3 import EMBEDDING, LAST, Attend, Eagle3, Shape, config_of
 from semspec.models.folder import read_json
 from semspec.models.location import ModelConfig
 from semspec.models.spec import read_spec
@@ -149,7 +149,9 @@ def main() -> None:
     teacher = embedding if spec.tied else from_target(target, "lm_head.weight", size).float()
     torch.manual_seed(arguments.seed)
     parameters: dict[str, Tensor] = {}
-    for name, (wanted, _) in shape.layout(embedding=False, mapped=False).items():
+    for name, (wanted, types) in shape.layout({LAST}).items():
+        if torch.int64 in types:
+            continue
         parameters[name] = torch.ones(wanted)
         if len(wanted) == 2:
             parameters[name] = torch.randn(wanted) * wanted[1] ** -0.5

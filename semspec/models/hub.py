@@ -281,6 +281,34 @@ def list_files(
     return commit, listing
 
 
+def known_files(
+    repo: str, revision: str | None, wanted: Wanted, access: Access | None = None
+) -> tuple[Path, list[str]] | None:
+    """Return the folder that a repository's files are downloaded to, and the names of all of them.
+
+    From what an earlier download has noted, else from the Hub; None if neither can say. Raises
+    UserError if the Hub refuses to.
+    """
+    from huggingface_hub import constants
+
+    at = f"{repo} at revision {revision}" if revision else repo
+    access = access or Access()
+    with hub_errors(repo, at, wanted):
+        cache = _Cache(repo, wanted, access)
+        whole = revision is not None and _COMMIT.fullmatch(revision)
+        offline = constants.HF_HUB_OFFLINE or access.local_only
+        if not whole and not offline and reachable(constants.ENDPOINT):
+            commit, listing = list_files(repo, revision, wanted, access.token)
+            return cache.folder(commit), sorted(listing)
+        known = revision if whole else cache.resolved(revision or "main")
+        noted = cache.listing(known) if known else None
+        if known and noted is None and not offline and reachable(constants.ENDPOINT):
+            _, noted = list_files(repo, known, wanted, access.token)
+        if known and noted is not None:
+            return cache.folder(known), sorted(noted)
+    return None
+
+
 class _ChangedError(Exception):
     def __init__(self, path: Path) -> None:
         self.path = path
