@@ -21,7 +21,7 @@ from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.drafters._ngrams import Match
 from semspec.drafters._proposal import ROOT, Proposal, copied
 from semspec.errors import UserError
-from semspec.protocols import Kit, Plan, Run
+from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import Context, Draft, Room
 
@@ -60,6 +60,9 @@ class Suffix(DrafterBase):
         return self.longest
 
     store: ClassVar[SparseStore | None] = None  # once bound, with a datastore
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        return _corpus.sources(SparseDatastore, self.datastore) if self.datastore else ()
 
     def bind(self, run: Run) -> Self:
         if not self.datastore:

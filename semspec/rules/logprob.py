@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from semspec.artifacts import base
 from semspec.artifacts.binding import Measured
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
-from semspec.protocols import Kit, Run
+from semspec.protocols import Kit, Run, Source
 from semspec.registry import register
 from semspec.results.step_truth import ASKED, LEAST
 from semspec.rules import _risk
@@ -27,6 +28,7 @@ LOGPROBS = Read(What.LOGPROBS)
 # set with the rule, before a step of any pair was measured, and left as it was; what other
 # thresholds do is in docs/measurements/step_level.md
 THRESHOLD = -4.0
+UNCALIBRATED = f"its threshold of {THRESHOLD:g} is calibrated for no model"
 
 
 @register("accept", "logprob")
@@ -70,11 +72,17 @@ class LogProb(RuleBase):
     certified: ClassVar[Certified | None] = None  # once bound, with a calibration
 
     @classmethod
-    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
-        return 0 if split == "token" else 2
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str]:
+        if split == "token":
+            return 0, ""
+        return 2, "" if {"threshold", "calibration"} & set(given) else UNCALIBRATED
 
     def asked_risk(self) -> Mapping[str, float]:
         return {} if self.risk is None else {ASKED: self.risk, LEAST: self.least}
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        given = self.calibration
+        return [base.source("calibration", given)] if given else ()
 
     def bind(self, run: Run) -> Self:
         if self.calibration is None or self.risk is None:
