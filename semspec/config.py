@@ -177,7 +177,8 @@ def naming(group: Literal["model", "draft"], model: ModelConfig) -> list[str]:
             return [f"{group}={name}"]
     option = "model.path" if group == "model" else "draft.model.path"
     pinned = f"{model.path}@{model.revision}" if model.revision else model.path
-    return [shlex.quote(f"{option}={pinned}")]
+    plugin = ["draft=lm"] if group == "draft" else []  # where no draft is the default
+    return [*plugin, shlex.quote(f"{option}={pinned}")]
 
 
 @cache

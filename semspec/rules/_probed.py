@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
+from semspec.models.location import canonical_name
 from semspec.probes import index
 from semspec.probes.commands import place, training
 from semspec.protocols import ProbeSource, Run, Source
@@ -82,7 +83,7 @@ class Probed(RuleBase):
 
 
 def _indexed(run: Run, role: Role, features: str) -> tuple[str, str | None]:
-    name, split = run.models[role].name, run.split
+    name, split = canonical_name(run.places[role]), run.split
     found = index.find(name, role, features, split)
     if found is not None:
         return found

@@ -26,7 +26,7 @@ from semspec.decoding.trim import depths, keep_nodes
 from semspec.decoding.whitening import Whitened
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
-from semspec.models.location import EMBEDDED, ModelFacts
+from semspec.models.location import EMBEDDED, ModelFacts, canonical_name
 from semspec.protocols import Kit, Plan, Run, Setup, Source
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
@@ -91,7 +91,7 @@ class Calibrated(TokenRule):
             )
 
     def loads(self, run: Run) -> Sequence[Source]:
-        known = entry(self.calibration, run.models["target"].name, _calibrating(run))
+        known = entry(self.calibration, canonical_name(run.places["target"]), _calibrating(run))
         if "path" not in known:
             return ()
         return [base.source("calibration", known["path"], known.get("revision"))]
