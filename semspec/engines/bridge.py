@@ -1,9 +1,8 @@
 """A bridge for a draft whose special tokens differ from the target's: ids translated both ways.
 
-QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but not their special tokens
-(``<|im_start|>`` here, a mark for the user there, ``<think>`` in both at different ids) nor the
-padding of their vocabularies. Rules compare draft and target by id, column by column and position
-by position, so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the
+QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but neither their special tokens
+(``<think>`` has another id in each) nor the padding of their vocabularies. Rules compare draft and
+target by id, so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the
 draft's ids behind a one-to-one map:
 
 * tokens of the same content are the same token; so are the two ends of text, whatever their names,
@@ -14,21 +13,17 @@ draft's ids behind a one-to-one map:
 * a draft token that the target lacks (padding included) is never proposed: the draft ends before it
   (finish "limit"), and its mass is removed from the rows, which are renormalised.
 
-Why the last rule is lossless. Given the tokens so far, the draft model draws from q; with probability
-q(forbidden) the draft ends there, otherwise the token is distributed as q restricted to the allowed
-tokens and renormalised, which is exactly the row that is reported for it. Whether a draft continues
-may depend on what was drawn before but never on the current token or on the target's verdict on it,
-and token-by-token verification is proven for a draft of any such length: the position after the last
-token is the target's own. The alternative, masking logits before top-k, top-p and the draw, would
-have to happen inside every engine (and a mask after the draw would report other rows than were drawn
-from); cutting needs no support from engines and costs a draft only where it would have been rejected
-anyway, because the target gives such a token no probability at all.
+Why the last rule is lossless. The draft model draws from q; with probability q(forbidden) the draft
+ends there, otherwise the token is distributed as q restricted to the allowed tokens and renormalised,
+which is exactly the row that is reported. A draft may end for what was drawn before, never for the
+current token or the target's verdict on it, and token-by-token verification is proven for drafts of any
+such length: the position after the last token is the target's own. Nothing is lost either, as the target
+gives such a token no probability. Masking before the draw would have to happen inside every engine.
 
-The prompt. By default the draft reads the target's prompt through the bridge: same question, the
-target's chat template, with fillers for marks that the draft does not know. With ``draft_prompt`` it
-reads a separate prompt instead (its own chat template; SpecReason and SemanticSpec run both models
-that way). The models then count positions differently. That is harmless, because the draft reads a
-mirror of each context; only reads that reach into the prompt become meaningless.
+The prompt. By default the draft reads the target's prompt through the bridge, with fillers for marks
+that it does not know. With ``own_prompt`` it reads ``Context.draft_prompt`` instead (its own chat
+template, as in SpecReason and SemanticSpec). The models then count positions differently, which is
+harmless, because the draft reads a mirror of each context; only reads of the prompt become meaningless.
 """
 
 from __future__ import annotations
@@ -36,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from semspec.deferred import Tensor, torch
@@ -145,26 +141,22 @@ def _check_ordinary(
 
     How they cut a text into tokens (merges, pre-tokenizer) may differ: ids cross the bridge, not text.
     """
-    only_target = [c for c in target.vocabulary if c not in theirs and c not in target.added]
-    only_draft = [c for c in draft.vocabulary if c not in ours and c not in draft.added]
-    if not only_target and not only_draft:
-        return
     found = []
-    for name, only in ((target.name, only_target), (draft.name, only_draft)):
-        if only:
+    for text, others in ((target, theirs), (draft, ours)):
+        if only := [c for c in text.vocabulary if c not in others and c not in text.added]:
             some = ", ".join(repr(c) for c in only[:_EXAMPLES])
             dots = ", ..." if len(only) > _EXAMPLES else ""
-            found.append(f"only '{name}' has {len(only)} ({some}{dots})")
-    raise UserError(
-        f"the ordinary tokens of '{target.name}' and '{draft.name}' do not agree: "
-        f"{'; '.join(found)}: choose a draft model of the target's family"
-    )
+            found.append(f"only '{text.name}' has {len(only)} ({some}{dots})")
+    if found:
+        raise UserError(
+            f"the ordinary tokens of '{target.name}' and '{draft.name}' do not agree: "
+            f"{'; '.join(found)}: choose a draft model of the target's family"
+        )
 
 
 def _filler(draft: Text) -> int:
     """Return a token of neutral content, a newline or a space; raise UserError if there is none."""
-    for text in ("\n", " "):
-        ids = draft.encode(text)
+    for ids in map(draft.encode, ("\n", " ")):
         if len(ids) == 1:
             return ids[0]
     raise UserError(
@@ -198,21 +190,13 @@ class _TranslatedBoundary:
 class BridgedEngine:
     """An engine of the draft's ids, presented as one of the target's. See the module docstring."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        bridge: Bridge,
-        own_prompt: bool = False,
-    ) -> None:
+    def __init__(self, engine: Engine, bridge: Bridge, own_prompt: bool = False) -> None:
         """Wrap ``engine``; with ``own_prompt`` it reads ``Context.draft_prompt`` as its prompt.
 
         If that prompt is the longer one, the caller leaves room for it in the context limit.
         """
-        self.engine = engine
-        self.bridge = bridge
-        self.own_prompt = own_prompt
-        self.vocabulary = len(bridge.to_draft)
-        self.context_limit = engine.context_limit
+        self.engine, self.bridge, self.own_prompt = engine, bridge, own_prompt
+        self.vocabulary, self.context_limit = len(bridge.to_draft), engine.context_limit
         self.layers, self.width = engine.layers, engine.width
         ends = (bridge.to_target[d] for d in engine.stop_ids if d < len(bridge.to_target))
         self.stop_ids = frozenset(t for t in ends if t != NONE)
@@ -224,10 +208,9 @@ class BridgedEngine:
                 f"the engine has {engine.vocabulary} tokens, fewer than the draft's tokenizer"
             )
         self._to_target = known + [NONE] * (engine.vocabulary - len(known))
-        self._columns = [NONE] * self.vocabulary  # by target id: the draft's column, or NONE
-        for d, t in enumerate(self._to_target):
-            if t != NONE:
-                self._columns[t] = d
+        columns = {t: d for d, t in enumerate(self._to_target)}
+        # by target id: the draft's column, or NONE
+        self._columns = [columns.get(t, NONE) for t in range(self.vocabulary)]
         self._forbidden = [d for d, t in enumerate(self._to_target) if t == NONE]
         self._mirrors: dict[int, tuple[Context, int]] = {}  # and how many tokens it mirrors
         self._tables: dict[torch.device, _Tables] = {}
@@ -249,19 +232,15 @@ class BridgedEngine:
 
     def _mirror(self, context: Context) -> Context:
         """Return the draft's view of a context, after appending only the tokens that are new."""
-        kept = self._mirrors.get(context.key)
-        if kept is None:
-            seen = context.prompt_length
-            if self.own_prompt:
-                assert context.draft_prompt is not None, "the context lacks the draft's own prompt"
-                prompt = context.draft_prompt
-            else:
-                prompt = self._draft_ids(context.tokens[:seen])
-            mirror = Context(context.key, prompt)
+        if context.key in self._mirrors:
+            mirror, seen = self._mirrors[context.key]
         else:
-            mirror, seen = kept
-        if len(context) > seen:
-            mirror.extend(self._draft_ids(context.tokens[seen:]))
+            seen = context.prompt_length
+            translated = self._draft_ids(context.tokens[:seen])
+            prompt = context.draft_prompt if self.own_prompt else translated
+            assert prompt is not None, "the context lacks the draft's own prompt"
+            mirror = Context(context.key, prompt)
+        mirror.extend(self._draft_ids(context.tokens[seen:]))
         self._mirrors[context.key] = mirror, len(context)
         return mirror
 
@@ -302,18 +281,15 @@ class BridgedEngine:
     # ---- out ----------------------------------------------------------------------------------
 
     def _outward(self, query: Query, answer: Answer) -> Answer:
-        tokens: list[int] = []
-        for d in answer.tokens:
-            t = self._to_target[d]
-            if t == NONE:
-                break
-            tokens.append(t)
+        translated = [self._to_target[d] for d in answer.tokens]
+        tokens = list(takewhile(lambda t: t != NONE, translated))
         cut = len(answer.tokens) - len(tokens)
         ends = [end for end in answer.ends if end <= len(tokens)]
         finish: Finish = answer.finish
         if cut:
-            wanted = query.generate.units if query.generate and query.generate.boundary else None
-            finish = "units" if wanted is not None and len(ends) >= wanted else "limit"
+            ask = query.generate
+            complete = ask is not None and ask.boundary is not None and len(ends) >= ask.units
+            finish = "units" if complete else "limit"
         outward = replace(answer, tokens=tokens, ends=ends, finish=finish)
         # a unit that was cut keeps its pool, over all of its drafted tokens, those cut off included
         units = len(outward.unit_ends())
@@ -337,7 +313,7 @@ class BridgedEngine:
         if read.what is What.PROBS:
             return self._probs(value)
         if read.what is What.LOGITS:
-            return self._logits(value)
+            return self._columns_of(value, -torch.inf)
         if read.what is What.LOGPROBS:
             return self._logprobs(query, value)
         return value
@@ -347,22 +323,21 @@ class BridgedEngine:
             self._tables[device] = _Tables.of(self._columns, self._to_target, device)
         return self._tables[device]
 
-    def _probs(self, rows: Tensor) -> Tensor:
+    def _columns_of(self, rows: Tensor, missing: float) -> Tensor:
+        """Return rows in the target's columns, ``missing`` where the draft has none."""
         tables = self._on(rows.device)
         out = rows.index_select(-1, tables.gather)
-        out[..., tables.missing] = 0.0
-        lost = rows.index_select(-1, tables.forbidden).sum(-1, keepdim=True) > 0
+        out[..., tables.missing] = missing
+        return out
+
+    def _probs(self, rows: Tensor) -> Tensor:
+        out = self._columns_of(rows, 0.0)
+        lost = rows.index_select(-1, self._on(rows.device).forbidden).sum(-1, keepdim=True) > 0
         total = out.sum(-1, keepdim=True)
         # untouched rows stay as they are, to the bit
         out = torch.where(lost & (total > 0), out / total, out)
         # greedy, and nothing allowed is left: the draft has nothing more to say, i.e. end of text
         out[..., self.bridge.stop] = torch.where(total[..., 0] > 0, out[..., self.bridge.stop], 1.0)
-        return out
-
-    def _logits(self, rows: Tensor) -> Tensor:
-        tables = self._on(rows.device)
-        out = rows.index_select(-1, tables.gather)
-        out[..., tables.missing] = -torch.inf
         return out
 
     def _logprobs(self, query: Query, value: Tensor) -> Tensor:
@@ -422,11 +397,6 @@ class _Tables:
 
     @classmethod
     def of(cls, columns: list[int], to_target: list[int], device: torch.device) -> _Tables:
-        gather = torch.tensor(columns, device=device)
-        back = torch.tensor(to_target, device=device)
-        return cls(
-            gather.clamp(min=0),
-            (gather == NONE).nonzero().flatten(),
-            (back == NONE).nonzero().flatten(),
-            back,
-        )
+        gather, back = (torch.tensor(ids, device=device) for ids in (columns, to_target))
+        missing, forbidden = ((ids == NONE).nonzero().flatten() for ids in (gather, back))
+        return cls(gather.clamp(min=0), missing, forbidden, back)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from semspec.decoding.sampling import draw, probabilities
+from semspec.engines._base import take
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.jobs import Job, place
 from semspec.engines._lean.model import Model
@@ -25,13 +26,17 @@ class Writer:
         self.limit = min(ask.limit, job.room)
         self.keeps_rows = any(read.what is What.PROBS for read in job.query.reads)
         self.logits = job.logits
-        self.done = self.limit < 1
         self.closes = False  # the token fed next is the last of its unit
-        job.answer.finish = "limit"
+        if self.limit < 1:
+            job.answer.finish = "limit"
+
+    @property
+    def done(self) -> bool:
+        return self.job.answer.finish != "scored"
 
     def write(self, probs: Tensor | None) -> bool:
         """Draw a token from ``probs`` (None: the most probable) and return whether to feed it."""
-        job, answer, ask = self.job, self.job.answer, self.ask
+        job, answer = self.job, self.job.answer
         assert self.logits is not None
         if probs is None:
             token = int(self.logits.argmax())
@@ -39,19 +44,10 @@ class Writer:
             token = draw(probs, job.query.rng.random())
             if self.keeps_rows:
                 job.reader.logits.drawn.append(probs)
-        end = None if ask.boundary is None else ask.boundary.feed(token)
-        answer.tokens.append(token)
-        written = len(answer.tokens)
-        if end is not None:
-            answer.ends.append(written + end)
-            self.closes = end == 0
-            if end == -1:  # the tokens pooled so far are the whole unit
-                job.reader.unit(written - 1)
-        if token in self.stop_ids:
-            self.done, answer.finish = True, "eos"
-        elif len(answer.ends) == ask.units:
-            self.done, answer.finish = True, "units"
-        self.done |= written >= self.limit
+        end = take(token, answer, self.ask, self.limit, self.stop_ids)
+        self.closes = end == 0
+        if end == -1:  # the tokens pooled so far are the whole unit
+            job.reader.unit(len(answer.tokens) - 1)
         # pools include the last token, too, unless it only revealed the end of the last unit
         pooled = bool(job.reader.pools) and not (answer.finish == "units" and end == -1)
         return not self.done or pooled
@@ -65,7 +61,6 @@ class Writer:
             job.reader.token(states)
         if self.closes:
             job.reader.unit(len(job.answer.tokens))
-            self.closes = False
 
     def drawn_from(self, logits: Tensor) -> None:
         """Set the raw logits [vocabulary] that the next token is drawn from."""
@@ -99,16 +94,11 @@ def _rows(live: Sequence[Writer]) -> list[Tensor | None]:
         if not writer.job.query.sampling.greedy:
             alike.setdefault(writer.job.query.sampling, []).append(i)
     for members in alike.values():
-        logits = torch.stack([_logits(live[i]) for i in members])
-        probs = probabilities(logits, live[members[0]].job.query.sampling)
+        logits = [row for i in members if (row := live[i].logits) is not None]
+        probs = probabilities(torch.stack(logits), live[members[0]].job.query.sampling)
         for i, row in zip(members, probs, strict=True):
             rows[i] = row
     return rows
-
-
-def _logits(writer: Writer) -> Tensor:
-    assert writer.logits is not None
-    return writer.logits
 
 
 def _feed(batch: Sequence[Writer], model: Model, step: Step | None, cache: Cache) -> None:

@@ -87,9 +87,10 @@ class SglangEngine:
         if self.check:
             role = self.replicas.role
             identity.check(self.expected, info, (), place.name, role)
-            sample = await _sample_ids(place, info)
-            identity.check(self.expected, info, sample, place.name, role)
-            if not isinstance(place, Local):
+            if not isinstance(place, Local):  # which was loaded from the expected folder
+                if not info.get("skip_tokenizer_init"):
+                    sample = await _sample_ids(place)
+                    identity.check(self.expected, info, sample, place.name, role)
                 served = identity.served(info)
                 before = self._served.setdefault(place.name, served)
                 if before != served:
@@ -98,10 +99,8 @@ class SglangEngine:
                         " that back, or begin a run in another folder (engine.check=false where it is"
                         " the same under another name)"
                     )
-        limits = [info.get("context_length"), info.get("max_total_num_tokens")]
-        known = [int(limit) - MARGIN for limit in limits if limit]
-        if info.get("max_req_input_len"):
-            known.append(int(info["max_req_input_len"]))
+        margins = {"context_length": MARGIN, "max_total_num_tokens": MARGIN, "max_req_input_len": 0}
+        known = [int(info[name]) - margin for name, margin in margins.items() if info.get(name)]
         self.context_limit = min([self.context_limit, *known])
 
     async def _look_again(self, place: Place) -> None:
@@ -188,7 +187,9 @@ class SglangEngine:
 
     async def _answer(self, query: Query) -> Answer:
         """Ask the problem's home server, or another one if that is lost."""
-        _check_ids(query, self.vocabulary)
+        highest = max([*query.context.tokens, *query.tokens], default=0)
+        # another id would crash the server for everyone
+        assert highest < self.vocabulary, f"token {highest} of a vocabulary of {self.vocabulary}"
         answer = Answer()
         if query.generate is not None:
             await self._write(query, answer)
@@ -208,35 +209,26 @@ class SglangEngine:
         assert ask is not None
         before = [*query.context.tokens, *query.tokens]
         room = self.context_limit - len(before)
-        writing = Writing(ask, room, self.stop_ids, requests.LOOK)
+        writing = Writing(ask, room, self.stop_ids, requests.LOOK, answer)
         while not writing.done:
             limit, stops = writing.next_limit(), writing.next_stops()
-            ids = [*before, *writing.tokens]
+            ids = [*before, *answer.tokens]
             payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops)
             reply, place = await self._ask(query.context, payload, answer)
-            written = reply["output_ids"]
-            if not written:
+            if not reply["output_ids"]:
                 raise UserError(
                     f"{place.name} wrote nothing where tokens were asked for: look at its log"
                 )
-            writing.take(written)
-        answer.tokens, answer.ends, answer.finish = writing.tokens, writing.ends, writing.finish
-        if not query.reads:
-            return
-        ends = answer.unit_ends()
-        if ends:
+            writing.take(reply["output_ids"])
+        if query.reads and (ends := answer.unit_ends()):
             written = Scoring.of_written(query, answer.tokens, ends)
             answer.values = await self._score(query, written, answer)
         else:
-            answer.values = {read: self._nothing(read.what) for read in query.reads}
-
-    def _nothing(self, what: What) -> Any:
-        """Return the value of a read over no tokens."""
-        if what is What.TOP_K:
-            return torch.empty(0, 0, dtype=torch.long), torch.empty(0, 0)
-        return (
-            torch.empty(0, self.layers + 1, self.width) if what is What.POOLED else torch.empty(0)
-        )
+            none = {
+                What.TOP_K: (torch.empty(0, 0, dtype=torch.long), torch.empty(0, 0)),
+                What.POOLED: torch.empty(0, self.layers + 1, self.width),
+            }
+            answer.values = {read: none.get(read.what, torch.empty(0)) for read in query.reads}
 
     async def _score(self, query: Query, scoring: Scoring, answer: Answer) -> Mapping[Any, Any]:
         reply, place = await self._ask(query.context, scoring.payload(), answer)
@@ -272,23 +264,9 @@ class SglangEngine:
             return reply, place
 
 
-def _check_ids(query: Query, vocabulary: int) -> None:
-    """Assert that all ids are in the vocabulary: another id would crash the server for everyone."""
-    highest = max([*query.context.tokens, *query.tokens], default=0)
-    assert highest < vocabulary, f"token {highest} of a vocabulary of {vocabulary}"
-
-
-async def _sample_ids(place: Place, info: Mapping[str, Any]) -> Sequence[int]:
-    """Return the sample text in the server's own ids; empty if it has no tokenizer."""
-    if info.get("skip_tokenizer_init"):
-        return ()
-    payload = {
-        "text": identity.SAMPLE,
-        "sampling_params": {"temperature": 0.0, "max_new_tokens": 0},
-        "return_logprob": True,
-        "logprob_start_len": 0,
-    }
-    if isinstance(place, Local):  # it was loaded from the expected folder
-        return ()
-    reply = await place.generate(payload)
+async def _sample_ids(place: Place) -> Sequence[int]:
+    """Return the sample text in the server's own ids."""
+    params = {"temperature": 0.0, "max_new_tokens": 0}
+    payload = {"text": identity.SAMPLE, "sampling_params": params}
+    reply = await place.generate({**payload, "return_logprob": True, "logprob_start_len": 0})
     return [entry[1] for entry in reply["meta_info"]["input_token_logprobs"]]
