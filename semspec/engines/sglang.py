@@ -74,9 +74,8 @@ class Sglang(EngineBase):
         if not all(isinstance(url, str) and url for url in listed):
             shown = without_passwords(given)
             raise UserError(f"engine.{role}_url={shown}: give http://HOST:PORT, or a list of them")
-        if any(
-            "@" in url and "://" not in url for url in listed
-        ):  # nothing would hide the password
+        # nothing would hide the password
+        if any("@" in url and "://" not in url for url in listed):
             raise UserError(f"engine.{role}_url has no scheme: give http://USER:PASSWORD@HOST:PORT")
         return listed
 
@@ -108,11 +107,8 @@ class Sglang(EngineBase):
             )
         places: list[Place] = [Server(url, self.timeout, min(self.patience, BLIP)) for url in urls]
         if not places:
-            places = [Local(folder, self.arguments(role), self.timeout, probes)]
+            share = self.target_memory if role == "target" else self.draft_memory
+            own = {"mem_fraction_static": share, "log_level": "error", **(self.server_args or {})}
+            places = [Local(folder, own, self.timeout, probes)]
         patience = max(self.patience - BLIP, 0.0)
         return SglangEngine(places, expected, read_stop_ids(folder), role, self.check, patience)
-
-    def arguments(self, role: Role) -> Mapping[str, Any]:
-        """Return the arguments of ``sglang.Engine`` for a model in this process."""
-        share = self.target_memory if role == "target" else self.draft_memory
-        return {"mem_fraction_static": share, "log_level": "error", **(self.server_args or {})}

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -16,10 +17,11 @@ import torch
 from semspec.engines._sglang import identity, requests
 from semspec.engines._sglang.identity import Expected
 from semspec.engines._sglang.local import Local
-from semspec.engines._sglang.replicas import Replicas, unreachable
+from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Payload, Scoring
 from semspec.engines._sglang.server import LostError, Place
 from semspec.engines._sglang.writing import Writing
+from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.types import Answer, Context, Query, Role, What
 
@@ -39,22 +41,22 @@ class SglangEngine:
         check: bool = True,
         patience: float = 0.0,
     ) -> None:
-        self.offers = requests.OFFERS
+        self.offers, self.stop_ids = Sglang.offers, stop_ids
         self.vocabulary, self.context_limit = expected.vocabulary, expected.context_limit
         self.layers, self.width = expected.layers, expected.width
-        self.stop_ids = stop_ids
         self.expected, self.check = expected, check
         self.replicas = Replicas(places, role, patience)
         self._served: dict[str, str] = {}  # by server: the model it reports
-        self._tasks: dict[int, set[asyncio.Task[Answer]]] = {}
+        self._tasks: defaultdict[int, set[asyncio.Task[Answer]]] = defaultdict(set)
         self._aborts: set[asyncio.Task[None]] = set()
-        self._looks: dict[int, asyncio.Task[None]] = {}  # checks of lost servers, by id
-        local = [place for place in places if isinstance(place, Local)]
-        self._loop = local[0].loop if local else asyncio.new_event_loop()
+        self._looks: dict[Place, asyncio.Task[None]] = {}  # checks of lost servers
+        self._local = [place for place in places if isinstance(place, Local)]
+        self._loop = self._local[0].loop if self._local else asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         try:
-            self._wait(self._meet())
+            for place in places:
+                self._wait(self._meet(place))
         except BaseException:
             self.close()
             raise
@@ -67,18 +69,15 @@ class SglangEngine:
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _meet(self) -> None:
-        """Check every server; raise UserError if one cannot be reached at the start."""
-        for place in self.replicas.places:
-            until = time.monotonic() + self.replicas.patience
-            while True:
-                try:
-                    await self._look(place)
-                    break
-                except LostError as error:
-                    if time.monotonic() >= until:
-                        why = str(error)
-                        raise UserError(unreachable(self.replicas.role, place.name, why)) from error
+    async def _meet(self, place: Place) -> None:
+        """Check a server; raise UserError if it cannot be reached at the start."""
+        until = time.monotonic() + self.replicas.patience
+        while True:
+            try:
+                return await self._look(place)
+            except LostError as error:
+                if time.monotonic() >= until:
+                    raise self.replicas.unreachable(place.name, str(error)) from error
 
     async def _look(self, place: Place) -> None:
         """Raise UserError if a server holds another model; adopt the shortest context limit."""
@@ -105,17 +104,16 @@ class SglangEngine:
 
     async def _look_again(self, place: Place) -> None:
         """Check a lost server once for all who wait; a cancelled waiter does not cancel the check."""
-        look = self._looks.get(id(place))
-        if look is None:
-            look = self._looks[id(place)] = self._loop.create_task(self._look(place))
+        if place not in self._looks:
+            look = self._looks[place] = self._loop.create_task(self._look(place))
 
             def looked(done: asyncio.Task[None]) -> None:
-                del self._looks[id(place)]
+                del self._looks[place]
                 if not done.cancelled() and done.exception() is None:
                     self.replicas.found(place)
 
             look.add_done_callback(looked)
-        await asyncio.shield(look)
+        await asyncio.shield(self._looks[place])
 
     # ---- called from other threads --------------------------------------------------------------
 
@@ -124,13 +122,12 @@ class SglangEngine:
         answered: Future[Answer] = Future()
         # a copy: the context may have grown when the loop gets to it
         frozen = Context(query.context.key, query.context.tokens)
-        frozen.prompt_length = query.context.prompt_length
         self._loop.call_soon_threadsafe(self._begin, replace(query, context=frozen), answered)
         return answered
 
     def _begin(self, query: Query, answered: Future[Answer]) -> None:
         task = self._loop.create_task(self._answer(query))
-        own = self._tasks.setdefault(query.context.key, set())
+        own = self._tasks[query.context.key]
         own.add(task)
 
         def finished(done: asyncio.Task[Answer]) -> None:
@@ -168,10 +165,9 @@ class SglangEngine:
             self._wait(self._leave())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        for place in self.replicas.places:
-            if isinstance(place, Local):
-                place.shut_down()
-        if not any(isinstance(place, Local) for place in self.replicas.places):
+        for place in self._local:
+            place.shut_down()
+        if not self._local:
             self._loop.close()
 
     async def _leave(self) -> None:
@@ -195,10 +191,9 @@ class SglangEngine:
             await self._write(query, answer)
         elif query.parents:
             paths = Paths(query.parents)
-            parts = [
-                Scoring.of(query, [query.tokens[node] for node in path]) for path in paths.paths
-            ]
-            values = await asyncio.gather(*(self._score(query, one, answer) for one in parts))
+            chains = [[query.tokens[node] for node in path] for path in paths.paths]
+            parts = [self._score(query, Scoring.of(query, chain), answer) for chain in chains]
+            values = await asyncio.gather(*parts)
             answer.values = paths.gather(query, values)
         else:
             answer.values = await self._score(query, Scoring.of(query), answer)

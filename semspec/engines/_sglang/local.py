@@ -34,11 +34,7 @@ class Local:
     """Starts when constructed, in the main thread, and then runs in ``loop``."""
 
     def __init__(
-        self,
-        folder: Path,
-        arguments: Mapping[str, Any],
-        timeout: float,
-        probes: Sequence[str] = (),
+        self, folder: Path, arguments: Mapping[str, Any], timeout: float, probes: Sequence[str] = ()
     ) -> None:
         check_installed()
         import sglang

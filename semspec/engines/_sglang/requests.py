@@ -20,9 +20,6 @@ from semspec.types import Query, Read, Sampling, Stops, What
 
 Payload = dict[str, Any]
 
-OF_LOGITS = frozenset({What.TOP_K, What.LOGPROBS})
-OF_PLUGIN = frozenset({What.POOLED, What.SCORE})
-OFFERS = OF_LOGITS | OF_PLUGIN
 LOOK = 64  # tokens generated at a time if nothing shows where a unit may end
 
 
@@ -88,8 +85,7 @@ class Scoring:
 
     def payload(self) -> Payload:
         params: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 0}
-        ask = protocol.ask_for(self.reads, self.base, self.spans)
-        if ask is not None:
+        if (ask := protocol.ask_for(self.reads, self.base, self.spans)) is not None:
             params["custom_params"] = ask.params()
         payload: Payload = {"input_ids": self.ids, "sampling_params": params}
         if (start := self.start) is not None:
@@ -102,11 +98,8 @@ class Scoring:
         meta = reply["meta_info"]
         values: dict[Read, Any] = dict(protocol.values(self.reads, meta, server))
         try:
-            for read in self.reads:
-                if read.what is What.TOP_K:
-                    values[read] = self._top_k(meta, read.k)
-                elif read.what is What.LOGPROBS:
-                    values[read] = self._logprobs(meta)
+            values |= {r: self._top_k(meta, r.k) for r in self.reads if r.what is What.TOP_K}
+            values |= {r: self._logprobs(meta) for r in self.reads if r.what is What.LOGPROBS}
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise UserError(
                 f"{server} sent log-probabilities of another shape than SGLang's"
@@ -115,9 +108,8 @@ class Scoring:
         return values
 
     def _logprobs(self, meta: Mapping[str, Any]) -> Tensor:
-        count = len(self.ids) - self.base
         entries = meta["input_token_logprobs"]
-        own = entries[len(entries) - count :]
+        own = entries[len(entries) - (len(self.ids) - self.base) :]
         if [entry[1] for entry in own] != self.ids[self.base :]:
             raise ValueError("other tokens")
         return torch.tensor([entry[0] for entry in own], dtype=torch.float32)
@@ -125,19 +117,14 @@ class Scoring:
     def _top_k(self, meta: Mapping[str, Any], k: int) -> tuple[Tensor, Tensor]:
         assert self.start is not None
         rows = [*meta["input_top_logprobs"][1:], *meta["output_top_logprobs"]]
-        rows = rows[self.row - self.start :]
-        if not self.last_row:
-            rows = rows[:-1]
+        rows = rows[self.row - self.start : None if self.last_row else -1]
         wanted = len(self.ids) - self.row - (not self.last_row)
         if len(rows) != wanted:
             raise ValueError("other rows")
         ids = [[entry[1] for entry in row[:k]] for row in rows]
         values = [[entry[0] for entry in row[:k]] for row in rows]
-        shape = (wanted, k)
-        return (
-            torch.tensor(ids, dtype=torch.long).reshape(shape),
-            torch.tensor(values, dtype=torch.float32).reshape(shape),
-        )
+        shaped = torch.tensor(values, dtype=torch.float32).reshape(wanted, k)
+        return torch.tensor(ids, dtype=torch.long).reshape(wanted, k), shaped
 
 
 @dataclass(slots=True)
@@ -149,13 +136,10 @@ class Paths:
 
     def __post_init__(self) -> None:
         inner = set(self.parents)
-        self.paths = []
-        for leaf in (node for node in range(len(self.parents)) if node not in inner):
-            path, node = [], leaf
-            while node >= 0:
-                path.append(node)
-                node = self.parents[node]
-            self.paths.append(path[::-1])
+        ways: list[list[int]] = []  # to every node
+        for node, parent in enumerate(self.parents):
+            ways.append([*(ways[parent] if parent >= 0 else ()), node])
+        self.paths = [way for node, way in enumerate(ways) if node not in inner]
 
     def gather(self, query: Query, parts: Sequence[Mapping[Read, Any]]) -> dict[Read, Any]:
         """Merge the values of the paths; each node's come from the first path that it is on."""

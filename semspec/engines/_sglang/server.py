@@ -97,7 +97,9 @@ class Server:
             raise UserError(f"{self.name} wants a key: put it into the variable {KEY}")
         if status == 404:
             raise UserError(f"{self.name} has no {path}: is that an SGLang server?")
-        reply = _parsed(body)
+        reply: Any = None
+        with contextlib.suppress(ValueError):
+            reply = json.loads(body)
         if status != 200 or not isinstance(reply, dict):
             raise UserError(f"{self.name} refused a request ({status}): {_message(reply, body)}")
         finish = (reply.get("meta_info") or {}).get("finish_reason") or {}
@@ -123,13 +125,6 @@ class Server:
 
     async def close(self) -> None:
         self.http.close()
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None
 
 
 def _message(reply: Any, body: bytes) -> str:
