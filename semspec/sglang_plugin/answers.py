@@ -47,8 +47,7 @@ class Rows:
     """Reads from one worker's passes, for all of its requests."""
 
     def __init__(self, reads: Sequence[Read], runner: Any) -> None:
-        self.runner = runner
-        self.reads = tuple(reads)
+        self.runner, self.width, self.reads = runner, compat.width(runner), tuple(reads)
         self.hidden = next((read for read in reads if read.what is What.HIDDEN), None)
         self.top = next((read for read in reads if read.what is What.TOP_K), None)
         self._kept: tuple[dict[str, int], int, dict[Read, Tensor]] | None = None
@@ -97,7 +96,7 @@ class Rows:
             values[self.top] = (read[self.top][part], None)
         if self.hidden is not None:
             states = read.get(self.hidden)
-            rows = torch.zeros(count, self._width()) if states is None else states[part].float()
+            rows = torch.zeros(count, self.width) if states is None else states[part].float()
             values[self.hidden] = rows[:, None]
         return values
 
@@ -114,7 +113,7 @@ class Rows:
             followed = torch.tensor(query.context.tokens[first + 1 :], dtype=torch.int32)
             values[self.top] = (followed[:, None].expand(-1, self.top.k), None)
         if self.hidden is not None:
-            states = torch.zeros(after - first, self._width())
+            states = torch.zeros(after - first, self.width)
             for start, rows in session.prompt_states:
                 low, high = max(start, first), min(start + len(rows), after)
                 if low < high:
@@ -122,6 +121,3 @@ class Rows:
             values[self.hidden] = states[:, None]
         session.prompt_states.clear()
         return Answer(values=values)
-
-    def _width(self) -> int:
-        return compat.width(self.runner)

@@ -122,14 +122,12 @@ class Verifying:
         from sglang.srt.speculative import eagle_utils as theirs
 
         greedy = bool(self.batch.sampling_info.is_all_greedy)
+        on = {f"is_{name}": getattr(theirs, f"_is_{name}") for name in ("cpu", "hip", "xpu")}
         if not compat.since("0.5.22"):
-            return greedy or theirs._is_cpu or theirs._is_hip or theirs._is_xpu
-        return theirs._verify_uses_greedy(  # type: ignore[no-any-return]
-            is_all_greedy=greedy,
-            is_cpu=theirs._is_cpu,
-            is_hip=theirs._is_hip,
-            is_xpu=theirs._is_xpu,
-            use_rejection_sampling=theirs.get_spec().speculative_use_rejection_sampling,
+            return greedy or any(on.values())
+        rejects = theirs.get_spec().speculative_use_rejection_sampling
+        return bool(
+            theirs._verify_uses_greedy(is_all_greedy=greedy, use_rejection_sampling=rejects, **on)
         )
 
     def coins(self) -> Tensor:
@@ -142,12 +140,9 @@ class Verifying:
             return torch.rand(len(self.requests), n, device=self.logits.device)
         from sglang.srt.speculative.eagle_utils import _seeded_verify_coins
 
-        drawn: Tensor = _seeded_verify_coins(
-            sampling_seed=seed,
-            seq_lens=self.batch.seq_lens,
-            draft_token_num=2 * n + 1,
-            device=self.logits.device,
-        )[0]
+        where = {"seq_lens": self.batch.seq_lens, "device": self.logits.device}
+        drawn: Tensor
+        drawn, *_ = _seeded_verify_coins(sampling_seed=seed, draft_token_num=2 * n + 1, **where)
         return drawn[:, n + 1 :]
 
     def proposed(self, parents: Tensor) -> Tensor | None:
@@ -173,16 +168,21 @@ def agreed(tensor: Tensor) -> Tensor:
     Ranks sum in different orders, and a bound that one of them passes by a hair would leave them with
     sequences of different lengths: they would wait for each other forever.
     """
-    group = _group()
-    if group is None or group.world_size == 1:
+    if (group := _group()) is None:
         return tensor
     tensor = tensor.contiguous()
     received = group.broadcast(tensor, src=0)
     return tensor if received is None else received
 
 
+def agreed_object(found: Any) -> Any:
+    """Do the same as ``agreed`` for an object on the host."""
+    group = _group()
+    return found if group is None else group.broadcast_object(found, src=0)
+
+
 def _group() -> Any:
-    """Return the group of ranks that run one batch, or None if nothing is distributed."""
+    """Return the group of ranks that run one batch, or None if this one runs it alone."""
     state = sys.modules.get("sglang.srt.distributed.parallel_state")
     if state is None or state._TP is None:
         return None
@@ -190,7 +190,8 @@ def _group() -> Any:
     from sglang.srt.runtime_context import get_parallel
 
     ranks = get_parallel()
-    return ranks.attn_tp_group if is_dp_attention_enabled() else ranks.tp_group
+    group = ranks.attn_tp_group if is_dp_attention_enabled() else ranks.tp_group
+    return None if group.world_size == 1 else group
 
 
 # ---- the model --------------------------------------------------------------------------------
@@ -253,9 +254,8 @@ def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
 def on(values: Sequence[int], where: torch.device) -> Tensor:
     """Make a small tensor on a device without waiting for the work running there."""
     made = torch.tensor(values, dtype=torch.long)
-    if where.type == "cuda":
-        return made.pin_memory().to(where, non_blocking=True)
-    return made.to(where)
+    made = made.pin_memory() if where.type == "cuda" else made
+    return made.to(where, non_blocking=True)
 
 
 # ---- drafters ---------------------------------------------------------------------------------
@@ -319,10 +319,7 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
 
         def _prepare_draft_tokens(self, batch: Any) -> Any:
             self.ngram_corpus.meet(
-                [
-                    (request.rid, request, request.origin_input_ids_unpadded, request.output_ids)
-                    for request in batch.reqs
-                ]
+                [(r.rid, r, r.origin_input_ids_unpadded, r.output_ids) for r in batch.reqs]
             )
             return super()._prepare_draft_tokens(batch)
 
@@ -333,18 +330,14 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 setattr(batch.spec_info, DRAFTED, counts)
 
         def forward_batch_generation(self, batch: Any, *args: Any, **kw: Any) -> Any:
-            fed = None
-            if batch.forward_mode.is_extend():
-                fed = [
-                    (request.rid, request, start, length)
-                    for request, start, length in zip(
-                        batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True
-                    )
-                ]
-            verifies = batch.forward_mode.is_decode()
+            extends, verifies = batch.forward_mode.is_extend(), batch.forward_mode.is_decode()
+            fed = []
+            if extends:
+                parts = zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True)
+                fed = [(request.rid, request, *part) for request, *part in parts]
             result = super().forward_batch_generation(batch, *args, **kw)
             output = result.logits_output
-            if fed is not None:
+            if extends:
                 self.ngram_corpus.prefilled(fed, output.hidden_states)
             elif verifies:
                 rids = [request.rid for request in batch.reqs]
@@ -357,11 +350,3 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
 def keeps_states(runner: Any) -> bool:
     """Return whether every pass keeps the last layer's states (``--enable-return-hidden-states``)."""
     return bool(runner.server_args.enable_return_hidden_states)
-
-
-def agreed_object(found: Any) -> Any:
-    """Do the same as ``agreed`` for an object on the host."""
-    group = _group()
-    if group is None or group.world_size == 1:
-        return found
-    return group.broadcast_object(found, src=0)

@@ -25,10 +25,9 @@ from semspec.protocols import DraftSession, Kit
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows, without_missing_reads
-from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.settings import build
 from semspec.splitters.token import TokenBoundary
-from semspec.types import Context, Draft, Query, Room, Sampling
+from semspec.types import Answer, Context, Draft, Query, Room, Sampling
 
 MOST_SESSIONS = 8192
 WIDTHS = {"prompt_lookup": 11, "suffix": 24, "adapld": 32}  # nodes, with the last token
@@ -61,15 +60,17 @@ class Drafts:
     def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
         """Open sessions for the requests of the next draft: id, request, prompt, output so far."""
         for rid, request, prompt, output in requests:
-            known = self._sessions.get(rid)
-            if known is None or known.request is not request:  # ids may be reused
-                known = self._sessions[rid] = self._open(request)
-            if not len(known.context):
-                known.begin([*prompt, *output])
+            session = self._session(rid, request)
+            if not len(session.context):
+                session.context.extend([*prompt, *output])
+                session.root = len(session.context)
 
-    def _open(self, request: Any) -> Session:
-        session = self.drafter.open(self.kit)
-        return Session(request, session, Context(id(request), ()))
+    def _session(self, rid: str, request: Any) -> Session:
+        known = self._sessions.get(rid)
+        if known is None or known.request is not request:  # ids may be reused
+            known = Session(request, self.drafter.open(self.kit), Context(id(request), ()))
+            self._sessions[rid] = known
+        return known
 
     def batch_get(
         self, rids: Sequence[str], tails: Sequence[Sequence[int]], lengths: Sequence[int]
@@ -98,14 +99,14 @@ class Drafts:
 
     def _drafted(self, session: Session, room: Room) -> Draft:
         plan = session.drafting.draft(session.context, room)
-        try:
-            query = next(plan)
-            while True:
-                assert isinstance(query, Query)
-                query = plan.send(self.rows.answer(query, session))
-        except StopIteration as stop:
-            drafted: Draft = stop.value
-            return drafted
+        answer: Answer | None = None
+        while True:
+            try:
+                query = plan.send(answer)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            assert isinstance(query, Query)
+            answer = self.rows.answer(query, session)
 
     def prefilled(self, fed: Sequence[tuple[str, Any, int, int]], states: Any) -> None:
         """Take the states of a pass over prompts: for each request the rows from one position on."""
@@ -113,14 +114,12 @@ class Drafts:
             return
         at = 0
         for rid, request, start, length in fed:
-            known = self._sessions.get(rid)
-            if known is None or known.request is not request:
-                known = self._sessions[rid] = self._open(request)
-                while len(self._sessions) > MOST_SESSIONS:  # requests that never drafted
-                    del self._sessions[next(iter(self._sessions))]
             # SGLang may hand out a buffer that the next pass overwrites
-            known.prompt_states.append((start, states[at : at + length].clone()))
+            rows = states[at : at + length].clone()
+            self._session(rid, request).prompt_states.append((start, rows))
             at += length
+        while len(self._sessions) > MOST_SESSIONS:  # requests that never drafted
+            del self._sessions[next(iter(self._sessions))]
 
     def verified(self, rids: Sequence[str], logits: Any, states: Any) -> None:
         """Take a pass over the last trees; the path that each text took is known at the next draft."""
@@ -159,10 +158,6 @@ class Session:
     root: int = 0  # length of the text when the last tree was proposed
     prompt_states: list[tuple[int, Any]] = field(default_factory=list)
 
-    def begin(self, tokens: list[int]) -> None:
-        self.context.extend(tokens)
-        self.root = len(tokens)
-
     def catch_up(self, tail: Sequence[int], length: int) -> None:
         """Append the text's new tokens: it is now ``length`` tokens long and ends with ``tail``."""
         new = length - len(self.context)
@@ -179,7 +174,7 @@ def fitted(draft: Draft, nodes: int) -> Draft:
     if draft.parents is None:
         return Draft(draft.tokens[:nodes])
     depth = depths(draft.parents)
-    order = sorted(range(len(depth)), key=lambda node: (depth[node], node))
+    order = sorted(range(len(depth)), key=depth.__getitem__)
     keep_nodes(draft, sorted(order[:nodes]))
     return draft
 
@@ -223,27 +218,12 @@ def prepare(options: Options) -> None:
         compat.register_algorithm(f"SEMSPEC_{name.upper()}", width, worker)
 
 
-def hooks(options: Options) -> list[Hook]:
-    """Return no hooks: the registered names suffice."""
-    return []
-
-
 def _drafts(drafter: Any, runner: Any, n: int) -> Drafts:
-    kit = Kit(
-        prompt="",
-        sampling=Sampling(0.0),
-        boundary=TokenBoundary,
-        stop_ids=compat.stop_ids(runner),
-        piece=_no_text,
-        decode=_no_text,
-        encode=_no_text,
-        rng=random.Random(0),
-        layers=compat.layers(runner),
-        trees=True,
-    )
+    def no_text(_: Any) -> Any:
+        raise AssertionError("drafters of single tokens read no text")
+
+    stop_ids, layers, rng = compat.stop_ids(runner), compat.layers(runner), random.Random(0)
+    texts = (no_text, no_text, no_text)  # piece, decode, encode
+    kit = Kit("", Sampling(0.0), TokenBoundary, stop_ids, *texts, rng, layers=layers, trees=True)
     drafter = without_missing_reads(drafter, runner)
     return Drafts(drafter, n, kit, Rows(drafter.open(kit).watches, runner))
-
-
-def _no_text(_: Any) -> Any:
-    raise AssertionError("drafters of single tokens read no text")

@@ -28,9 +28,10 @@ def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
                 raise
             raise UserError(f"this semspec has no part '{name}' for SGLang: update it") from error
         options = settings.build(part.Options, given, name)
-        part.prepare(options)
+        if hasattr(part, "prepare"):
+            part.prepare(options)
         if hasattr(part, "everywhere"):
             hooks += part.everywhere(options)
-        if compat.runs_models():
+        if compat.runs_models() and hasattr(part, "hooks"):
             hooks += part.hooks(options)
     compat.apply(hooks)

@@ -69,7 +69,7 @@ class Verification:
         self.rule = lru_cache(maxsize=4096)(self._rule)
         self.rule((), None)  # check the server's default rule
 
-    def _rule(self, given: tuple[tuple[str, Any], ...], sampling: Sampling | None) -> Any:
+    def _rule(self, given: tuple[tuple[str, Any], ...], sampling: Sampling | None) -> Rule | None:
         rule = named(dict(given), self.otherwise)
         if isinstance(rule, Arc):
             if self.source is None:
@@ -83,8 +83,7 @@ class Verification:
 
     def of(self, custom_params: Any, sampling: Sampling) -> Rule | None:
         """Return the rule for a request; raise UserError or ValueError if it cannot be had."""
-        found: Rule | None = self.rule(tuple(rule_options(custom_params).items()), sampling)
-        return found
+        return self.rule(tuple(rule_options(custom_params).items()), sampling)
 
     def groups(self, requests: Sequence[Any]) -> list[Group]:
         """Group the requests that one of our rules judges, by rule and sampling."""
@@ -128,21 +127,20 @@ class Verification:
         verify_input: Any,
         batch: Any,
         logits_output: Any,
-        grammar_mask: Any = None,
         *args: Any,
-        **kwargs: Any,
+        **kw: Any,
     ) -> Any:
         """Wrap ``eagle_sample``: decide the rules' families first, restore the logits afterwards."""
-        arguments = (verify_input, batch, logits_output, grammar_mask, *args)
-        call = compat.Verifying(verify_input, batch, logits_output, grammar_mask)
+        mask = args[0] if args else kw.get("grammar_mask")
+        call = compat.Verifying(verify_input, batch, logits_output, mask)
         groups = [] if call.idle else self.groups(call.requests)
         if not groups:
-            return original(*arguments, **kwargs)
+            return original(verify_input, batch, logits_output, *args, **kw)
         raw, true = call.settle(), call.logits
         follows = compat.agreed(self._follows(groups, call))
         call.show(trees.only(raw, call.tokens, follows))
         try:
-            return original(*arguments, **kwargs)
+            return original(verify_input, batch, logits_output, *args, **kw)
         finally:
             call.show(true)
 
