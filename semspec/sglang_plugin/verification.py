@@ -122,25 +122,19 @@ class Verification:
             raise last_line(f"semspec's SGLang plugin: {error}") from error
 
     def sample(
-        self,
-        original: Any,
-        verify_input: Any,
-        batch: Any,
-        logits_output: Any,
-        *args: Any,
-        **kw: Any,
+        self, theirs: Any, verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kw: Any
     ) -> Any:
         """Wrap ``eagle_sample``: decide the rules' families first, restore the logits afterwards."""
         mask = args[0] if args else kw.get("grammar_mask")
         call = compat.Verifying(verify_input, batch, logits_output, mask)
         groups = [] if call.idle else self.groups(call.requests)
         if not groups:
-            return original(verify_input, batch, logits_output, *args, **kw)
+            return theirs(verify_input, batch, logits_output, *args, **kw)
         raw, true = call.settle(), call.logits
         follows = compat.agreed(self._follows(groups, call))
         call.show(trees.only(raw, call.tokens, follows))
         try:
-            return original(verify_input, batch, logits_output, *args, **kw)
+            return theirs(verify_input, batch, logits_output, *args, **kw)
         finally:
             call.show(true)
 
