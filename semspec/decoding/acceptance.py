@@ -72,12 +72,11 @@ def walk(
     flags = accepted.tolist()  # one copy from the device, and no further operation on it
     path: list[int] = []
     row = 0
-    while not (path and stop_ids and tokens[path[-1]] in stop_ids):
-        node = next((child for child in shape.children[row] if flags[child]), None)
-        if node is None:
+    while kept := [child for child in shape.children[row] if flags[child]]:
+        path.append(kept[0])
+        row = kept[0] + 1
+        if stop_ids and tokens[kept[0]] in stop_ids:
             break
-        path.append(node)
-        row = node + 1
     return path
 
 
@@ -191,16 +190,13 @@ def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
     """
     if q is None or not q[token] > 0:
         return _without(p, token)
-    rest = (p - q).clamp_min(0.0)
-    total = rest.sum()
-    return rest / total if total > 0 else p
+    return _normalised((p - q).clamp_min(0.0), p)
 
 
 def _without(p: Tensor, tokens: int | Tensor) -> Tensor:
     rest = p.clone()
     rest[tokens] = 0.0
-    total = rest.sum()
-    return rest / total if total > 0 else p
+    return _normalised(rest, p)
 
 
 def lossless_chain(

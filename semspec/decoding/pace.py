@@ -1,8 +1,12 @@
-"""The choice of how much to draft at a time: a fixed length, or by goodput (methods.md 1.5)."""
+"""The choice of how much to draft at a time: a fixed length, or by goodput.
+
+Goodput is SmartSpec's measure (Liu et al. 2024, arXiv:2406.14066): expected progress per second.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 from semspec.decoding.trim import depths
@@ -78,9 +82,7 @@ class Adaptive:
 
     def units(self) -> int:
         best = self._best()
-        if best == 0 and self.idle >= self.explore:
-            return 1
-        return best
+        return 1 if best == 0 and self.idle >= self.explore else best
 
     def _best(self) -> int:
         d, v, w = self.draft.value, self.verify.value, self.write.value
@@ -117,10 +119,7 @@ class Adaptive:
             self.judged = 0.95 * self.judged + judged
             self.draft.add(done.draft_seconds / units)
             self.verify.add(done.seconds.get("verify", 0.0) / (1 + 0.1 * (units - 1)))
-            start = 0
-            for end in done.ends[: done.units_kept]:
-                self.lengths.append(end - start)
-                start = end
+            self.lengths += [b - a for a, b in pairwise([0, *done.ends[: done.units_kept]])]
             del self.lengths[:-200]
         if done.handed_ends:
             self.write.add(done.seconds.get("write", 0.0) / len(done.handed_ends))

@@ -13,12 +13,8 @@ def unit_ends(boundary: Boundary, tokens: Iterable[int]) -> list[int]:
     An unfinished last unit has no end. A unit whose end only the next token would reveal is
     unfinished when there is no next token.
     """
-    ends: list[int] = []
-    for index, token in enumerate(tokens):
-        step = boundary.feed(token)
-        if step is not None:
-            ends.append(index + 1 + step)
-    return ends
+    steps = map(boundary.feed, tokens)
+    return [count + step for count, step in enumerate(steps, start=1) if step is not None]
 
 
 def check_cap(cap: int) -> int:

@@ -39,17 +39,14 @@ class Witness:
         if not self.reads:
             return plan
 
-        def over(queries: Sequence[Query]) -> int | None:
-            scored = (i for i, query in enumerate(queries) if self._scores(query, draft))
-            return next(scored, None)
-
         def asking(queries: Sequence[Query]) -> None:
-            if (i := over(queries)) is not None:
-                self.joined(queries[i])
+            for query in [query for query in queries if self._scores(query, draft)][:1]:
+                self.joined(query)
 
         def answered(queries: Sequence[Query], answers: Sequence[Answer]) -> None:
-            if (i := over(queries)) is not None:
-                self._scored = (draft, len(self.context), answers[i])
+            both = zip(queries, answers, strict=True)
+            for answer in [answer for query, answer in both if self._scores(query, draft)][:1]:
+                self._scored = (draft, len(self.context), answer)
 
         return tapped(plan, asking, answered)
 
@@ -88,14 +85,8 @@ class Witness:
 
 def followed(draft: Draft, tokens: Sequence[int]) -> list[int]:
     """Return the drafted nodes that the context followed, whoever wrote its tokens."""
-    if draft.parents is not None:
-        return along(draft.tokens, draft.parents, tokens)
-    path: list[int] = []
-    for i, (drafted, token) in enumerate(zip(draft.tokens, tokens, strict=False)):
-        if drafted != token:
-            break
-        path.append(i)
-    return path
+    chain = range(-1, len(draft.tokens) - 1)
+    return along(draft.tokens, chain if draft.parents is None else draft.parents, tokens)
 
 
 def _rows(value: Any, picked: Any) -> Any:

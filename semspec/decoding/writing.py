@@ -89,16 +89,8 @@ class Writing:
         self.witness.wrote(answer)
 
     def _ask(self, generate: Generate, done: Round, tokens: Sequence[int] = ()) -> Plan[Answer]:
-        kit = self.kit
-        query = Query(
-            "target",
-            self.context,
-            kit.sampling,
-            kit.rng,
-            tokens=tokens,
-            generate=generate,
-            purpose="write",
-        )
+        asked = ("target", self.context, self.kit.sampling, self.kit.rng)
+        query = Query(*asked, tokens=tokens, generate=generate, purpose="write")
         answer: Answer = yield self.witness.joined(query)
         book(query, answer, done)
         return answer
@@ -113,8 +105,7 @@ class Writing:
         while len(done.handed) < generate.limit and len(done.handed_ends) < generate.units:
             left = generate.limit - len(done.handed)
             inner = Round()
-            room = Room(left, pen.length, 1)
-            draft = yield from drafted(pen.drafter.draft(context, room), inner)
+            draft = yield from drafted(pen.drafter.draft(context, Room(left, pen.length, 1)), inner)
             trim(draft, left, stop_ids)
             verdict = yield from self.judged(pen.rule, draft, inner)
             kept = kept_tokens(draft, verdict)

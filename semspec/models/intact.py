@@ -115,7 +115,6 @@ def check_tokenizer(path: Path) -> None:
     model, added = tokenizer.get("model"), tokenizer.get("added_tokens")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
-    ids += (
-        [t.get("id") for t in added or () if isinstance(t, dict)] if isinstance(added, list) else []
-    )
+    listed = added if isinstance(added, list) else []
+    ids += [token.get("id") for token in listed if isinstance(token, dict)]
     foreign.token_ids(ids, str(path))

@@ -83,19 +83,13 @@ class Probes:
 
     def begin(self, requests: int, rows: int, pieces: Sequence[compat.Piece]) -> Pass | None:
         readers: dict[int, Reading] = {}
-        fresh: list[tuple[compat.Piece, Reader]] = []
         for piece in pieces:
             try:
-                ask = Ask.of(piece.custom_params)
-                if ask is None:
-                    continue
-                reader = self._reader(ask, piece)
+                if (ask := Ask.of(piece.custom_params)) is not None:
+                    readers[piece.index] = (piece, self._reader(ask, piece))
             except ValueError as error:
                 readers[piece.index] = (piece, str(error))
-                continue
-            readers[piece.index] = (piece, reader)
-            if not reader.pools:
-                fresh.append((piece, reader))
+        fresh = [(p, r) for p, r in readers.values() if isinstance(r, Reader) and not r.pools]
         # the smallest first, so that no request takes the room of those that need little
         for piece, reader in sorted(fresh, key=lambda one: one[1].numbers):
             if self._room(pieces, readers) >= reader.numbers:
