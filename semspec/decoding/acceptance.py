@@ -65,10 +65,7 @@ def _shape(parents: int | tuple[int, ...], device: torch.device) -> Shape:
 def walk(
     accepted: Tensor, shape: Shape, tokens: Sequence[int] = (), stop_ids: Collection[int] = ()
 ) -> list[int]:
-    """Return the accepted nodes from the root on: at each one the first accepted child, in order.
-
-    The path stops at an end of text, even a drafted one.
-    """
+    """Return the accepted nodes from the root on, in order, up to an end of text, even a drafted one."""
     flags = accepted.tolist()  # one copy from the device, and no further operation on it
     path: list[int] = []
     row = 0
@@ -184,10 +181,7 @@ def remaining(
 
 
 def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
-    """Return the distribution after ``token`` was rejected: normalise(max(p - q, 0)).
-
-    For a point mass that is p without the token.
-    """
+    """Return the distribution after a rejection: normalise(max(p - q, 0)), or p without a point mass."""
     if q is None or not q[token] > 0:
         return _without(p, token)
     return _normalised((p - q).clamp_min(0.0), p)

@@ -18,10 +18,7 @@ LARGEST_JS = math.log(2)  # no Jensen-Shannon divergence is larger
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """A calibration's constants: the factors of the two bounds, and the budget of U.
-
-    One for all nodes, or a tensor [n] with one for each (bucketed calibration).
-    """
+    """The factors of the two bounds and the budget of U: for all nodes, or [n] for each (buckets)."""
 
     c_s: float | Tensor  # c_s' of eq. 10
     alpha_kappa: float | Tensor  # alpha * kappa of eq. 13

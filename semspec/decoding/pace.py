@@ -7,22 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
 
 from semspec.decoding.trim import depths
 from semspec.types import Round
-
-
-class Pace(Protocol):
-    """Chooses the number of units and the longest unit of the next draft."""
-
-    def units(self) -> int:
-        """Return how many units to draft; 0: the target writes the next one without a draft."""
-        ...
-
-    def unit_cap(self) -> int: ...
-
-    def observe(self, done: Round) -> None: ...
 
 
 @dataclass(slots=True)
@@ -33,9 +20,11 @@ class Steady:
     cap: int
 
     def units(self) -> int:
+        """Return how many units to draft; 0: the target writes the next one without a draft."""
         return self.length
 
     def unit_cap(self) -> int:
+        """Return the longest unit of the next draft."""
         return self.cap
 
     def observe(self, done: Round) -> None:
@@ -123,3 +112,6 @@ class Adaptive:
             del self.lengths[:-200]
         if done.handed_ends:
             self.write.add(done.seconds.get("write", 0.0) / len(done.handed_ends))
+
+
+Pace = Steady | Adaptive

@@ -60,10 +60,7 @@ def entropy_guided(
 
 
 def ranked(score: Tensor, parents: Tensor, depths: Tensor, share: float) -> Tensor:
-    """Return the rivals' choice: the best ``share`` of all nodes by another score.
-
-    A node whose ancestors are not among them cannot be verified and is dropped, too (A.3.5).
-    """
+    """Return the rivals' choice: the best ``share`` of nodes that have all their ancestors (A.3.5)."""
     count = max(1, round(share * len(score)))
     kept = torch.zeros_like(score, dtype=torch.bool)
     kept[score.sort(descending=True, stable=True).indices[:count]] = True

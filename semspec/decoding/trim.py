@@ -13,10 +13,7 @@ from semspec.types import Draft
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """Return the depth of every node of a tree, 1 for a child of the context.
-
-    Raise UserError if a parent comes after its child.
-    """
+    """Return every node's depth, 1 below the context; raise UserError if a parent follows its child."""
     found: list[int] = []
     for node, parent in enumerate(parents):
         if not -1 <= parent < node:

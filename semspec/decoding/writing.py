@@ -141,10 +141,7 @@ def kept_tokens(draft: Draft, verdict: Verdict) -> list[int]:
 def _through_last_end(
     tokens: Sequence[int], generate: Generate, done: Round, stop_ids: Collection[int]
 ) -> int:
-    """Count the tokens up to the one that shows the last end of a unit, or ends the text.
-
-    Append the ends that are passed to ``done.handed_ends``.
-    """
+    """Count the tokens up to a unit's last end or the text's; append ends to ``done.handed_ends``."""
     for taken, token in enumerate(tokens, start=1):
         end = generate.boundary.feed(token) if generate.boundary is not None else None
         if end is not None:

@@ -215,8 +215,6 @@ class BridgedEngine:
         self._mirrors: dict[int, tuple[Context, int]] = {}  # and how many tokens it mirrors
         self._tables: dict[torch.device, _Tables] = {}
 
-    # ---- in -----------------------------------------------------------------------------------
-
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         answers = self.engine.answer([self._inward(q) for q in queries])
         return [self._outward(q, a) for q, a in zip(queries, answers, strict=True)]
@@ -277,8 +275,6 @@ class BridgedEngine:
         boundary = _TranslatedBoundary(self._to_target, generate.boundary)
         units = generate.units if generate.boundary is not None else 1
         return Generate(generate.limit, boundary, units)
-
-    # ---- out ----------------------------------------------------------------------------------
 
     def _outward(self, query: Query, answer: Answer) -> Answer:
         translated = [self._to_target[d] for d in answer.tokens]

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError, without_passwords
 from semspec.models.hub import locate
 from semspec.models.spec import read_stop_ids
+from semspec.protocols import Engine
 from semspec.registry import register
 from semspec.types import Role, What
-
-if TYPE_CHECKING:
-    from semspec.engines._sglang.engine import SglangEngine
 
 KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable, as secrets do not belong in a run's folder
 
@@ -85,7 +83,7 @@ class Sglang(EngineBase):
         revision: str | None = None,
         role: Role = "target",
         probes: Sequence[str] = (),
-    ) -> SglangEngine:
+    ) -> Engine:
         """Connect to the servers of one model, or start it in this process with these probes.
 
         Raise UserError for an unsupported role, or if only the other role has servers.

@@ -97,10 +97,7 @@ def canonical_name(model: ModelConfig) -> str:
 
 
 def read_facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
-    """Return the facts of a model without loading its weights, or fetching them from the Hub.
-
-    Raise UserError if its config.json does not describe a model.
-    """
+    """Return a model's facts without loading its weights; raise UserError if config.json has none."""
     folder = model.fetch(weights=False)
     try:
         shape = foreign.read_object(folder / "config.json", way_out=AGAIN, finite=False)

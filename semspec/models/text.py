@@ -79,12 +79,11 @@ class Text:
         self.name = name
         self.tokenizer, stops = _load(name, revision)
         self.tokenizer.model_max_length = sys.maxsize  # engines report prompts that are too long
-        own = self.tokenizer.eos_token_id
-        self.stop_ids: frozenset[int] = stops if own is None else stops | {own}
+        self.eos: int | None = self.tokenizer.eos_token_id  # ends an answer
+        self.bos: int | None = self.tokenizer.bos_token_id  # begins a text, if any
+        self.stop_ids: frozenset[int] = stops if self.eos is None else stops | {self.eos}
         self._pieces: dict[int, str] = {}
         self._asides: dict[tuple[str, str], tuple[str, list[int]]] = {}
-
-    # ---- text and ids -------------------------------------------------------------------------
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, nothing added; special tokens written in it are recognised."""
@@ -103,10 +102,7 @@ class Text:
         return self.decode([token for token in ids if token not in self.stop_ids])
 
     def piece(self, token: int) -> str:
-        """Return the text that a token adds; "" for ids unknown to the tokenizer (padding).
-
-        Bytes that are not a character by themselves become U+FFFD.
-        """
+        """Return the text that a token adds; "" for padding, U+FFFD for bytes that are no character."""
         if token not in self._pieces:
             self._pieces[token] = self._piece(token)
         return self._pieces[token]
@@ -191,8 +187,6 @@ class Text:
                 f"({first_line(reason)[:200]}): {way_out}"
             ) from reason
 
-    # ---- properties of the tokenizer ----------------------------------------------------------
-
     @cached_property
     def vocabulary(self) -> dict[str, int]:
         """All tokens, as the tokenizer spells them, with their ids."""
@@ -207,18 +201,6 @@ class Text:
     def size(self) -> int:
         """One more than the largest id; a model's own vocabulary may be padded beyond it."""
         return max((*self.vocabulary.values(), *self.added.values()), default=-1) + 1
-
-    @property
-    def eos(self) -> int | None:
-        """The token that ends an answer."""
-        token: int | None = self.tokenizer.eos_token_id
-        return token
-
-    @property
-    def bos(self) -> int | None:
-        """The token that begins a text, if any."""
-        token: int | None = self.tokenizer.bos_token_id
-        return token
 
     @cached_property
     def fingerprint(self) -> str:

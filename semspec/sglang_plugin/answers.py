@@ -1,11 +1,9 @@
 """The reads that drafters inside SGLang can make of the target: embeddings, and rows of its passes.
 
-A verifying pass has logits for every node, so the likeliest tokens at every position of the *output*
-are available. For a prompt SGLang computes the last row only; elsewhere the actual next token takes the
-place of the likeliest ones. States are those of the last layer after the final norm, available only if
-the server keeps them (``--enable-return-hidden-states``); those of prompt tokens served from the prefix
-cache were never computed and match nothing. Drafters receive all of it through the usual interface:
-``see``, and answers to their queries.
+A verifying pass has logits for every node of the *output*. For a prompt SGLang computes the last row
+only; elsewhere the actual next token takes the place of the likeliest ones. States are those of the last
+layer after the final norm, if the server keeps them (``--enable-return-hidden-states``); those of prompt
+tokens served from the prefix cache were never computed and match nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def without_missing_reads(drafter: Any, runner: Any) -> Any:
-    """Return AdaPLD with the last layer's states, or unranked if the server does not keep them.
-
-    Other drafters are returned as they are. Raise UserError if AdaPLD names another layer.
-    """
+    """Return AdaPLD with the last layer's states, or unranked if the server keeps none; others as is."""
     if not isinstance(drafter, AdaPld) or not drafter.ranked:
         return drafter
     if drafter.layer not in (0, -1):

@@ -1,5 +1,4 @@
-"""SGLang's private names: where hooks go, and what they find there. ``compat_speculative`` has those of
-verification and drafting; no other module of this package uses any.
+"""SGLang's private names, where hooks go; ``compat_speculative`` has those of verification and drafting.
 
 Each target was looked up in the wheel of every version in ``KNOWN``. Other versions are refused, because
 a moved name would go unnoticed until something failed to work. For a new SGLang: add it to ``KNOWN``,
@@ -13,19 +12,14 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
 from semspec.storage.screen import last_line
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-KNOWN = (
-    *("0.5.14", "0.5.15", "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18"),
-    *("0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
-)
+KNOWN = ("0.5.14", "0.5.15", "0.5.15.post1", *(f"0.5.{patch}" for patch in range(16, 24)))
 
 Kind = Literal["BEFORE", "AFTER", "AROUND", "REPLACE"]
 
@@ -68,18 +62,15 @@ def since(release: str) -> bool:
 
 
 def runs_models() -> bool:
-    """Return whether this process may run a model, i.e. has imported the scheduler.
-
-    Applying a hook imports its module; this keeps the detokenizer's process free of them.
-    """
+    """Return whether this process has imported the scheduler: a hook would import its own module."""
     return "sglang.srt.managers.scheduler" in sys.modules
 
 
 def apply(hooks: Sequence[Hook]) -> None:
-    """Register hooks, and end the process if SGLang then fails to apply one of them.
+    """Register hooks, and end the process if SGLang, which only logs it, fails to apply one of them.
 
-    SGLang merely logs a hook that it cannot apply. It applies hooks right after loading the plugins,
-    so the check is appended to that very call. Raise UserError if a target is hooked already.
+    SGLang applies hooks right after loading the plugins, so the check is appended to that very call.
+    Raise UserError if a target is hooked already.
     """
     if not hooks:
         return
@@ -115,9 +106,6 @@ def missing(hooks: Sequence[Hook]) -> list[str]:
         return hook.kind == "REPLACE" or hasattr(found, "__wrapped__")
 
     return [h.target for h in hooks if h.path not in HookRegistry._patched or not wrapped(h)]
-
-
-# ---- an engine in this process ------------------------------------------------------------------
 
 
 def abort(engine: Any, rid: str) -> None:
@@ -191,11 +179,9 @@ class Pass(Protocol):
 
     def states(self, layer: int, x: Tensor) -> None:
         """Take the states [rows, width] of one of ``layers``."""
-        ...
 
     def replies(self, logprobs: Tensor | None, trouble: str) -> dict[int, Any]:
         """Return replies by request index; one with a ``copy`` method waits for the device."""
-        ...
 
 
 class Watcher(Protocol):
@@ -205,18 +191,15 @@ class Watcher(Protocol):
 
     def needed_from(self, custom_params: Any, prompt: int) -> int | None:
         """Return the first position of a prompt whose states are wanted, or None."""
-        ...
 
     def begin(self, requests: int, rows: int, pieces: Sequence[Piece]) -> Pass | None:
         """Return the reads of a pass over so many requests and rows, or None."""
-        ...
 
 
 def _logprobs(
     processor: Any, states: Tensor, lm_head: Any, source: Any, followed: Sequence[tuple[int, int]]
 ) -> Tensor:
     """Return log-probabilities [n] of the tokens after these rows, a few rows of logits at a time."""
-    import torch
     from sglang.srt.layers.logits_processor import LogitsMetadata
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
@@ -239,9 +222,9 @@ class _Once(list[Any]):
 class Reading:
     """Hooks that let a watcher read states, and the translation of SGLang's objects for it.
 
-    States of the layers in between are captured with the mechanism that SGLang's models have for EAGLE-3
-    (``layers_to_capture``: i is the state before layer i), switched on for one pass; embeddings with a
-    forward hook of the embedding; the last states, after the final norm, where the logits are computed.
+    Layers in between are captured with the mechanism that SGLang's models have for EAGLE-3
+    (``layers_to_capture``: i is the state before layer i), embeddings with a forward hook of the
+    embedding, the last states, after the final norm, where the logits are computed.
     """
 
     def __init__(self, watcher: Watcher, key: str) -> None:

@@ -34,9 +34,6 @@ def check_version() -> None:
         )
 
 
-# ---- requests ---------------------------------------------------------------------------------
-
-
 def params_of(request: Any) -> Any:
     return request.sampling_params
 
@@ -50,9 +47,6 @@ def sampling_of(params: Any) -> Sampling:
 
 def asked(params: Any) -> Any:
     return params.custom_params
-
-
-# ---- verification -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +125,7 @@ class Verifying:
         )
 
     def coins(self) -> Tensor:
-        """Return random numbers [requests, n] that SGLang does not use itself.
-
-        For seeded requests they derive from the seed: the columns after the n + 1 that SGLang uses.
-        """
+        """Return random numbers [requests, n] that SGLang does not use itself."""
         n, seed = self.verify_input.draft_token_num, self.batch.sampling_info.sampling_seed
         if seed is None:
             return torch.rand(len(self.requests), n, device=self.logits.device)
@@ -143,7 +134,7 @@ class Verifying:
         where = {"seq_lens": self.batch.seq_lens, "device": self.logits.device}
         drawn: Tensor
         drawn, *_ = _seeded_verify_coins(sampling_seed=seed, draft_token_num=2 * n + 1, **where)
-        return drawn[:, n + 1 :]
+        return drawn[:, n + 1 :]  # after those that SGLang uses
 
     def proposed(self, parents: Tensor) -> Tensor | None:
         """Return which nodes a drafter really proposed, bool [requests, n]; None means all of them.
@@ -165,8 +156,8 @@ class Verifying:
 def agreed(tensor: Tensor) -> Tensor:
     """Return the tensor of the tensor-parallel group's first rank, at all of its ranks.
 
-    Ranks sum in different orders, and a bound that one of them passes by a hair would leave them with
-    sequences of different lengths: they would wait for each other forever.
+    Ranks sum in different orders: if only one passed a bound by a hair, they would go on with sequences
+    of different lengths and wait for each other forever.
     """
     if (group := _group()) is None:
         return tensor
@@ -192,9 +183,6 @@ def _group() -> Any:
     ranks = get_parallel()
     group = ranks.attn_tp_group if is_dp_attention_enabled() else ranks.tp_group
     return None if group.world_size == 1 else group
-
-
-# ---- the model --------------------------------------------------------------------------------
 
 
 def is_target(runner: Any) -> bool:
@@ -229,10 +217,7 @@ def device(runner: Any) -> torch.device:
 
 
 def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
-    """Return a look-up of input embeddings; all ranks must ask for the same rows.
-
-    Raise UserError if the model does not expose them.
-    """
+    """Return a look-up of input embeddings, by which all ranks ask for the same rows."""
     try:
         table = runner.model.get_input_embeddings()
     except AttributeError:
@@ -256,9 +241,6 @@ def on(values: Sequence[int], where: torch.device) -> Tensor:
     made = torch.tensor(values, dtype=torch.long)
     made = made.pin_memory() if where.type == "cuda" else made
     return made.to(where, non_blocking=True)
-
-
-# ---- drafters ---------------------------------------------------------------------------------
 
 
 def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> None:

@@ -4,9 +4,8 @@
     SEMSPEC_SGLANG='{"drafting": {"suffix": {"longest": 20}}}'                with other options
 
 SGLang's own NGRAM searches earlier generations for the end of the text; these search the request's own
-prompt and output. The drafters are the package's, with one session per request. A tree has
-``--speculative-num-draft-tokens`` nodes including the last token, because SGLang verifies that many;
-nodes that a drafter does not fill are padding, which SGLang's rule judges like any other token.
+prompt and output, with one session per request. A tree has ``--speculative-num-draft-tokens`` nodes
+including the last token; those that a drafter does not fill are padding, judged like any other token.
 """
 
 from __future__ import annotations
@@ -188,8 +187,8 @@ def lay_out(
 ) -> None:
     """Fill ``nodes`` [n] and ``sees`` [n, n]: the last token, the draft below it, then padding.
 
-    Padding is one chain below the last token, starting with a token that no drafted sibling has. No
-    token then occurs twice among siblings, as required by rules that sum a family's probabilities.
+    Padding is one chain below the last token, starting with a token that no drafted sibling has: rules
+    that sum a family's probabilities need siblings to differ.
     """
     n, used = len(nodes), 1 + len(tokens)
     taken = {token for token, parent in zip(tokens, parents, strict=True) if parent < 0}
@@ -201,9 +200,6 @@ def lay_out(
         if parent >= 0:
             sees[node] = sees[parent]
         sees[node, node] = True
-
-
-# ---- the part ---------------------------------------------------------------------------------
 
 
 def prepare(options: Options) -> None:

@@ -23,13 +23,11 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError, first_line
 from semspec.types import Read, What
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 KEY = "semspec"  # of custom_params and of meta_info
 SCORE, POOLED = "score", "pooled"
@@ -241,10 +239,7 @@ def as_label(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_label(params: Any, labels: Any) -> dict[str, Any] | None:
-    """Move the ``custom_params`` of a label into ``sampling_params``; None without such a label.
-
-    Raise ValueError, in one line, if the label is not a question that the plugin can take.
-    """
+    """Return ``sampling_params`` with a label's ``custom_params``, None without; raise ValueError."""
     if not isinstance(labels, dict) or KEY not in labels:
         return None
     text = labels.pop(KEY)
@@ -280,12 +275,7 @@ def reply(meta_info: Mapping[str, Any], server: str = "the server") -> dict[str,
 def values(
     reads: Sequence[Read], meta_info: Mapping[str, Any], server: str = "the server"
 ) -> dict[Read, Tensor]:
-    """Return values by read, like an engine's answer: SCORE [spans], POOLED [spans, layers, width].
-
-    Raise UserError for a reply of another shape.
-    """
-    import torch
-
+    """Return values by read, as an engine does; raise UserError for a reply of another shape."""
     wanted = [r for r in reads if r.what in (What.SCORE, What.POOLED)]
     if not wanted:
         return {}
@@ -303,8 +293,6 @@ def values(
 
 def pack(states: Tensor, precision: str) -> dict[str, Any]:
     """Encode pooled states [spans, reduces, layers, width] as JSON."""
-    import torch
-
     raw = states.to(getattr(torch, precision)).contiguous().numpy().tobytes()
     encoded = base64.b64encode(raw).decode("ascii")
     return {"pooled": encoded, "shape": list(states.shape), "precision": precision}
@@ -312,8 +300,6 @@ def pack(states: Tensor, precision: str) -> dict[str, Any]:
 
 def unpack(one: Mapping[str, Any], server: str = "the server") -> Tensor:
     """Invert ``pack``, as float32; raise UserError if the server's reply does not fit."""
-    import torch
-
     try:
         shape = [int(n) for n in one["shape"]]
         size = PRECISIONS[one["precision"]]

@@ -11,10 +11,7 @@ from semspec.sglang_plugin import compat, protocol, settings
 
 
 def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check SGLang's version, then apply the hooks of the parts in this process.
-
-    Raise UserError for an unknown part.
-    """
+    """Check SGLang's version, then apply the parts' hooks; raise UserError for an unknown part."""
     compat.check_version()
     hooks: list[compat.Hook] = []
     if parts:  # needed for requests to any part

@@ -101,8 +101,6 @@ class Verification:
                 found.setdefault((rule, sampling), []).append(i)
         return [Group(*key, tuple(own)) for key, own in found.items()]
 
-    # ---- hooks --------------------------------------------------------------------------------
-
     def check_request(self, result: Any, params: Any, *_: Any, **__: Any) -> None:
         """Check a request after SGLang verified its parameters: a ValueError is its 400."""
         given = compat.asked(params)
@@ -180,9 +178,6 @@ def _sure(seen: Judged, uniforms: Tensor | None) -> Tensor:
 @lru_cache(maxsize=256)
 def _index(requests: tuple[int, ...], device: torch.device) -> Tensor:
     return compat.on(requests, device)
-
-
-# ---- the part ---------------------------------------------------------------------------------
 
 
 def prepare(options: Options) -> None:

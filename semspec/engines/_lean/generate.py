@@ -62,11 +62,6 @@ class Writer:
         if self.closes:
             job.reader.unit(len(job.answer.tokens))
 
-    def drawn_from(self, logits: Tensor) -> None:
-        """Set the raw logits [vocabulary] that the next token is drawn from."""
-        self.logits = logits
-        self.job.reader.logits.add(logits[None])
-
 
 def generate(
     jobs: Sequence[Job], model: Model, step: Step | None, cache: Cache, stop_ids: frozenset[int]
@@ -89,47 +84,43 @@ def generate(
 def _rows(live: Sequence[Writer]) -> list[Tensor | None]:
     """Return the probabilities that each writer draws from; None means the most probable token."""
     rows: list[Tensor | None] = [None] * len(live)
-    alike: dict[object, list[int]] = {}
-    for i, writer in enumerate(live):
-        if not writer.job.query.sampling.greedy:
-            alike.setdefault(writer.job.query.sampling, []).append(i)
-    for members in alike.values():
-        logits = [row for i in members if (row := live[i].logits) is not None]
-        probs = probabilities(torch.stack(logits), live[members[0]].job.query.sampling)
-        for i, row in zip(members, probs, strict=True):
+    samplings = [writer.job.query.sampling for writer in live]
+    for sampling in {one for one in samplings if not one.greedy}:
+        alike = [i for i, one in enumerate(samplings) if one == sampling]
+        logits = [row for i in alike if (row := live[i].logits) is not None]
+        for i, row in zip(alike, probabilities(torch.stack(logits), sampling), strict=True):
             rows[i] = row
     return rows
 
 
 def _feed(batch: Sequence[Writer], model: Model, step: Step | None, cache: Cache) -> None:
     jobs = [writer.job for writer in batch]
+    tokens = [job.answer.tokens[-1] for job in jobs]
+    starts = [len(job.session.tokens) for job in jobs]
     attended = {layer for job in jobs for layer in job.reader.attention}
-    tapped = any(job.reader.taps for job in jobs)
-    states: list[Tensor] = []
+    states: list[Tensor] | None = [] if any(job.reader.taps for job in jobs) else None
     if step and len(jobs) == 1 and not attended:
-        job = jobs[0]
-        token, at = job.answer.tokens[-1], len(job.session.tokens)
-        final = step.run(token, at, job.session.slot, cache, states if tapped else None)[None]
-        stacked = torch.stack(states)[:, None] if tapped else None
+        final = step.run(tokens[0], starts[0], jobs[0].session.slot, cache, states)[None]
     else:
-        starts = [len(job.session.tokens) for job in jobs]
 
         def attention_tap(layer: int, weights: Tensor) -> None:
             for job, own, start in zip(jobs, weights, starts, strict=True):
                 job.reader.weights(layer, own[:, : start + 1], start)
 
         x = model.forward(
-            torch.tensor([job.answer.tokens[-1] for job in jobs], device=model.device),
+            torch.tensor(tokens, device=model.device),
             place(jobs, [1] * len(jobs), model, cache),
             cache,
-            (lambda _, x: states.append(x)) if tapped else None,
+            None if states is None else lambda _, x: states.append(x),
             attention_tap if attended else None,
             attended,
         )
         final = model.final(x)
-        stacked = torch.stack(states) if tapped else None
+    # [layers + 1, batch, width]
+    stacked = torch.stack(states).view(len(states), len(jobs), -1) if states else None
     logits = model.logits(final)
     for b, writer in enumerate(batch):
         writer.fed(stacked[:, b] if stacked is not None and writer.job.reader.taps else None)
         if not writer.done:
-            writer.drawn_from(logits[b])
+            writer.logits = logits[b]  # the next token is drawn from these
+            writer.job.reader.logits.add(logits[b : b + 1])

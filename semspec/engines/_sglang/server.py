@@ -36,15 +36,12 @@ class Place(Protocol):
 
     async def generate(self, payload: Mapping[str, Any]) -> Reply:
         """Send a request to SGLang's ``/generate``; raise LostError if nobody answers any more."""
-        ...
 
     async def abort(self, rid: str) -> None:
         """Cancel a request; never raises."""
-        ...
 
     async def info(self) -> Mapping[str, Any]:
         """Return the server's description of itself and its model."""
-        ...
 
     async def close(self) -> None: ...
 
