@@ -38,18 +38,7 @@ from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.text import Text
 from semspec.protocols import Concurrent, Engine
-from semspec.types import (
-    Answer,
-    Boundary,
-    Context,
-    Finish,
-    Generate,
-    Query,
-    Read,
-    Stops,
-    What,
-    stops_of,
-)
+from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Stops, What, stops_of
 
 NONE = -1  # in ``Bridge.to_target``: no counterpart
 _SPARE = 8  # TOP_K entries requested beyond k: in practice no row has more forbidden entries
@@ -167,12 +156,8 @@ def _filler(draft: Text) -> int:
 class _TranslatedBoundary:
     """A boundary of the target's ids that the draft's engine feeds with its own."""
 
-    __slots__ = ("_blocked", "_boundary", "_to_target")
-
     def __init__(self, to_target: Sequence[int], boundary: Boundary | None) -> None:
-        self._to_target = to_target
-        self._boundary = boundary
-        self._blocked = False
+        self._to_target, self._boundary, self._blocked = to_target, boundary, False
 
     @property
     def stops(self) -> Stops:
@@ -253,14 +238,10 @@ class BridgedEngine:
             if self.own_prompt and rows_from < query.context.prompt_length - 1:
                 raise ValueError("rows of the prompt: the draft reads a prompt of its own")
             rows_from += len(mirror) - len(query.context)
-        return replace(
-            query,
-            context=mirror,
-            tokens=self._draft_ids(query.tokens),
-            reads=tuple(dict.fromkeys(self._read(r) for r in query.reads)),
-            generate=self._generate(query.generate),
-            rows_from=rows_from,
-        )
+        reads = tuple(dict.fromkeys(map(self._read, query.reads)))
+        tokens, ask = self._draft_ids(query.tokens), self._generate(query.generate)
+        parts = {"tokens": tokens, "reads": reads, "generate": ask, "rows_from": rows_from}
+        return replace(query, context=mirror, **parts)
 
     def _read(self, read: Read) -> Read:
         """Translate a read for the inner engine; its answer is looked up under the translated read."""
@@ -272,8 +253,8 @@ class BridgedEngine:
     def _generate(self, generate: Generate | None) -> Generate | None:
         if generate is None or (generate.boundary is None and not self._forbidden):
             return generate
-        boundary = _TranslatedBoundary(self._to_target, generate.boundary)
         units = generate.units if generate.boundary is not None else 1
+        boundary = _TranslatedBoundary(self._to_target, generate.boundary)
         return Generate(generate.limit, boundary, units)
 
     def _outward(self, query: Query, answer: Answer) -> Answer:
@@ -281,7 +262,7 @@ class BridgedEngine:
         tokens = list(takewhile(lambda t: t != NONE, translated))
         cut = len(answer.tokens) - len(tokens)
         ends = [end for end in answer.ends if end <= len(tokens)]
-        finish: Finish = answer.finish
+        finish = answer.finish
         if cut:
             ask = query.generate
             complete = ask is not None and ask.boundary is not None and len(ends) >= ask.units
@@ -302,9 +283,7 @@ class BridgedEngine:
         if read.what is What.ATTENTION:
             return value[:, : value.shape[1] - cut]
         if read.what is What.TOP_K:
-            ids, logprobs = value
-            rows = len(ids) - cut
-            return self._top_k(ids[:rows], logprobs[:rows], read.k)
+            return self._top_k(*(part[: len(part) - cut] for part in value), read.k)
         value = value[: len(value) - cut]
         if read.what is What.PROBS:
             return self._probs(value)
@@ -350,12 +329,9 @@ class BridgedEngine:
         translated = self._on(ids.device).to_target[ids]
         none = translated == NONE
         order = none.long().argsort(dim=-1, stable=True)[..., :k]
-        translated, none = translated.gather(-1, order), none.gather(-1, order)
-        logprobs = logprobs.gather(-1, order)
-        return (
-            translated.masked_fill(none, self.bridge.stop),
-            logprobs.masked_fill(none, -torch.inf),
-        )
+        translated, none, logprobs = (x.gather(-1, order) for x in (translated, none, logprobs))
+        ids = translated.masked_fill(none, self.bridge.stop)
+        return ids, logprobs.masked_fill(none, -torch.inf)
 
 
 class BridgedServer(BridgedEngine):

@@ -124,9 +124,7 @@ def checking(check: Callable[[Any], None]) -> Callable[..., None]:
     return lambda result, params, *args, **kwargs: check(params.custom_params)
 
 
-def arriving(
-    changed: Callable[[Any, dict[str, str] | None], dict[str, Any] | None],
-) -> Callable[..., None]:
+def arriving(changed: Callable[[Any, Any], dict[str, Any] | None]) -> Callable[..., None]:
     """Return a hook that may replace a request's sampling parameters according to its labels."""
 
     def hook(request: Any, *args: Any, **kwargs: Any) -> None:
@@ -163,10 +161,6 @@ class Piece:
     start: int
     end: int
     row: int  # of token ``start`` in the pass
-
-    @property
-    def prompt(self) -> int:
-        return len(self.ids)
 
 
 class Pass(Protocol):
@@ -260,11 +254,8 @@ class Reading:
         captured = "layers.aux_hidden_states.AuxHiddenStateList.capture"
         once = f"{parts}.output_streamer.SchedulerOutputStreamer"
         once += ".is_request_level_customized_info_key"
-        return [
-            *hooks,
-            Hook(captured, self._capture, "AROUND"),
-            Hook(once, self._is_once, "AFTER"),
-        ]
+        hooks.append(Hook(captured, self._capture, "AROUND"))
+        return [*hooks, Hook(once, self._is_once, "AFTER")]
 
     def _loaded(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
         if runner.is_draft_worker:
@@ -381,11 +372,10 @@ class Reading:
                     self._take(layer, states)
                 aux_hidden_states = [states for i, states in layers if i in self.own] or None
             self._take(self.top, hidden_states)
-            if self.running.followed and len(hidden_states) == self.running.rows:
-                followed = self.running.followed
-                self.logprobs = _logprobs(
-                    processor, hidden_states, lm_head, logits_metadata, followed
-                )
+            followed = self.running.followed
+            if followed and len(hidden_states) == self.running.rows:
+                known = (processor, hidden_states, lm_head, logits_metadata)
+                self.logprobs = _logprobs(*known, followed)
         given = (input_ids, hidden_states, lm_head, logits_metadata, aux_hidden_states)
         return original(processor, *given, *args, **kwargs)
 

@@ -122,9 +122,9 @@ class Probes:
                 f"probe {ask.probe or '(none named)'} is not loaded there; loaded: {held}."
                 ' Start the server with SEMSPEC_SGLANG=\'{"probe": {"artifacts": ["FOLDER_OR_REPO"]}}\''
             )
-        if ask.spans[-1][1] > piece.prompt:
+        if ask.spans[-1][1] > (prompt := len(piece.ids)):
             raise ValueError(
-                f"span {list(ask.spans[-1])} ends behind the prompt of {piece.prompt} tokens: spans are"
+                f"span {list(ask.spans[-1])} ends behind the prompt of {prompt} tokens: spans are"
                 " positions of the prompt"
             )
         if probe is not None and probe.features.logprobs and not ask.spans[0][0]:
@@ -156,6 +156,7 @@ class Reader:
                 f" {MOST_NUMBERS:,} is the limit of one request: ask for fewer"
             )
         self.reductions, self.layers, self.model = reductions, layers, model
+        self.reads_logprobs = probe is not None and probe.features.logprobs
         self.pools: list[Pool] = []
         self.logprobs: list[Tensor] = []  # of the spans' tokens in order, by pass
 
@@ -171,18 +172,9 @@ class Reader:
         """Numbers held on the device."""
         return self.numbers if self.pools else 0
 
-    @property
-    def reads_logprobs(self) -> bool:
-        return self.probe is not None and self.probe.features.logprobs
-
-    def wants(self, piece: compat.Piece) -> bool:
-        """Return whether a piece contains tokens of the spans."""
-        return any(a < piece.end and b > piece.start for a, b in self.ask.spans)
-
     def states(self, layer: int, x: Tensor, start: int) -> None:
         for pool in self.pools:
-            if layer in self.layers:
-                pool.states((layer,), x[None], start)
+            pool.states((layer,), x[None], start)
 
     def followed(self, piece: compat.Piece) -> list[tuple[int, int]]:
         """Return (row of the pass, token) for the spans' tokens whose log-probabilities it predicts."""
@@ -227,19 +219,19 @@ class Pass:
     followed: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reading = [
-            (piece, reader)
-            for piece, reader in self.readers.values()
-            if isinstance(reader, Reader) and reader.wants(piece)
-        ]
-        self.layers = frozenset().union(*(reader.layers for _, reader in self.reading))
-        self.followed = []
+        self.reading: list[tuple[compat.Piece, Reader]] = []  # of pieces with tokens of the spans
         self.slices: dict[int, slice] = {}  # by request: its part of ``followed``
+        self.followed = []
         for index, (piece, reader) in self.readers.items():
-            if isinstance(reader, Reader) and (own := reader.followed(piece)):
+            if isinstance(reader, str):
+                continue
+            if any(a < piece.end and b > piece.start for a, b in reader.ask.spans):
+                self.reading.append((piece, reader))
+            if own := reader.followed(piece):
                 count = len(self.followed)
                 self.slices[index] = slice(count, count + len(own))
                 self.followed += own
+        self.layers = frozenset().union(*(reader.layers for _, reader in self.reading))
 
     def states(self, layer: int, x: Tensor) -> None:
         for piece, reader in self.reading:
@@ -256,7 +248,7 @@ class Pass:
             reader.upto = piece.end
             if logprobs is not None and index in self.slices:
                 reader.logprobs.append(logprobs[self.slices[index]])
-            if piece.end < piece.prompt:
+            if piece.end < len(piece.ids):
                 begun[piece.request] = reader
                 while len(begun) > UNFINISHED:
                     begun.popitem(last=False)

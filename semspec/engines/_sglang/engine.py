@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -18,14 +18,12 @@ from semspec.engines._sglang import identity, requests
 from semspec.engines._sglang.identity import Expected
 from semspec.engines._sglang.local import Local
 from semspec.engines._sglang.replicas import Replicas
-from semspec.engines._sglang.requests import Paths, Payload, Scoring
+from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
 from semspec.engines._sglang.server import LostError, Place
-from semspec.engines._sglang.writing import Writing
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.types import Answer, Context, Query, Role, What
 
-T = TypeVar("T")
 MARGIN = 6  # positions that SGLang reserves at the end of a context
 
 
@@ -66,8 +64,8 @@ class SglangEngine:
         """The models that the servers report; empty if unchecked or run in this process."""
         return " and ".join(sorted({*filter(None, self._served.values())}))
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _meet(self, place: Place) -> None:
         """Check a server; raise UserError if it cannot be reached at the start."""
@@ -204,7 +202,7 @@ class SglangEngine:
         assert ask is not None
         before = [*query.context.tokens, *query.tokens]
         room = self.context_limit - len(before)
-        writing = Writing(ask, room, self.stop_ids, requests.LOOK, answer)
+        writing = Writing(ask, room, self.stop_ids, answer)
         while not writing.done:
             limit, stops = writing.next_limit(), writing.next_stops()
             ids = [*before, *answer.tokens]
