@@ -90,8 +90,8 @@ class Sglang(EngineBase):
         """
         from semspec.engines._sglang.engine import SglangEngine
         from semspec.engines._sglang.identity import Expected
-        from semspec.engines._sglang.local import Local
-        from semspec.engines._sglang.server import BLIP, Place, Server
+        from semspec.engines._sglang.local import Local, Place
+        from semspec.engines._sglang.server import BLIP, Server
 
         if self.roles is not None and role not in self.roles:
             raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")

@@ -70,15 +70,9 @@ class ToyEngine:
         started = time.perf_counter()
         states = self._states(query)
         answer = Answer(fed=len(query.tokens))
-        tokens, row_states = list(query.tokens), states
         if query.generate is not None:
-            first = len(states) - 1
             self._generate(query, states, answer)
-            tokens, row_states = answer.tokens, states[first:-1]
-        answer.values = {
-            read: self._read(read, query, answer, tokens, states, row_states)
-            for read in query.reads
-        }
+        answer.values = {read: self._read(read, query, answer, states) for read in query.reads}
         answer.seconds = time.perf_counter() - started
         return answer
 
@@ -112,15 +106,11 @@ class ToyEngine:
         answer.fed += len(answer.tokens)
 
     def _read(
-        self,
-        read: Read,
-        query: Query,
-        answer: Answer,
-        tokens: list[int],
-        states: list[tuple[int, int]],
-        row_states: list[tuple[int, int]],
+        self, read: Read, query: Query, answer: Answer, states: list[tuple[int, int]]
     ) -> Tensor | tuple[Tensor, Tensor]:
-        what = read.what
+        what, tokens, row_states = read.what, list(query.tokens), states
+        if query.generate is not None:
+            tokens, row_states = answer.tokens, states[len(query.tokens) : -1]
         if what is not What.LOGPROBS:
             row_states = self._rows_asked(query, row_states)
         first, second = (torch.tensor(part) for part in zip(*row_states, strict=True))

@@ -200,7 +200,7 @@ def _logprobs(
     if isinstance(source, ForwardBatch):  # as the logits processor does
         source = LogitsMetadata.from_forward_batch(source)
     parts = []
-    for some in torch.tensor(followed, device=states.device).split(ROWS):
+    for some in torch.split(torch.tensor(followed, device=states.device), ROWS):
         rows = processor._get_logits(states[some[:, 0]], lm_head, source).float()
         parts.append(rows.gather(1, some[:, 1:])[:, 0] - rows.logsumexp(1))
     return torch.cat(parts)

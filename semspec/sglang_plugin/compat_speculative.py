@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,29 +48,21 @@ def asked(params: Any) -> Any:
     return params.custom_params
 
 
-@dataclass(frozen=True, slots=True)
 class Verifying:
     """One call of ``eagle_sample``: the drafts of a batch, and the target's logits over them."""
 
-    verify_input: Any
-    batch: Any
-    output: Any
-    grammar_mask: Any
-
-    @property
-    def idle(self) -> bool:
-        return bool(self.batch.forward_mode.is_idle())
-
-    @property
-    def requests(self) -> Sequence[Any]:
-        found: Sequence[Any] = self.batch.reqs
-        return found
+    def __init__(self, verify_input: Any, batch: Any, output: Any, grammar_mask: Any) -> None:
+        self.verify_input, self.batch = verify_input, batch
+        self.output, self.grammar_mask = output, grammar_mask
+        self.idle = bool(batch.forward_mode.is_idle())
+        self.requests: Sequence[Any] = batch.reqs
+        self.n: int = verify_input.draft_token_num
 
     @property
     def tokens(self) -> Tensor:
         """[requests, n], starting with the last token of each text."""
         found: Tensor = self.verify_input.draft_token
-        return found.reshape(len(self.requests), self.verify_input.draft_token_num)
+        return found.reshape(len(self.requests), self.n)
 
     @property
     def links(self) -> tuple[Tensor, Tensor]:
@@ -94,7 +85,7 @@ class Verifying:
         ``eagle_sample`` is about to do the same, but a rule has to see these settings of the request
         beforehand. Give ``eagle_sample`` the original logits, so that nothing is applied twice.
         """
-        info, n, logits = self.batch.sampling_info, self.verify_input.draft_token_num, self.logits
+        info, n, logits = self.batch.sampling_info, self.n, self.logits
         additive, scaling = info.acc_additive_penalties, info.acc_scaling_penalties
         adjustments = (additive, scaling, info.logit_bias)
         # a grammar's mask alone needs no copy: applied twice it masks the same tokens
@@ -126,7 +117,7 @@ class Verifying:
 
     def coins(self) -> Tensor:
         """Return random numbers [requests, n] that SGLang does not use itself."""
-        n, seed = self.verify_input.draft_token_num, self.batch.sampling_info.sampling_seed
+        n, seed = self.n, self.batch.sampling_info.sampling_seed
         if seed is None:
             return torch.rand(len(self.requests), n, device=self.logits.device)
         from sglang.srt.speculative.eagle_utils import _seeded_verify_coins

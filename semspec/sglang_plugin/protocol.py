@@ -198,7 +198,7 @@ def _shown(value: Any) -> str:
     if value is None or isinstance(value, int | float):
         many = isinstance(value, int) and abs(value) >= 2**63
         return "an integer of many digits" if many else repr(value)
-    kinds = {dict: "an object", list: "a list"}
+    kinds: dict[type, str] = {dict: "an object", list: "a list"}
     return kinds.get(type(value), "a value of another kind")
 
 

@@ -16,10 +16,10 @@ import torch
 
 from semspec.engines._sglang import identity, requests
 from semspec.engines._sglang.identity import Expected
-from semspec.engines._sglang.local import Local
+from semspec.engines._sglang.local import Local, Place
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
-from semspec.engines._sglang.server import LostError, Place
+from semspec.engines._sglang.server import LostError
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.types import Answer, Context, Query, Role, What

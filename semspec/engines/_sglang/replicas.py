@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from semspec.engines._sglang.server import Place
+from semspec.engines._sglang.local import Place
 from semspec.errors import UserError
 from semspec.types import Context
 

@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from semspec.engines._sglang.http import Http, SilentError, UnreachedError
 from semspec.engines.sglang import KEY
@@ -29,23 +29,6 @@ class LostError(Exception):
     """A server stayed unreachable for as long as patience lasts."""
 
 
-class Place(Protocol):
-    """A place where a model runs."""
-
-    name: str  # for messages
-
-    async def generate(self, payload: Mapping[str, Any]) -> Reply:
-        """Send a request to SGLang's ``/generate``; raise LostError if nobody answers any more."""
-
-    async def abort(self, rid: str) -> None:
-        """Cancel a request; never raises."""
-
-    async def info(self) -> Mapping[str, Any]:
-        """Return the server's description of itself and its model."""
-
-    async def close(self) -> None: ...
-
-
 class Server:
     """A server that is already running."""
 
@@ -56,6 +39,7 @@ class Server:
         self.routed = False  # behind sglang-router, which only passes on the fields that it knows
 
     async def generate(self, payload: Mapping[str, Any]) -> Reply:
+        """Send a request to ``/generate``; raise LostError if nobody answers any more."""
         if self.routed:
             payload = protocol.as_label(payload)
         return await self._patiently("POST", "/generate", payload)
@@ -105,11 +89,13 @@ class Server:
         return reply
 
     async def abort(self, rid: str) -> None:
+        """Cancel a request; never raises."""
         with contextlib.suppress(OSError, EOFError, TimeoutError):  # gone: nothing is left to stop
             async with asyncio.timeout(2):
                 await self.http.request("POST", "/abort_request", {"rid": rid})
 
     async def info(self) -> Mapping[str, Any]:
+        """Return the server's description of itself and its model."""
         info: dict[str, Any] = {}
         for path in ("/server_info", "/model_info"):
             try:
