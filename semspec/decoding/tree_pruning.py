@@ -71,13 +71,9 @@ def ranked(score: Tensor, parents: Tensor, depths: Tensor, share: float) -> Tens
 
 def rival_score(rule: str, path: Tensor, depths: Tensor, bias: float) -> Tensor:
     """Return a rival's score: linear or exponential bias towards depth, or the path's probability."""
-    depth = depths.double()
-    if rule == "depth":
-        return path.exp() + bias * depth
-    if rule == "depth_exp":
-        return path.exp() * (bias * depth).exp()
-    assert rule == "accum_prob", rule
-    return path.exp()
+    probability, biased = path.exp(), bias * depths.double()
+    scores = {"depth": probability + biased, "depth_exp": probability * biased.exp()}
+    return (scores | {"accum_prob": probability})[rule]
 
 
 def _levels(depths: Tensor) -> list[Tensor]:

@@ -51,14 +51,9 @@ class Witness:
         return tapped(plan, asking, answered)
 
     def _scores(self, query: Query, draft: Draft) -> bool:
-        return (
-            query.model == "target"
-            and query.context is self.context
-            and query.generate is None
-            and query.rows_from is None
-            and list(query.tokens) == draft.tokens
-            and query.parents == draft.parents
-        )
+        asked = (query.model, query.generate, query.rows_from, list(query.tokens), query.parents)
+        expected = ("target", None, None, draft.tokens, draft.parents)
+        return query.context is self.context and asked == expected
 
     def settle(self) -> None:
         """Hand over the rows along the path that the context took since the draft was judged."""

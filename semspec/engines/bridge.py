@@ -54,24 +54,6 @@ class Bridge:
     stop: int  # the target's end of text
     filler: int  # draft id
 
-    @property
-    def forbidden(self) -> list[int]:
-        """Draft ids that are never proposed."""
-        return [i for i, t in enumerate(self.to_target) if t == NONE]
-
-    @property
-    def filled(self) -> frozenset[int]:
-        """Target ids that the draft cannot produce."""
-        return frozenset(range(len(self.to_draft))).difference(self.to_target)
-
-    def __str__(self) -> str:
-        shared = sum(t != NONE for t in self.to_target)
-        moved = sum(t not in (NONE, d) for d, t in enumerate(self.to_target))
-        return (
-            f"{shared} tokens shared, {moved} of them at other ids; without counterpart "
-            f"{len(self.filled)} of the target's and {len(self.forbidden)} of the draft's"
-        )
-
 
 def build_bridge(
     target: Text,

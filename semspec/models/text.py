@@ -231,6 +231,3 @@ class Text:
             }
         exact = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(exact.encode()).hexdigest()
-
-    def __repr__(self) -> str:
-        return f"Text({self.name!r}, {self.size} tokens)"

@@ -8,7 +8,7 @@ row of the last token among the output's. Temperature 0 makes the latter raw; th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -100,12 +100,11 @@ class Scoring:
     @classmethod
     def of(cls, query: Query, tokens: Sequence[int] | None = None) -> Scoring:
         """Score a query's chain, or with ``tokens`` one path of its tree."""
-        context = query.context.tokens
-        row = len(context) - 1 if query.rows_from is None else query.rows_from
+        base = len(query.context)
+        row = base - 1 if query.rows_from is None else query.rows_from
         if tokens is not None:
-            row = min(row, len(context) - 1)
-        ids = [*context, *(query.tokens if tokens is None else tokens)]
-        return cls(ids, len(context), row, query.reads)
+            query, row = replace(query, tokens=tokens), min(row, base - 1)
+        return cls([*query.context.tokens, *query.tokens], base, row, query.reads)
 
     @classmethod
     def of_written(cls, query: Query, written: Sequence[int], ends: Sequence[int]) -> Scoring:
