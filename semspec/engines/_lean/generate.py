@@ -107,15 +107,10 @@ def _feed(batch: Sequence[Writer], model: Model, step: Step | None, cache: Cache
             for job, own, start in zip(jobs, weights, starts, strict=True):
                 job.reader.weights(layer, own[:, : start + 1], start)
 
-        x = model.forward(
-            torch.tensor(tokens, device=model.device),
-            place(jobs, [1] * len(jobs), model, cache),
-            cache,
-            None if states is None else lambda _, x: states.append(x),
-            attention_tap if attended else None,
-            attended,
-        )
-        final = model.final(x)
+        new = torch.tensor(tokens, device=model.device)
+        at = place(jobs, [1] * len(jobs), model, cache)
+        tap = None if states is None else lambda _, x: states.append(x)
+        final = model.final(model.forward(new, at, cache, tap, attention_tap, attended))
     # [layers + 1, batch, width]
     stacked = torch.stack(states).view(len(states), len(jobs), -1) if states else None
     logits = model.logits(final)

@@ -164,14 +164,8 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         for (job, start, count, _), own in zip(parts, weights, strict=True):
             job.reader.weights(layer, own[:count, : start + count], start)
 
-    x = model.forward(
-        torch.tensor(ids, device=model.device),
-        place(jobs, counts, model, cache),
-        cache,
-        tap if tapped else None,
-        attention_tap if attended else None,
-        attended,
-    )
+    new, at = torch.tensor(ids, device=model.device), place(jobs, counts, model, cache)
+    x = model.forward(new, at, cache, tap if tapped else None, attention_tap, attended)
     if held:
         read_states(tuple(held), torch.stack(list(held.values())))
     for job, start, count, offset in parts:

@@ -66,9 +66,9 @@ class Model:
         ids: Tensor,
         place: Place,
         cache: Cache,
-        tap: Tap | None = None,
-        attention_tap: Tap | None = None,
-        attention_layers: Collection[int] = (),
+        tap: Tap | None,
+        attention_tap: Tap,
+        attention_layers: Collection[int],
     ) -> Tensor:
         """Return states [tokens, width] before the final norm; cache the tokens' keys and values."""
         spec, d = self.spec, (self.spec.width,)
@@ -85,7 +85,7 @@ class Model:
             keys, values = cache.keys_values(stored, place.slot, place.batch)
             q = self._pad(qkv[:, :queries], place)
             k, v = keys[:, :, : place.visible], values[:, :, : place.visible]
-            if attention_tap and i in attention_layers:
+            if i in attention_layers:
                 attention_tap(i, self._weights(q, k, place.mask))
             attended = self._attend(q, k, v, place)
             if place.padded is not None:
