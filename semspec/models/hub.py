@@ -361,10 +361,10 @@ def _text(path: Path) -> str | None:
 
 def content_hash(path: Path, like: str) -> str:
     """Return a file's hash as the Hub lists it: sha256 (64 digits) in LFS, else git's blob hash."""
+    if len(like) == 64:
+        return manifests.sha256(path)
+    begun = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as file:
-        if len(like) == 64:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        begun = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
         return hashlib.file_digest(file, lambda: begun).hexdigest()
 
 

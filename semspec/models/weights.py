@@ -148,6 +148,5 @@ def _block(take: Callable[[str], Tensor], spec: Spec, i: int) -> Block:
         both = get("self_attn.q_norm self_attn.k_norm", "weight")
         q, k = (interleave(weight, spec.head_dim) for weight in both)
         qk_norm = torch.cat([q.expand(spec.heads, -1), k.expand(spec.kv_heads, -1)])
-    return Block(
-        qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias, norm1, norm2, qk_norm
-    )
+    fused = (qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias)
+    return Block(*fused, norm1, norm2, qk_norm)

@@ -110,10 +110,8 @@ class Verifying:
         on = {f"is_{name}": getattr(theirs, f"_is_{name}") for name in ("cpu", "hip", "xpu")}
         if not compat.since("0.5.22"):
             return greedy or any(on.values())
-        rejects = theirs.get_spec().speculative_use_rejection_sampling
-        return bool(
-            theirs._verify_uses_greedy(is_all_greedy=greedy, use_rejection_sampling=rejects, **on)
-        )
+        on["use_rejection_sampling"] = theirs.get_spec().speculative_use_rejection_sampling
+        return bool(theirs._verify_uses_greedy(is_all_greedy=greedy, **on))
 
     def coins(self) -> Tensor:
         """Return random numbers [requests, n] that SGLang does not use itself."""
@@ -291,9 +289,9 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
             self.max_trie_depth = 2 * self.draft_token_num
 
         def _prepare_draft_tokens(self, batch: Any) -> Any:
-            self.ngram_corpus.meet(
-                [(r.rid, r, r.origin_input_ids_unpadded, r.output_ids) for r in batch.reqs]
-            )
+            reqs = batch.reqs
+            texts = [(r.rid, r, r.origin_input_ids_unpadded, r.output_ids) for r in reqs]
+            self.ngram_corpus.meet(texts)
             return super()._prepare_draft_tokens(batch)
 
         def _prepare_for_speculative_decoding(self, batch: Any) -> None:

@@ -133,11 +133,10 @@ class Drafts:
     def reset(self) -> None:
         self._sessions.clear()
 
-    def synchronize(self) -> None:
-        """Do nothing: no work runs in the background."""
+    def _nothing(self, *_: Any) -> None:
+        """Do nothing: no work runs in the background, and each session keeps its own text."""
 
-    def batch_put(self, tails: Sequence[Sequence[int]]) -> None:
-        """Do nothing: each session keeps its own text."""
+    synchronize = batch_put = _nothing
 
     def load_external_corpus_named(self, *_: Any) -> int:
         raise ValueError("semspec's drafters know no corpus beside the request's own text")

@@ -215,9 +215,7 @@ def ask_for(
     if not scores and not pools:
         return None
     first = (scores or pools)[0]
-    alike = all(
-        (r.spans, r.layers, r.probe) == (first.spans, first.layers, first.probe) for r in pools
-    )
+    alike = len({(r.spans, r.layers, r.probe) for r in pools}) <= 1
     assert not (scores and pools) and len(scores) <= 1 and alike, (
         "one request asks for one probe, or for pools over the same spans and layers"
     )

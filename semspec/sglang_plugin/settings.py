@@ -43,14 +43,13 @@ def read(
         if given and json.loads(given) != argument:
             raise UserError(f"{VARIABLE} and {ARGUMENT} say different things: keep one of them")
         environment[VARIABLE] = given = json.dumps(argument)
+    way_out = "give e.g. '{\"probe\": {}}'"
     try:
         parsed = json.loads(given or "{}")
     except ValueError as error:
-        raise UserError(
-            f"{VARIABLE} is not JSON ({error}): give e.g. '{{\"probe\": {{}}}}'"
-        ) from error
+        raise UserError(f"{VARIABLE} is not JSON ({error}): {way_out}") from error
     if not isinstance(parsed, dict):
-        raise UserError(f"{VARIABLE} is not a JSON object: give e.g. '{{\"probe\": {{}}}}'")
+        raise UserError(f"{VARIABLE} is not a JSON object: {way_out}")
     if unknown := [part for part in parsed if part not in PARTS]:
         raise UserError(f"{VARIABLE} names {', '.join(unknown)}: there are {', '.join(PARTS)}")
     parts = {}

@@ -199,9 +199,8 @@ class Paths:
                 first = min(row, context - 1)  # row 0 of every path
                 nodes = range(max(row - context, 0), len(self.parents))
                 at += [(place[n][0], context - first + place[n][1]) for n in nodes]
-                values[read] = tuple(
-                    torch.stack([parts[p][read][half][i] for p, i in at]) for half in (0, 1)
-                )
+                both = ([parts[p][read][half][i] for p, i in at] for half in (0, 1))
+                values[read] = tuple(map(torch.stack, both))
             else:
                 raise UserError(
                     "pooled states of a tree cannot be read through SGLang: use engine=hf"
