@@ -10,8 +10,7 @@ from semspec.types import Boundary
 def unit_ends(boundary: Boundary, tokens: Iterable[int]) -> list[int]:
     """Return the ends of all complete units of a sequence, as streaming the tokens would give them.
 
-    An unfinished last unit has no end. A unit whose end only the next token would reveal is
-    unfinished when there is no next token.
+    A unit whose end only the next token would reveal is unfinished when there is none.
     """
     steps = map(boundary.feed, tokens)
     return [count + step for count, step in enumerate(steps, start=1) if step is not None]

@@ -1,8 +1,7 @@
 """Reads for drafters that watch, added to passes that the target makes anyway.
 
-A watcher causes no extra pass. Its reads join every query that scores a draft or lets the target
-write, and once the context has been extended it is given the rows of the tokens that were committed: of
-a chain up to where it was followed, of a tree along its path.
+A watcher's reads join every query that scores a draft or lets the target write, and once the context has
+been extended it is given the rows of the tokens that were committed.
 """
 
 from __future__ import annotations

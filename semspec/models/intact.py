@@ -32,9 +32,8 @@ LIMITS: Mapping[str, int] = (
 def check_model(folder: Path, wanted: Callable[[Iterable[str]], list[str]]) -> None:
     """Raise UserError if a model's folder is damaged or implausible.
 
-    ``wanted`` selects from file names those that will be read. They must be plain files, config.json must
-    not claim more than the weights can hold, and if the folder has a manifest of this project, sizes and
-    sha256 (of files up to 256 MiB) must match it. A tokenizer is checked as well.
+    ``wanted`` selects the names of files that will be read. If the folder has a manifest of this project,
+    sizes and sha256 (of files up to 256 MiB) must match it.
     """
     there = wanted(sorted(f.name for f in folder.iterdir()))
     for name in there:

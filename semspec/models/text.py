@@ -149,9 +149,8 @@ class Text:
         """Return text and ids that close the assistant's turn, ask a question and begin the reply.
 
         They follow an unfinished turn. For a model that thinks, the thinking is opened and ``prefill``
-        placed in it, so that the next token is the answer. The closing of the turn is cut out of a
-        rendered conversation whose earlier turns are stand-ins, because templates may alter them (R1's
-        and Qwen3's drop their thinking). Raise UserError if the template cannot do it.
+        placed in it. The closing of the turn is cut out of a rendered conversation of stand-ins, because
+        templates may alter earlier turns (R1's and Qwen3's drop their thinking).
         """
         if known := self._asides.get((question, prefill)):
             return known

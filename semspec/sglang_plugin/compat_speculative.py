@@ -128,8 +128,7 @@ class Verifying:
     def proposed(self, parents: Tensor) -> Tensor | None:
         """Return which nodes a drafter really proposed, bool [requests, n]; None means all of them.
 
-        SGLang's own NGRAM pads a tree with token 0 under the root. A drafted token 0 there looks the same
-        and is left to SGLang's rule like the padding.
+        SGLang's own NGRAM pads a tree with token 0 under the root, as which a drafted 0 counts there.
         """
         from sglang.srt.speculative.spec_info import SpecInputType
 
@@ -267,10 +266,9 @@ def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> Non
 
 
 def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
-    """Return NGRAM's worker class with ``corpus(runner, n)`` in place of its own corpus.
+    """Return NGRAM's worker class with ``corpus(runner, n)`` in place of its own: ``drafting.Drafts``.
 
-    ``drafting.Drafts`` is such a corpus. It meets the requests before each draft and gets the results
-    of the target's passes after each one.
+    It meets the requests before each draft and gets the results of the target's passes.
     """
     from sglang.srt.speculative import ngram_worker as theirs
 

@@ -87,12 +87,11 @@ class Drafts:
             trees.append((drafted.tokens, chain if drafted.parents is None else drafted.parents))
         if self.rows.reads:  # they depend on numbers that may differ between ranks in the last bit
             trees = compat.agreed_object(trees)
-        for session, (tokens, parents) in zip(sessions, trees, strict=True):
-            session.tree = Draft(tokens, parents=parents)
         self.counts = [1 + len(tokens) for tokens, _ in trees]
         nodes = np.zeros((len(rids), self.n), np.int64)
         sees = np.zeros((len(rids), self.n, self.n), np.bool_)
         for i, (session, (tokens, parents)) in enumerate(zip(sessions, trees, strict=True)):
+            session.tree = Draft(tokens, parents=parents)
             lay_out(session.context.tokens[-1], tokens, parents, nodes[i], sees[i])
         return nodes.reshape(-1), sees.reshape(-1)
 

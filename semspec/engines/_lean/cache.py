@@ -86,10 +86,9 @@ class Cache:
             own[start : start + len(rows)] = own.index_select(0, index)
 
     def arrange(self, tenants: Sequence[Tenant]) -> int:
-        """Move these tenants into adjacent slots and return the first slot.
+        """Move these tenants into adjacent slots and return the first: a batch reads a slice.
 
-        A batch can then read the cache as a slice. A move copies a whole context, but is only needed
-        when the set of tenants changes.
+        A move copies a whole context, but is only needed when the set of tenants changes.
         """
         count = len(tenants)
         taken = {t.slot for t in tenants}

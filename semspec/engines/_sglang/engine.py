@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from semspec.engines._sglang import identity, requests
-from semspec.engines._sglang.identity import Expected
 from semspec.engines._sglang.local import Local, Place
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
@@ -33,7 +32,7 @@ class SglangEngine:
     def __init__(
         self,
         places: Sequence[Place],
-        expected: Expected,
+        expected: identity.Expected,
         stop_ids: frozenset[int],
         role: Role,
         check: bool = True,

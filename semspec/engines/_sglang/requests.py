@@ -51,9 +51,8 @@ def write(
 class Writing:
     """An answer as far as it is generated.
 
-    A server stops where a unit may end. Whether one does is decided here, by the same boundary that
-    every engine feeds; tokens beyond an end are discarded. That does not change their law: a token
-    depends only on those before it.
+    A server stops where a unit may end; the boundary decides, and tokens beyond an end are discarded.
+    That does not change their law: a token depends only on those before it.
     """
 
     def __init__(self, ask: Generate, room: int, stop_ids: frozenset[int], answer: Answer) -> None:

@@ -47,8 +47,7 @@ class Server:
     async def _patiently(self, method: str, path: str, payload: Any = None) -> Reply:
         """Send a request; retry with growing pauses while the connection fails or breaks off.
 
-        A request changes nothing on a server, and a lost answer was never looked at: asking again is safe
-        and does not change the law of the samples.
+        A lost answer was never looked at: asking again does not change the law of the samples.
         """
         lost: float | None = None
         pause = FIRST_PAUSE
