@@ -24,7 +24,7 @@ class EngineBase(Plugin):
 def take(
     token: int, answer: Answer, ask: Generate, limit: int, stop_ids: Collection[int]
 ) -> int | None:
-    """Append a generated token, set ``finish`` if it completes the answer; return ``Boundary.feed``."""
+    """Append a token, set ``finish`` if it completes the answer; return what the boundary says of it."""
     end = None if ask.boundary is None else ask.boundary.feed(token)
     answer.tokens.append(token)
     if end is not None:
