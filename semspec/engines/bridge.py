@@ -215,15 +215,14 @@ class BridgedEngine:
 
     def _inward(self, query: Query) -> Query:
         mirror = self._mirror(query.context)
-        rows_from = query.rows_from
-        if rows_from is not None:
-            if self.own_prompt and rows_from < query.context.prompt_length - 1:
+        row = query.rows_from
+        if row is not None:
+            if self.own_prompt and row < query.context.prompt_length - 1:
                 raise ValueError("rows of the prompt: the draft reads a prompt of its own")
-            rows_from += len(mirror) - len(query.context)
+            row += len(mirror) - len(query.context)
         reads = tuple(dict.fromkeys(map(self._read, query.reads)))
-        tokens, ask = self._draft_ids(query.tokens), self._generate(query.generate)
-        parts = {"tokens": tokens, "reads": reads, "generate": ask, "rows_from": rows_from}
-        return replace(query, context=mirror, **parts)
+        ids, ask = self._draft_ids(query.tokens), self._generate(query.generate)
+        return replace(query, context=mirror, tokens=ids, reads=reads, generate=ask, rows_from=row)
 
     def _read(self, read: Read) -> Read:
         """Translate a read for the inner engine; its answer is looked up under the translated read."""
@@ -265,7 +264,8 @@ class BridgedEngine:
         if read.what is What.ATTENTION:
             return value[:, : value.shape[1] - cut]
         if read.what is What.TOP_K:
-            return self._top_k(*(part[: len(part) - cut] for part in value), read.k)
+            ids, logprobs = (part[: len(part) - cut] for part in value)
+            return self._top_k(ids, logprobs, read.k)
         value = value[: len(value) - cut]
         if read.what is What.PROBS:
             return self._probs(value)

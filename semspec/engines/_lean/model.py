@@ -41,7 +41,7 @@ class Model:
 
     def bytes(self) -> int:
         w = self.weights
-        tensors = [w.embed, w.norm] + ([] if self.spec.tied else [w.head])
+        tensors: list[Tensor | None] = [w.embed, w.norm, None if self.spec.tied else w.head]
         tensors += [getattr(block, name) for block in w.blocks for name in block.__slots__]
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 

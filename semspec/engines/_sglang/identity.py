@@ -35,13 +35,11 @@ class Expected:
         try:
             shape = foreign.read_object(folder / "config.json", finite=False)
             shape = {**shape, **shape.get("text_config", {})}
+            architectures = tuple(shape.get("architectures") or ())
             sizes = ("vocab_size", "max_position_embeddings", "num_hidden_layers", "hidden_size")
-            return cls(
-                model_name(str(folder)),
-                tuple(shape.get("architectures") or ()),
-                *(int(shape[size]) for size in sizes),
-                sample=tuple(Text(str(folder)).encode(SAMPLE)),
-            )
+            vocabulary, limit, layers, width = (int(shape[size]) for size in sizes)
+            sample, name = tuple(Text(str(folder)).encode(SAMPLE)), model_name(str(folder))
+            return cls(name, architectures, vocabulary, limit, layers, width, sample)
         except (ValueError, OverflowError, KeyError, TypeError) as error:
             raise UserError(
                 f"{folder / 'config.json'} does not describe a language model ({error})"
