@@ -8,13 +8,12 @@ scored as ``accept=rsd`` scores it (our engine, the rule's own head) and labelle
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from script_kit import HUB, markdown, parser, read
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from tiny_reward_data import Batches, Row, sample
 
@@ -84,9 +83,7 @@ is even odds where right and wrong are as frequent, and lower than the share of 
 
 Steps of fresh problems (seed {seed}) as `tiny-draft` writes them, each solution up to its first error:
 
-| | {head} |
-|---|---|{rule}
-{rows}
+{table}
 
 Figures by `scripts/evaluate_tiny_reward.py`; `evaluation.json` has them all.
 """
@@ -105,33 +102,23 @@ def shown(share: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--problems", type=int, default=400)
-    parser.add_argument("--models", type=Path, default=Path("hub_artifacts"))
-    parser.add_argument("--draft", type=Path, default=Path("hub_artifacts/tiny-draft"))
-    arguments = parser.parse_args()
-    folder = arguments.models / "tiny-reward"
+    a = parser(__doc__, problems=400, models=HUB, draft=HUB / "tiny-draft").parse_args()
+    folder = a.models / "tiny-reward"
     engine, head = Hf().load(str(folder)), read_score_head(folder)
     batches = Batches(Text(str(folder)), [], 0)
     found = {}
     for temperature in TEMPERATURES:
-        rows = sample(arguments.draft, temperature, arguments.problems, SEED)
+        rows = sample(a.draft, temperature, a.problems, SEED)
         scored = [rewards(engine, head, batches, row) for row in rows]
         found[f"T={temperature:g}"] = figures(rows, scored, Rsd().threshold)
     write_json(folder / "evaluation.json", found)
-    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    lines = [
-        f"| {name} | {' | '.join(tell(f) for f in found.values())} |"
-        for name, tell in LINES.items()
-    ]
+    training = read(folder / "training.json")
+    lines = [[name, *map(written, found.values())] for name, written in LINES.items()]
     card = CARD.format(
-        layers=config["num_hidden_layers"],
+        layers=read(folder / "config.json")["num_hidden_layers"],
         minutes=(training["seconds"] + training["seconds_sampling"]) / 60,
         seed=SEED,
-        head=" | ".join(found),
-        rule="---|" * (len(found) - 1),
-        rows="\n".join(lines),
+        table="\n".join(markdown(["", *found], lines)),
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
     print(json.dumps(found, indent=1))

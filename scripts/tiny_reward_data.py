@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from train_tiny_pair import solved
 
 from semspec import world
 from semspec.config import build, compose
@@ -16,10 +17,8 @@ from semspec.solver import Solver
 
 ROWS = 16  # a batch
 WITHIN = 0.1  # what a token inside a step counts, against 1 for a step's end
+BALANCE = 7.0  # ... and a wrong step's end, as 1 in 8 is: a reward of 0.5 is then even odds
 SAMPLED_SHARE = 0.6  # of a batch's rows
-BALANCE = (
-    7.0  # ... and a wrong step, where 1 in 8 is: a reward of 0.5 says as likely right as wrong
-)
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,7 @@ def sample(draft: Path, temperature: float, count: int, seed: int) -> list[Row]:
 def made(rng: random.Random) -> Row:
     """A true solution, or one with a step that was changed."""
     domain = rng.choice(list(world.DOMAINS.values()))
-    problem = domain.make(rng)
-    steps = world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
+    problem, steps = solved(rng, domain)
     if rng.random() < 0.25:
         return labelled(problem, steps)
     at = rng.randrange(len(steps))
