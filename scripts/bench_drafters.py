@@ -19,22 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import bench_kit as bench
 import torch
-from bench_kit import (
-    ENTRIES,
-    TOKENS,
-    VOCABULARY,
-    WIDTH,
-    Clock,
-    Figures,
-    States,
-    dense_store,
-    options,
-    repeating_text,
-    sparse_store,
-    spread,
-    token_kit,
-)
 from torch import Tensor
 
 from semspec import registry
@@ -48,26 +34,23 @@ from semspec.types import Answer, Context, Query, Read, Room, Sampling, Seen, Wh
 
 NOVEL = 0.05  # of the target's top tokens, those that the text need not hold
 DRAFTERS = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
-FROM_CORPORA = {
-    "rest": RestSession,
-    "dresd": DresdSession,
-}  # on the pair with the embedded datastores
+FROM_CORPORA = {"rest": RestSession, "dresd": DresdSession}  # on the pair: embedded ones
 ALL = (*DRAFTERS, *FROM_CORPORA)
 BY_MEANING = "adapld by meaning"  # each round ends with a new token, and many are like it
 KINDS = 4  # of tokens there: those of one kind have a cosine of about 0.6
 
 
 @cache
-def states() -> States:
-    return States(VOCABULARY, WIDTH)
+def states() -> bench.States:
+    return bench.States(bench.VOCABULARY, bench.WIDTH)
 
 
 @cache
 def corpus(name: str) -> Any:
     """Return a store of a text that is like the others and none of them."""
     if name == "rest":
-        return sparse_store(repeating_text(TOKENS, random.Random(1)))
-    return dense_store(repeating_text(ENTRIES, random.Random(1)), states())
+        return bench.sparse_store(bench.repeating_text(bench.TOKENS, random.Random(1)))
+    return bench.dense_store(bench.repeating_text(bench.ENTRIES, random.Random(1)), states())
 
 
 def opened(name: str, kit: Kit) -> DraftSession:
@@ -98,27 +81,27 @@ class Rows:
             return torch.stack([self._embedding(token) for token in query.tokens])
         if read.what is What.HIDDEN:
             start = int(torch.randint(1000, (1,), generator=self.generator))
-            return self.noise.as_strided((count, 1, WIDTH), (7, WIDTH, 1), start)
+            return self.noise.as_strided((count, 1, bench.WIDTH), (7, bench.WIDTH, 1), start)
         shape = (count, read.k)
         known = self.text[torch.randint(len(self.text), shape, generator=self.generator)]
-        other = torch.randint(VOCABULARY, shape, generator=self.generator)
+        other = torch.randint(bench.VOCABULARY, shape, generator=self.generator)
         novel = torch.rand(shape, generator=self.generator) < NOVEL
         ids: Tensor = torch.where(novel, other, known)
         return ids, torch.zeros(shape)
 
     def _embedding(self, token: int) -> Tensor:
-        own = self.noise[3 * token : 3 * token + WIDTH]
+        own = self.noise[3 * token : 3 * token + bench.WIDTH]
         if not self.kinds:
             return own
-        start = 3 * VOCABULARY + WIDTH * (1 + token % self.kinds)
-        return self.noise[start : start + WIDTH] + 0.8 * own
+        start = 3 * bench.VOCABULARY + bench.WIDTH * (1 + token % self.kinds)
+        return self.noise[start : start + bench.WIDTH] + 0.8 * own
 
 
 def timed_draft(
     session: DraftSession, context: Context, room: Room, rows: Rows
-) -> tuple[int, Clock]:
+) -> tuple[int, bench.Clock]:
     """Return tokens drafted, and what it took beside the target's answers."""
-    clock, plan, answer = Clock(), session.draft(context, room), None
+    clock, plan, answer = bench.Clock(), session.draft(context, room), None
     try:
         while True:
             with clock:
@@ -134,7 +117,7 @@ def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[st
     runs = [one_run(name, length, rounds) for _ in range(repeats)]
     least = [[*map(min, zip(*(run[part] for run in runs), strict=True))] for part in "cw"]
     return {
-        **spread(*least),
+        **bench.spread(*least),
         "cpu_ms_mean": 1e3 * sum(least[0]) / rounds,
         "drafted": sum(runs[0]["drafted"]) / rounds,
         "repeats": repeats,
@@ -146,11 +129,11 @@ def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[st
 def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
     """Measure a prompt of ``length`` tokens, then rounds that accept one to five tokens each."""
     rng = random.Random(0)
-    text = repeating_text(length + 6 * rounds, rng)
+    text = bench.repeating_text(length + 6 * rounds, rng)
     by_meaning = name == BY_MEANING
     rows, room = Rows(text, KINDS * by_meaning), Room(100, 100, 1)
-    unseen = iter(sorted(set(range(VOCABULARY)).difference(text), reverse=True))
-    kit = token_kit(Sampling(0.0), rng)
+    unseen = iter(sorted(set(range(bench.VOCABULARY)).difference(text), reverse=True))
+    kit = bench.token_kit(Sampling(0.0), rng)
     context = Context(1, text[:length])
     session = opened(name, kit)
     _, opening = timed_draft(session, context, room, rows)
@@ -162,7 +145,7 @@ def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
         query = Query("target", context, kit.sampling, rng, reads=session.watches)
         seen = Seen(len(context) - 1, accepted, rows.answer(query, accepted).values)
         context.extend(text[len(context) : len(context) + accepted])
-        with Clock() as watching:
+        with bench.Clock() as watching:
             if session.watches:
                 session.see(seen)
         count, clock = timed_draft(session, context, room, rows)
@@ -186,10 +169,10 @@ def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     drafters = ("", "all of them, unless they are given")
-    known = options(__doc__, pair=False, problems=20, rounds=60, repeats=5, drafters=drafters)
+    known = bench.options(__doc__, pair=False, problems=20, rounds=60, repeats=5, drafters=drafters)
     known.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
     given = known.parse_args(arguments)
-    figures = Figures(given.out, "pair" if given.pair else "alone")
+    figures = bench.Figures(given.out, "pair" if given.pair else "alone")
     every = ALL if given.pair else (*ALL, BY_MEANING)
     for name in given.drafters.split(",") if given.drafters else every:
         if given.pair:

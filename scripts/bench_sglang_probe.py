@@ -1,4 +1,4 @@
-"""What a probe inside SGLang costs: bytes of the answer and time, beside plain scoring and the naive way.
+"""Measure what a probe inside SGLang costs: bytes of the answer and time, beside plain scoring and the naive way.
 
 Two servers of the same model, started beforehand (docs/sglang_plugin.md has the commands): one with the
 plugin, and one with --enable-return-hidden-states for the naive way, which ships the last layer's states
@@ -47,9 +47,8 @@ class Server:
         for last in (False, True):
             began = time.perf_counter()
             try:
-                self.connection.request(
-                    "POST", "/generate", data, {"Content-Type": "application/json"}
-                )
+                kind = {"Content-Type": "application/json"}
+                self.connection.request("POST", "/generate", data, kind)
                 response = self.connection.getresponse()
                 raw = response.read()
                 break
@@ -68,10 +67,9 @@ def direct(layers: int, width: int, step: int, steps: int, repeat: int) -> dict[
     """CPU time of pooling and scoring in one pass, and bytes of what goes to and fro, beside the naive way's."""
     hidden = (512, 128)
     size = (layers + 1) * width
-    tensors = {
-        n: torch.randn(shape) / shape[-1] ** 0.5 for n, shape in shapes(size, hidden).items()
-    }
-    tensors |= {"mean": torch.zeros(size), "std": torch.ones(size)}
+    tensors = {"mean": torch.zeros(size), "std": torch.ones(size)}
+    for name, shape in shapes(size, hidden).items():
+        tensors[name] = torch.randn(shape) / shape[-1] ** 0.5
     config = Probe.example().config
     config["model"] |= {"layers": layers, "width": width}
     config["features"] |= {"inputs": size, "hidden": list(hidden)}

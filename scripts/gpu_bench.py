@@ -1,4 +1,4 @@
-"""What a pair of real shapes allows on this machine: random weights, the engine's own passes.
+"""Measure what a pair of real shapes allows on this machine: random weights, the engine's own passes.
 
     python scripts/gpu_bench.py [--pair qwen2-32b qwen2-1.5b] [--device cuda] [--step 64] [--context 2048]
     python scripts/gpu_bench.py --pair small small-draft --device cpu --step 16 --context 128   tried on a CPU
@@ -49,7 +49,7 @@ ACCEPTED = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 GREEDY = Sampling(temperature=0.0)
 
 
-def random_model(shape: str, layers: int, folder: Path, dtype: torch.dtype) -> Path:
+def write_random_model(shape: str, layers: int, folder: str, dtype: torch.dtype) -> None:
     _, width, inner, heads, kv_heads, vocabulary = SHAPES[shape]
     config = Qwen2Config(
         vocab_size=vocabulary,
@@ -63,7 +63,6 @@ def random_model(shape: str, layers: int, folder: Path, dtype: torch.dtype) -> P
     )
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
-    return folder
 
 
 class Passes:
@@ -79,22 +78,19 @@ class Passes:
     def token(self) -> float:
         """Seconds of one generated token, greedily."""
         count = len(self.step)
-        return self._least(lambda: self._ask(generate=Generate(limit=count))) / count
+        return least(lambda: self._ask(generate=Generate(limit=count)), self.repeats) / count
 
     def scoring(self, *reductions: str) -> float:
         """Seconds of scoring the step, with states pooled in the pass where reductions are given."""
         spans = ((0, len(self.step)),)
         pooled = tuple(Read(What.POOLED, spans=spans, reduce=r) for r in reductions)  # type: ignore[arg-type]
         reads = (Read(What.LOGPROBS), *pooled)
-        return self._least(lambda: self._ask(tokens=self.step, reads=reads))
+        return least(lambda: self._ask(tokens=self.step, reads=reads), self.repeats)
 
     def _ask(self, **asked: Any) -> None:
         self.engine.answer([Query("target", self.context, GREEDY, random.Random(0), **asked)])
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-
-    def _least(self, run: Callable[[], None]) -> float:
-        return least(run, self.repeats)
 
 
 def least(run: Callable[[], object], repeats: int) -> float:
@@ -115,8 +111,8 @@ def at_full_depth(shape: str, given: argparse.Namespace) -> dict[str, float]:
     found: list[dict[str, float]] = []
     for depth in DEPTHS:
         with tempfile.TemporaryDirectory() as folder:
-            at = random_model(shape, depth, Path(folder), dtype)
-            engine = Hf(device=given.device, threads=given.threads).load(str(at))
+            write_random_model(shape, depth, folder, dtype)
+            engine = Hf(device=given.device, threads=given.threads).load(folder)
             passes = Passes(engine, given.context, given.step, given.repeats)
             scoring = {kind: passes.scoring(*pools) for kind, pools in SCORING.items()}
             found.append({"token": passes.token()} | scoring)

@@ -1,4 +1,4 @@
-"""What heads on the tiny target are trained with: solutions, and the target's states over them.
+"""Make what heads on the tiny target are trained with: solutions, and the target's states over them.
 
 Solutions are rendered by the embedded world, whose wordings the target writes itself. Shards of a
 hundred are kept in ``--work``, so that a kill costs one at most; both scripts read the same ones.

@@ -52,7 +52,7 @@ def relation(problem: Problem, a: str, b: str) -> int:
 
 
 def subject(said: Meaning) -> tuple[str, ...]:
-    """What a step speaks of; () where it claims nothing that could be contradicted."""
+    """The subject of a step; () where it claims nothing that could be contradicted."""
     if said[0] == "goal":
         return ()
     if said[0] == "recap":
