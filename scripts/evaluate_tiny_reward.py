@@ -44,22 +44,22 @@ def figures(rows: list[Row], found: list[list[float]], threshold: float) -> dict
     truth = np.array([label for row in rows for label in row.labels])
     reward = np.array([score for scores in found for score in scores])
     accepted = reward >= threshold
-    right, wrong = int(truth.sum()), int((~truth).sum())
+
+    def kept(of: np.ndarray) -> list[float]:
+        """Share that is accepted, and its 95 % interval."""
+        count = int((accepted & of).sum())
+        return [count / int(of.sum()), *wilson(count, int(of.sum()))]
+
     return {
         "problems": len(rows),
         "steps": len(truth),
-        "steps_right": right / len(truth),
+        "steps_right": int(truth.sum()) / len(truth),
         "auroc": float(roc_auc_score(truth, reward)),
         "brier": float(brier_score_loss(truth, reward)),
         "threshold": threshold,
-        "right_accepted": wilson_share(int((accepted & truth).sum()), right),
-        "wrong_accepted": wilson_share(int((accepted & ~truth).sum()), wrong),
+        "right_accepted": kept(truth),
+        "wrong_accepted": kept(~truth),
     }
-
-
-def wilson_share(count: int, of: int) -> list[float]:
-    """Share, and its 95 % interval."""
-    return [count / of, *wilson(count, of)]
 
 
 CARD = """\
@@ -87,18 +87,15 @@ Steps of fresh problems (seed {seed}) as `tiny-draft` writes them, each solution
 
 Figures by `scripts/evaluate_tiny_reward.py`; `evaluation.json` has them all.
 """
+SHARE = "{:.3f} [{:.3f}, {:.3f}]"
 LINES = {
     "steps": lambda f: f"{f['steps']:,}",
     "of these right": lambda f: f"{f['steps_right']:.3f}",
     "AUROC": lambda f: f"{f['auroc']:.3f}",
     "Brier score": lambda f: f"{f['brier']:.3f}",
-    "right steps accepted at 0.7 [95 %]": lambda f: shown(f["right_accepted"]),
-    "wrong steps accepted at 0.7 [95 %]": lambda f: shown(f["wrong_accepted"]),
+    "right steps accepted at 0.7 [95 %]": lambda f: SHARE.format(*f["right_accepted"]),
+    "wrong steps accepted at 0.7 [95 %]": lambda f: SHARE.format(*f["wrong_accepted"]),
 }
-
-
-def shown(share: list[float]) -> str:
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*share)
 
 
 def main() -> None:
