@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from script_kit import HUB, markdown, parser, read
+from tiny_reward_data import alone
 
 from semspec import world
-from semspec.config import build, compose
 from semspec.results.metrics import wilson
 from semspec.solver import Solution, Solver
 from semspec.storage.files import write_json
@@ -29,13 +28,10 @@ TEMPERATURES = (0.0, 0.6)
 
 def evaluate(folder: Path, temperature: float, count: int) -> dict[str, Any]:
     """One model alone at one temperature."""
-    options = ["draft=none", "concurrency=25", f"model.path={folder}", f"benchmark.seed={SEED}"]
-    config = build(compose([*options, f"temperature={temperature}", f"problems={count}"]))
-    problems = list(islice(config.benchmark.problems(), count))
     tally = Tally()
-    with Solver(config) as solver:
-        for done in solver.solve(problems, "plain"):
-            tally.add(done, config.benchmark.grade(done.problem, done.text).correct, solver)
+    for solver, done, problem in alone(folder, temperature, count, SEED, at_once=25):
+        correct = solver.config.benchmark.grade(done.problem, done.text).correct
+        tally.add(done, problem, correct, solver)
     return tally.figures()
 
 
@@ -48,9 +44,8 @@ class Tally:
         self.first_errors: Counter[str] = Counter()
         self.surfaces: dict[str, set[int]] = defaultdict(set)
 
-    def add(self, done: Solution, correct: bool | None, solver: Solver) -> None:
-        problem = world.find_problem(done.problem.question)
-        assert problem is not None and correct is not None
+    def add(self, done: Solution, problem: Any, correct: bool | None, solver: Solver) -> None:
+        assert correct is not None
         self.correct[problem.domain].append(correct)
         self.cut_off += done.outcome.finish == "budget"
         before: list[world.Meaning] = []
