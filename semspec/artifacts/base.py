@@ -45,19 +45,14 @@ def of_schema(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[
     """Return a kind's schema: its own properties and those that every config has."""
     common: dict[str, Any] = {
         "kind": {"type": "string"},
-        "version": {"type": "integer", "minimum": 1},
-        "license": {"type": "string", "minLength": 1, "maxLength": 64},
-        "provenance": {"type": "object"},
-        "data": {"type": "object"},
-        "training": {"type": "object"},
-        "metrics": {"type": "object"},
+        "version": json_schema.integer(1),
+        "license": json_schema.string(1, 64),
+        **{name: {"type": "object"} for name in ("provenance", "data", "training", "metrics")},
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
+        **json_schema.record(**common | dict(properties)),
         "required": ["kind", "version", *required],
-        "additionalProperties": False,
-        "properties": common | dict(properties),
     }
 
 
@@ -68,7 +63,7 @@ class Artifact(ABC):
     config: dict[str, Any]
     tensors: dict[str, Tensor] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)  # card and plots, saved with it
-    name: str = "artifact"
+    name: str = ""  # by default its kind
     parts: dict[str, Path] = field(default_factory=dict)  # further files, of any size, not loaded
 
     kind: ClassVar[str]
@@ -77,6 +72,14 @@ class Artifact(ABC):
     made_by: ClassVar[str]  # the command that makes one, for errors and cards
     tags: ClassVar[tuple[str, ...]] = ()  # the card's tags beside semspec and the kind
     text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt"})
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.kind
+
+    @classmethod
+    def config_of(cls, **properties: Any) -> dict[str, Any]:
+        """Return a config of this kind and version."""
+        return {"kind": cls.kind, "version": cls.version, **properties}
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
@@ -149,9 +152,9 @@ class Artifact(ABC):
         """Write the folder atomically; raises ValueError if ``load`` would refuse it."""
         folder = Path(folder)
         json_schema.check(foreign.parse(dumps(self.config).encode()), self.schema)
-        texts = dict(self.texts)
+        texts = self.texts
         if CARD not in texts:
-            texts[CARD] = _card.default(self, folder.name)
+            texts = texts | {CARD: _card.default(self, folder.name)}
         write(folder, self.config, self.tensors, texts, self.kind, self.version, self.parts)
 
     @classmethod
@@ -269,8 +272,7 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
     """Read config.json of any kind; raises UserError if the folder holds a file that no artifact may."""
     config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"it is no {kind}'s folder")
     files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
-    wrong = manifests.strange(files)
-    if wrong:
+    if wrong := manifests.strange(files):
         raise UserError(f"{folder} holds {wrong}: remove it, or take another artifact")
     return config
 
@@ -282,12 +284,11 @@ def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
 
 def read_texts(folder: Path, suffixes: Collection[str]) -> dict[str, str]:
     """Read card and plots, if they are there: a load from the Hub does not download them."""
-    texts = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix not in suffixes or path.name in (CONFIG, MANIFEST) or path.name[0] == ".":
-            continue
-        texts[path.name] = foreign.read_text(path, LARGEST_TEXT)
-    return texts
+    return {
+        path.name: foreign.read_text(path, LARGEST_TEXT)
+        for path in sorted(folder.iterdir())
+        if path.suffix in suffixes and path.name not in (CONFIG, MANIFEST) and path.name[0] != "."
+    }
 
 
 def write(
@@ -295,15 +296,14 @@ def write(
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     texts: Mapping[str, str],
-    kind: str | None = None,
-    version: int | None = None,
-    parts: Mapping[str, Path] | None = None,
+    kind: str,
+    version: int,
+    parts: Mapping[str, Path],
 ) -> None:
     """Write an artifact; at every moment the folder is the old or the new one, see ``storage.swap``.
 
     Raises UserError if the folder holds anything but an artifact of this kind.
     """
-    kind, version = kind or str(config["kind"]), version or int(config["version"])
     folder = swap.place(folder)
     contents = {CONFIG: (dumps(config, indent=2) + "\n").encode()}
     contents |= {name: text.encode() for name, text in texts.items()}
@@ -318,7 +318,7 @@ def write(
         for name, data in contents.items():
             with replacing(beside / name) as fd:
                 write_all(fd, data)
-        for name, path in (parts or {}).items():
+        for name, path in parts.items():
             with path.open("rb") as source, replacing(beside / name) as fd:
                 while data := source.read(1 << 24):
                     write_all(fd, data)

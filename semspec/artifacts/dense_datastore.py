@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,35 +22,13 @@ from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage import manifests
-from semspec.storage.json_schema import Schema
+from semspec.storage.json_schema import integer, mapping, record
 from semspec.storage.tensors import Layout
 
 INDEX = "index.safetensors"
-SCHEMA = base.of_schema(
-    {
-        "model": binding.model_with("layers", "width"),
-        "dims": {"type": "integer", "minimum": 1, "maximum": 4096},
-        "shards": datastore.SHARDS,
-        "documents": datastore.COUNT,
-        "responses": {"enum": ["target", "as_is"]},
-        "index": {
-            "type": "object",
-            "required": ["name", "files"],
-            "additionalProperties": False,
-            "properties": {
-                "name": {"enum": list(indices.NAMES)},
-                "files": {  # names and sizes in bytes; all of them are in one file
-                    "type": "object",
-                    "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 1 << 48},
-                },
-            },
-        },
-    },
-    (
-        *("model", "dims", "shards", "documents", "responses", "index"),
-        *("data", "training", "metrics"),
-    ),
-)
+# files: names and sizes in bytes; all of them are in one file
+_INDEX = record(name={"enum": list(indices.NAMES)}, files=mapping(datastore.COUNT))
+_OWN = {"model": binding.model_with("layers", "width"), "dims": integer(1, 4096), "index": _INDEX}
 
 
 @register("artifact", "dense_datastore")
@@ -63,13 +40,12 @@ class DenseDatastore(datastore.Datastore):
     are standardised to, with their ``centre``.
     """
 
-    name: str = "dense_datastore"
-
-    kind: ClassVar[str] = "dense_datastore"
-    schema: ClassVar[Schema] = SCHEMA
-    made_by: ClassVar[str] = "python -m semspec.build_datastore kind=dense"
-    tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
-    hashed_later: ClassVar[frozenset[str]] = frozenset({INDEX})
+    kind = "dense_datastore"
+    schema = base.of_schema(
+        _OWN | datastore.COMMON, (*_OWN, *datastore.COMMON, "data", "training", "metrics")
+    )
+    made_by = "python -m semspec.build_datastore kind=dense"
+    hashed_later = frozenset({INDEX})
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
@@ -77,14 +53,12 @@ class DenseDatastore(datastore.Datastore):
         if dims > width:
             raise ValueError(f"dims is {dims}, of states of width {width}")
         row = ((width,), (torch.float32,))
-        return dict.fromkeys(("mean", "deviation", "centre"), row) | {
-            "components": ((dims, width), (torch.float32,))
-        }
+        rows = dict.fromkeys(("mean", "deviation", "centre"), row)
+        return {**rows, "components": ((dims, width), (torch.float32,))}
 
     @classmethod
     def part_names(cls, config: Mapping[str, Any]) -> list[str]:
-        names = datastore.shard_names(len(config["shards"]))
-        return [*names, INDEX] if config["index"]["files"] else names
+        return super().part_names(config) + [INDEX] * bool(config["index"]["files"])
 
     def check_content(self) -> None:
         if not bool((self.tensors["deviation"] > 0).all()):
@@ -93,8 +67,7 @@ class DenseDatastore(datastore.Datastore):
             raise ValueError("the index has no files")
 
     def projection(self) -> Projection:
-        arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
-        return Projection(**arrays)
+        return Projection(**{name: tensor.numpy() for name, tensor in self.tensors.items()})
 
     def open(self, index: bool = False) -> DenseStore:
         """Map the shards; with ``index`` also open the index, for which the first question waits."""
@@ -134,29 +107,22 @@ class DenseDatastore(datastore.Datastore):
 
     @classmethod
     def example(cls) -> Self:
-        path: Path = datastore.example_folder(cls.kind) / "shard-00000.safetensors"
+        path = cls.example_shard()
         rng, count = np.random.default_rng(0), 40
         turns = rng.uniform(0, 2 * np.pi, count)
         keys = np.stack([np.cos(turns), np.sin(turns)], 1).astype(np.float32)
         tokens = rng.integers(0, EXAMPLE_VOCABULARY, count + 1).tolist()
         write_shard(path, keys, np.arange(count, dtype=np.int32), tokens)
-        config = {
-            "kind": cls.kind,
-            "version": cls.version,
-            "model": binding.of(EXAMPLE),
-            "dims": 2,
-            "shards": [count],
-            "documents": 1,
-            "responses": "target",
-            "index": {"name": "exact", "files": {}},
-            "data": {"source": "embedded"},
-            "training": {"rows": count},
-            "metrics": {"mrr": 1.0},
-        }
-        tensors = {
-            "mean": torch.zeros(4),
-            "deviation": torch.ones(4),
-            "centre": torch.zeros(4),
-            "components": torch.eye(2, 4),
-        }
-        return cls(config, tensors, parts={path.name: path})
+        config = cls.config_of(
+            model=binding.of(EXAMPLE),
+            dims=2,
+            shards=[count],
+            documents=1,
+            responses="target",
+            index={"name": "exact", "files": {}},
+            data={"source": "embedded"},
+            training={"rows": count},
+            metrics={"mrr": 1.0},
+        )
+        tensors = {"mean": torch.zeros(4), "deviation": torch.ones(4), "centre": torch.zeros(4)}
+        return cls(config, tensors | {"components": torch.eye(2, 4)}, parts={path.name: path})

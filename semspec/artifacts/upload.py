@@ -69,18 +69,19 @@ def upload(
         if same:
             commit = head.commit
         else:
-            additions = [CommitOperationAdd(n, str(folder / n)) for n in files]
+            added = [CommitOperationAdd(n, str(folder / n)) for n in files]
+            manifest = manifests.read(folder)
+            assert manifest is not None, f"{folder} is not sealed"
             commit = api.create_commit(
                 repo_id,
-                [*additions, *(CommitOperationDelete(n) for n in gone)],
-                commit_message=commit_message or f"{_kind(folder)}: {folder.name}",
+                [*added, *map(CommitOperationDelete, gone)],
+                commit_message=commit_message or f"{manifest['kind']}: {folder.name}",
                 parent_commit=head.commit,  # never undoes somebody else's commit
             ).oid
     if not same:
         with _errors_after_commit(f"{repo_id}@{commit}", "looking at what arrived", token):
             _, listing = list_files(repo_id, commit, WHOLE, token)
-        unlike = _unlike(folder, files, listing)
-        if unlike:
+        if unlike := _unlike(folder, files, listing):
             raise UserError(
                 f"{repo_id} at {commit} does not hold what was sent ({', '.join(unlike)}): publish"
                 " again with update=true"
@@ -89,12 +90,6 @@ def upload(
         with _errors_after_commit(f"{repo_id}@{commit}", f"the tag {tag}", token):
             api.create_tag(repo_id, tag=tag, revision=commit)
     return commit
-
-
-def _kind(folder: Path) -> str:
-    manifest = manifests.read(folder)
-    assert manifest is not None, f"{folder} is not sealed"
-    return str(manifest["kind"])
 
 
 def _with_owner(api: HfApi, repo: str, token: str | None) -> str:
@@ -167,9 +162,9 @@ def _hub_errors(repo: str, token: str | None) -> Iterator[None]:
                 f"{repo} was changed by somebody else meanwhile ({_line(e, token)}): look at it, then"
                 " publish again with update=true"
             ) from e
-        raise UserError(f"{repo}: the upload failed ({_line(e, token)}); what was there is as it was: try again") from e  # fmt: skip
+        raise _failed(repo, e, token) from e
     except Exception as e:  # network, disk: errors of whatever HTTP library the Hub client uses
-        raise UserError(f"{repo}: the upload failed ({_line(e, token)}); what was there is as it was: try again") from e  # fmt: skip
+        raise _failed(repo, e, token) from e
 
 
 @contextmanager
@@ -181,6 +176,11 @@ def _errors_after_commit(at: str, what: str, token: str | None) -> Iterator[None
         raise UserError(
             f"{at} is published, but {what} failed ({_line(e, token)}): the same again does what is left"
         ) from e
+
+
+def _failed(repo: str, error: Exception, token: str | None) -> UserError:
+    line = _line(error, token)
+    return UserError(f"{repo}: the upload failed ({line}); what was there is as it was: try again")
 
 
 def _line(error: Exception, token: str | None) -> str:

@@ -20,12 +20,11 @@ from safetensors.numpy import save
 from semspec.errors import UserError, first_line
 from semspec.storage import foreign
 from semspec.storage.files import replacing, write_all
+from semspec.storage.tensors import fits
 
 LARGEST_HEADER = 2**16  # bytes; a shard's header names a few arrays
-TYPES: Mapping[str, np.dtype[Any]] = {
-    name: np.dtype(code)
-    for name, code in (("U8", "u1"), ("I32", "<i4"), ("I64", "<i8"), ("F16", "<f2"), ("F32", "<f4"))
-}
+_CODES = {"U8": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4"}
+TYPES: Mapping[str, np.dtype[Any]] = {name: np.dtype(code) for name, code in _CODES.items()}
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Name -> type and shape; -1 is any length."""
 
@@ -80,10 +79,7 @@ def _places(
         numbers = [*found, start, end]
         if any(type(n) is not int or not 0 <= n < 1 << 48 for n in numbers):
             raise ValueError(f"{name} has sizes that are none")
-        alike = len(found) == len(shape) and all(
-            w in (-1, f) for f, w in zip(found, shape, strict=True)
-        )
-        if entry["dtype"] != kind or not alike:
+        if entry["dtype"] != kind or not fits(found, shape):
             raise ValueError(f"{name} is {str(entry['dtype'])[:8]} {found[:4]}, not {kind} {list(shape)}")  # fmt: skip
         if end - start != math.prod(found) * TYPES[kind].itemsize:
             raise ValueError(f"{name} has {end - start:,} bytes, which is not its shape's size")

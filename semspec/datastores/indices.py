@@ -6,11 +6,10 @@ and faiss are optional; their own readers are native code, which only gets files
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,12 +28,10 @@ CHUNK = 1 << 18  # keys compared at a time
 WANTED_BY_SCANN = 20_000  # the fewest entries for which a tree pays
 TOO_MANY_FOR_SCANN = 10_000_000  # entries, of which each takes 164 bytes of memory
 SAMPLE = 250_000  # keys that quantisers are trained on
-SCANN_FILES = frozenset(
-    {
-        *("ah_codebook.pb", "bfloat16_dataset.npy", "datapoint_to_token.npy", "hashed_dataset.npy"),
-        *("scann_assets.pbtxt", "scann_config.pb", "serialized_partitioner.pb"),
-    }
-)
+SCANN_FILES = {
+    *("ah_codebook.pb", "bfloat16_dataset.npy", "datapoint_to_token.npy", "hashed_dataset.npy"),
+    *("scann_assets.pbtxt", "scann_config.pb", "serialized_partitioner.pb"),
+}
 
 
 class Index(Protocol):
@@ -93,15 +90,22 @@ class Scann:
         module = _imported("scann")
         count, dims = _counted(keys), keys[0].shape[1]
         # ScaNN holds all keys in memory, twice while it is built
-        _check_memory(3 * 4 * count * dims)
+        needed, free = (
+            3 * 4 * count * dims,
+            os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        )
+        if needed > free:
+            raise UserError(
+                f"index=scann needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free: use"
+                " index=faiss"
+            )
         held = np.concatenate([shard.astype(np.float32) for shard in keys])
         bf16 = module.scann_ops_pybind.scann_builder.ReorderType.BFLOAT16
+        trained = {"training_sample_size": min(count, SAMPLE)}
         searcher = (
             module.scann_ops_pybind.builder(held, 10, "dot_product")
-            .tree(leaves, searched, training_sample_size=min(count, SAMPLE))
-            .score_ah(
-                2, anisotropic_quantization_threshold=0.2, training_sample_size=min(count, SAMPLE)
-            )
+            .tree(leaves, searched, **trained)
+            .score_ah(2, anisotropic_quantization_threshold=0.2, **trained)
             .reorder(min(reordered, count), quantize=bf16)
             .build()
         )
@@ -155,9 +159,8 @@ class Faiss:
         count, dims = _counted(keys), keys[0].shape[1]
         rng = np.random.default_rng(0)
         share = min(1.0, SAMPLE / count)
-        sample = [
-            k[np.sort(rng.permutation(len(k))[: max(1, round(share * len(k)))])] for k in keys
-        ]
+        sizes = [max(1, round(share * len(k))) for k in keys]
+        sample = [k[np.sort(rng.permutation(len(k))[:n])] for k, n in zip(keys, sizes, strict=True)]
         # half a byte per dimension, which trains instantly; product codes of that size take minutes
         index = module.index_factory(dims, f"IVF{leaves},SQ4", module.METRIC_INNER_PRODUCT)
         index.train(np.concatenate(sample).astype(np.float32))
@@ -234,17 +237,11 @@ def build(name: str, keys: Keys, leaves: int = 0, searched: int = 0, reordered: 
 
 
 def load(name: str, files: Files, keys: Keys, where: Path) -> Index:
+    """Load an index; raise UserError where it is damaged, whatever native code makes of that."""
     if name == "exact":
         return Exact(keys)
-    with _native(where):
-        return Scann.load(files) if name == "scann" else Faiss.load(files, keys, where)
-
-
-@contextlib.contextmanager
-def _native(where: Path) -> Iterator[None]:
-    """Turn errors of native code about a damaged file into a UserError of one line."""
     try:
-        yield
+        return Scann.load(files) if name == "scann" else Faiss.load(files, keys, where)
     except UserError:
         raise
     except (ValueError, TypeError, RuntimeError, OSError, MemoryError) as error:
@@ -266,12 +263,3 @@ def _imported(name: str) -> Any:
 
 def _counted(keys: Keys) -> int:
     return sum(map(len, keys))
-
-
-def _check_memory(needed: int) -> None:
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > free:
-        raise UserError(
-            f"index=scann needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free: use"
-            " index=faiss"
-        )

@@ -84,7 +84,6 @@ class SuffixAutomaton:
         self.match = None
         if state > ROOT:
             self.match = Match(newest[state], min(length[state], self.longest))
-        here = self.size
         while state > ROOT:
-            newest[state] = here
+            newest[state] = self.size
             state = link[state]

@@ -86,12 +86,9 @@ class Proposal:
         nodes: list[int] = [ROOT] * (len(shape) + 1)  # of each node of the shape; last its root
         follow: list[Sequence[int]] = [()] * len(shape) + [after(root)]
         for at, (parent, rank) in enumerate(shape):
-            row = follow[parent]
-            if rank >= len(row):
-                continue
-            above = nodes[parent]
+            row, above = follow[parent], nodes[parent]
             depth = depths[above] + 1 if above >= 0 else 1
-            if depth > self.deepest:
+            if rank >= len(row) or depth > self.deepest:
                 continue
             if len(tokens) == self.nodes:
                 break
@@ -110,32 +107,23 @@ class Proposal:
     def draft(self) -> Draft:
         """Point masses: nothing here was sampled."""
         count = len(self.tokens)
-        chain = self.parents[-1:] == [count - 2] and self.parents == list(range(ROOT, count - 1))
-        chain |= not count
+        chain = self.parents == list(range(ROOT, count - 1))
+        draft = Draft(found=self.found, grade=self.grade)
         if self.tree and not chain:
-            ends = list(range(1, count + 1))
-            return Draft(
-                self.tokens,
-                ends,
-                parents=self.parents,
-                origins=self.origins,
-                found=self.found,
-                grade=self.grade,
-            )
-        path = range(count) if chain else self._first_path()
-        tokens, ends = cut_into_units(self.kit, self.room, [self.tokens[node] for node in path])
-        origins = [self.origins[node] for node in path[: len(tokens)]]
-        return Draft(tokens, ends, origins=origins, found=self.found, grade=self.grade)
+            draft.tokens, draft.parents, draft.origins = self.tokens, self.parents, self.origins
+            draft.ends = list(range(1, count + 1))
+        else:
+            path = range(count) if chain else self._first_path()
+            tokens = [self.tokens[node] for node in path]
+            draft.tokens, draft.ends = cut_into_units(self.kit, self.room, tokens)
+            draft.origins = [self.origins[node] for node in path[: len(draft.tokens)]]
+        return draft
 
     def _first_path(self) -> list[int]:
-        first: dict[int, int] = {}
-        for node, parent in enumerate(self.parents):
-            first.setdefault(parent, node)
         path: list[int] = []
-        node = ROOT
-        while node in first:
-            node = first[node]
-            path.append(node)
+        for node, parent in enumerate(self.parents):
+            if parent == (path[-1] if path else ROOT):  # the first after it: parents come first
+                path.append(node)
         return path
 
 

@@ -157,9 +157,7 @@ class Fixed(Growth):
     what was drawn, or they would be no sample any more; the shape sees to that.
     """
 
-    def __init__(
-        self, size: Size, stop_ids: Collection[int], rng: random.Random | None = None
-    ) -> None:
+    def __init__(self, size: Size, stop_ids: Collection[int], rng: random.Random | None) -> None:
         super().__init__(size, stop_ids)
         self.rng = rng
         self.shape = fixed_shape(size.depth, size.top_k, size.nodes)
@@ -208,11 +206,9 @@ class TreeOptions(DrafterBase):
 
     @property
     def levels(self) -> int:
-        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
         return 0 if self.tree == "chain" else self.tree_depth
 
     def drawn(self, sampling: Sampling) -> bool:
-        """Tell whether siblings are draws from their rows, not point masses."""
         return self.tree == "sampled" and not sampling.greedy
 
     def seed(self, kit: Kit, depth: int) -> Growth:
@@ -238,16 +234,14 @@ def fixed_shape(depth: int, top_k: int, nodes: int) -> dict[tuple[int, ...], int
     chances = [1 / rank**2 / total for rank in range(1, top_k + 1)]
     children: dict[tuple[int, ...], int] = {}
     waiting: list[tuple[float, tuple[int, ...]]] = [(-chances[0], (0,))]
-    for _ in range(nodes):
-        if not waiting:
-            break
+    while waiting and nodes:
+        nodes -= 1
         chance, at = heapq.heappop(waiting)
         *above, rank = at
         children[tuple(above)] = rank + 1
         if rank + 1 < top_k:
-            heapq.heappush(
-                waiting, (chance * chances[rank + 1] / chances[rank], (*above, rank + 1))
-            )
+            next_chance = chance * chances[rank + 1] / chances[rank]
+            heapq.heappush(waiting, (next_chance, (*above, rank + 1)))
         if len(at) < depth:
             heapq.heappush(waiting, (chance * chances[0], (*at, 0)))
     return children

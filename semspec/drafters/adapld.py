@@ -1,6 +1,6 @@
 """AdaPLD: reuse of the context by token or by meaning, copied, branched and verified as a tree.
 
-The letters (a) to (g) are those of the method's description: papers of 2026, section 3.
+The letters (a) to (g) number the method's parts, and are the options' in this order.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class AdaPld(DrafterBase):
 
     @property
     def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
         return max(self.longest, 1 + self.successor)
 
     def open(self, kit: Kit) -> AdaPldSession:
@@ -130,11 +129,8 @@ class AdaPldSession(RememberingSession):
         if not self.options.branch:
             return []
         copy = proposal.tokens[:1]
-        nodes = (
-            proposal.add(ROOT, token, "branch")
-            for token in self.memory.tops[best].tolist()
-            if token not in copy
-        )
+        tokens = [token for token in self.memory.tops[best].tolist() if token not in copy]
+        nodes = [proposal.add(ROOT, token, "branch") for token in tokens]
         return [node for node in nodes if node is not None]
 
     def _succeed(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from semspec.drafters._base import DrafterBase
+from semspec.drafters._base import CopyingDrafter
 from semspec.drafters._memory import Memory, RememberingSession
 from semspec.drafters._ngrams import Match, NGrams
 from semspec.drafters._proposal import ROOT, Proposal, copied
@@ -17,7 +16,7 @@ from semspec.types import Context, Draft, Room, What
 
 @register("drafter", "logitspec")
 @dataclass(frozen=True, kw_only=True)
-class LogitSpec(DrafterBase):
+class LogitSpec(CopyingDrafter):
     """Looks up the text, and the text with each guess of the target's last logits after it."""
 
     ngram: int = 3  # tokens that should match; fewer where they do not
@@ -25,16 +24,11 @@ class LogitSpec(DrafterBase):
     guesses: int = 16  # of the last logits: what was likely a token ago is likely now
     nodes: int = 64
 
-    needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
+    needs = frozenset({What.TOP_K})
 
     def __post_init__(self) -> None:
         if min(self.ngram, self.longest, self.guesses, self.nodes) < 1:
             raise UserError("ngram, longest, guesses and nodes of logitspec are each at least 1")
-
-    @property
-    def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
-        return self.longest
 
     def open(self, kit: Kit) -> LogitSpecSession:
         return LogitSpecSession(self, kit)

@@ -11,7 +11,7 @@ from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.datastores.sparse import SparseStore
 from semspec.datastores.trie import greediest, heaviest
 from semspec.drafters import _corpus
-from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._base import CopyingDrafter, DraftSessionBase
 from semspec.drafters._proposal import ROOT, Proposal, copied
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan, Run
@@ -21,7 +21,7 @@ from semspec.types import Context, Draft, Room
 
 @register("drafter", "rest")
 @dataclass(frozen=True, kw_only=True)
-class Rest(DrafterBase):
+class Rest(CopyingDrafter):
     """Drafts the most frequent continuations of the text's longest match in a corpus."""
 
     datastore: str = "embedded/sparse-tiny"
@@ -42,11 +42,6 @@ class Rest(DrafterBase):
             raise UserError(
                 f"nodes={self.nodes}, longest={self.longest}, places={self.places}: each is 1 or more"
             )
-
-    @property
-    def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
-        return self.longest
 
     store: ClassVar[SparseStore]  # once bound
 

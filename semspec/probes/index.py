@@ -25,8 +25,8 @@ def entries(file: Path | None = None) -> list[dict[str, Any]]:
     stored: Any = OmegaConf.to_container(OmegaConf.load(file))
     for number, entry in enumerate(stored, 1):
         at = f"{file}, entry {number}"
-        missing = [name for name in FIELDS if not isinstance(entry.get(name), str)]
-        if missing or set(entry) - {*FIELDS, "split", "revision"}:
+        named = all(isinstance(entry.get(name), str) for name in FIELDS)
+        if not named or set(entry) - {*FIELDS, "split", "revision"}:
             raise UserError(
                 f"{at}: it needs {', '.join(FIELDS)}, for another split than paragraph also split,"
                 " and, from the Hub, revision"

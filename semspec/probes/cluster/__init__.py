@@ -18,20 +18,8 @@ from semspec.probes.cluster.figures import Agreement, agreement, shares
 from semspec.probes.cluster.greedy import Clusterer, Exact, Item, Oracle, normal
 from semspec.probes.cluster.nli import Nli
 
-__all__ = [
-    "CLUSTERERS",
-    "Agreement",
-    "Clusterer",
-    "Entailment",
-    "Exact",
-    "Item",
-    "Nli",
-    "Oracle",
-    "agreement",
-    "clusterer",
-    "normal",
-    "shares",
-]
+__all__ = ["Agreement", "Clusterer", "Entailment", "Exact", "Item", "Nli", "Oracle"]
+__all__ += ["agreement", "normal", "shares"]
 
 CLUSTERERS: dict[str, Callable[..., Clusterer]] = {"exact": Exact, "nli": Nli, "oracle": Oracle}
 

@@ -14,7 +14,7 @@ from semspec.probes.cluster.greedy import Item, lockstep
 
 @dataclass(kw_only=True)
 class Nli:
-    """Steps that entail each other after their context, by an MNLI model (methods 1.1)."""
+    """Steps that entail each other after their context, by an MNLI model."""
 
     model: ModelConfig | str = ""  # embedded/tiny-nli, a folder, or a Hub repository
     revision: str | None = None
