@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,7 +24,7 @@ from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
 from semspec.storage import foreign, json_schema, manifests, provenance, swap
-from semspec.storage.files import dumps, os_errors_as_user_errors, replacing, write_all
+from semspec.storage.files import dumps, os_errors_as_user_errors, replacing, write_all, write_bytes
 from semspec.storage.packaged import beside_package
 from semspec.storage.tensors import Layout, read_tensor_file
 
@@ -129,7 +129,13 @@ class Artifact(ABC):
             what = first_line(error)
             raise UserError(f"{folder / CONFIG} is no {cls.kind}'s config ({what})") from error
         tensors = cls.own_tensors(folder, layout)
-        made = cls(config, tensors, read_texts(folder, cls.text_suffixes), folder.name)
+        texts = {  # if they are there: a load from the Hub does not download them
+            path.name: foreign.read_text(path, LARGEST_TEXT)
+            for path in sorted(folder.iterdir())
+            if path.suffix in cls.text_suffixes and path.name not in (CONFIG, MANIFEST)
+            if not path.name.startswith(".")
+        }
+        made = cls(config, tensors, texts, folder.name)
         try:
             made.check_content()
         except ValueError as error:
@@ -138,7 +144,18 @@ class Artifact(ABC):
 
     @classmethod
     def own_config(cls, folder: Path) -> dict[str, Any]:
-        return read_config(folder, cls.kind, cls.version)
+        """Read config.json; raises UserError if kind, version or another file is wrong."""
+        config = read_json(folder, cls.kind)
+        found, version = config.get("kind"), config.get("version")
+        if found != cls.kind:
+            shown = found[:64] if isinstance(found, str) and found else "something else"
+            raise UserError(f"{folder} holds {shown!r}, not a {cls.kind}")
+        if type(version) is not int or version != cls.version:
+            raise UserError(
+                f"{folder} is a {cls.kind} of version {str(version)[:20]}, this semspec reads version"
+                f" {cls.version}: update semspec, or make it again"
+            )
+        return config
 
     @classmethod
     def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
@@ -149,13 +166,33 @@ class Artifact(ABC):
         return {}
 
     def save(self, folder: str | Path) -> None:
-        """Write the folder atomically; raises ValueError if ``load`` would refuse it."""
-        folder = Path(folder)
+        """Write the folder: at every moment it is the old or the new one, see ``storage.swap``.
+
+        Raises ValueError if ``load`` would refuse it, and UserError if the folder holds anything but an
+        artifact of this kind.
+        """
         json_schema.check(foreign.parse(dumps(self.config).encode()), self.schema)
         texts = self.texts
         if CARD not in texts:
-            texts = texts | {CARD: _card.default(self, folder.name)}
-        write(folder, self.config, self.tensors, texts, self.kind, self.version, self.parts)
+            texts = texts | {CARD: _card.default(self, Path(folder).name)}
+        folder = swap.place(Path(folder))
+        contents = {CONFIG: (dumps(self.config, indent=2) + "\n").encode()}
+        contents |= {name: text.encode() for name, text in texts.items()}
+        if self.tensors:
+            stored = {n: t.contiguous() for n, t in self.tensors.items()}
+            contents[TENSORS] = tensor_files.save(stored, {"format": "pt"})
+        with os_errors_as_user_errors(folder):
+            swap.recover(folder)
+            swap.check_replaceable(folder, self.kind)
+            beside = swap.stage(folder)
+            for name, data in contents.items():
+                write_bytes(beside / name, data)
+            for name, path in self.parts.items():
+                with path.open("rb") as source, replacing(beside / name) as fd:
+                    while data := source.read(1 << 24):
+                        write_all(fd, data)
+            manifests.seal(beside, self.kind, self.version)
+            swap.finish(beside, folder)
 
     @classmethod
     def from_pretrained(
@@ -252,22 +289,6 @@ def made_with() -> dict[str, Any]:
     return {name: found[name] for name in ("git", "packages", "python")}
 
 
-def read_config(folder: Path, kind: str, version: int) -> dict[str, Any]:
-    """Read config.json of an artifact; raises UserError if kind, version or another file is wrong."""
-    config = read_json(folder, kind)
-    if config.get("kind") != kind:
-        found = config.get("kind")
-        shown = found[:64] if isinstance(found, str) and found else "something else"
-        raise UserError(f"{folder} holds {shown!r}, not a {kind}")
-    stands = config.get("version")
-    if type(stands) is not int or stands != version:
-        raise UserError(
-            f"{folder} is a {kind} of version {str(stands)[:20]}, this semspec reads version"
-            f" {version}: update semspec, or make it again"
-        )
-    return config
-
-
 def read_json(folder: Path, kind: str) -> dict[str, Any]:
     """Read config.json of any kind; raises UserError if the folder holds a file that no artifact may."""
     config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"it is no {kind}'s folder")
@@ -280,47 +301,3 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
 def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
     """Read exactly the tensors of ``layout``; raises UserError as ``read_tensor_file`` does."""
     return read_tensor_file(folder / TENSORS, layout)
-
-
-def read_texts(folder: Path, suffixes: Collection[str]) -> dict[str, str]:
-    """Read card and plots, if they are there: a load from the Hub does not download them."""
-    return {
-        path.name: foreign.read_text(path, LARGEST_TEXT)
-        for path in sorted(folder.iterdir())
-        if path.suffix in suffixes and path.name not in (CONFIG, MANIFEST) and path.name[0] != "."
-    }
-
-
-def write(
-    folder: Path,
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    texts: Mapping[str, str],
-    kind: str,
-    version: int,
-    parts: Mapping[str, Path],
-) -> None:
-    """Write an artifact; at every moment the folder is the old or the new one, see ``storage.swap``.
-
-    Raises UserError if the folder holds anything but an artifact of this kind.
-    """
-    folder = swap.place(folder)
-    contents = {CONFIG: (dumps(config, indent=2) + "\n").encode()}
-    contents |= {name: text.encode() for name, text in texts.items()}
-    if tensors:
-        contents[TENSORS] = tensor_files.save(
-            {n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"}
-        )
-    with os_errors_as_user_errors(folder):
-        swap.recover(folder)
-        swap.check_replaceable(folder, kind)
-        beside = swap.stage(folder)
-        for name, data in contents.items():
-            with replacing(beside / name) as fd:
-                write_all(fd, data)
-        for name, path in parts.items():
-            with path.open("rb") as source, replacing(beside / name) as fd:
-                while data := source.read(1 << 24):
-                    write_all(fd, data)
-        manifests.seal(beside, kind, version)
-        swap.finish(beside, folder)

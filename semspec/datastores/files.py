@@ -19,7 +19,7 @@ from safetensors.numpy import save
 
 from semspec.errors import UserError, first_line
 from semspec.storage import foreign
-from semspec.storage.files import replacing, write_all
+from semspec.storage.files import write_bytes
 from semspec.storage.tensors import fits
 
 LARGEST_HEADER = 2**16  # bytes; a shard's header names a few arrays
@@ -96,5 +96,4 @@ def _places(
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write the file atomically: completely, or not at all."""
-    with replacing(path) as fd:
-        write_all(fd, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))
+    write_bytes(path, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))

@@ -14,7 +14,7 @@ from typing import Any
 
 from semspec.errors import UserError, first_line
 from semspec.storage import foreign, json_schema
-from semspec.storage.files import dumps, replacing, write_all
+from semspec.storage.files import dumps, write_bytes
 from semspec.storage.json_schema import integer, mapping, record, string
 
 NAME, FORMAT = "manifest.json", 1
@@ -96,8 +96,7 @@ def seal(folder: Path, kind: str, version: int) -> None:
     if wrong:
         raise UserError(f"{folder} holds {wrong}: remove it")
     files = {n: ((folder / n).stat().st_size, sha256(folder / n)) for n in found}
-    with replacing(folder / NAME) as fd:
-        write_all(fd, make(kind, version, files))
+    write_bytes(folder / NAME, make(kind, version, files))
 
 
 def read(folder: Path) -> dict[str, Any] | None:
