@@ -54,20 +54,19 @@ class Anchors:
         if len(numbers) > newest:
             which = np.frombuffer(numbers, np.int64)
             last = np.frombuffer(self._newest, np.int64)[which]
-            numbers = array("q", which[last >= _newest_of(last, newest)].tobytes())
+            numbers = array("q", which[_newest_of(last, newest)].tobytes())
         found = array("q")
         for number in numbers:
             found += self._positions[number][-newest:]
         if len(found) > newest:
             places = np.frombuffer(found, np.int64)
-            found = array("q", places[places >= _newest_of(places, newest)].tobytes())
+            found = array("q", places[_newest_of(places, newest)].tobytes())
         return found
 
 
-def _newest_of(places: NDArray[np.int64], count: int) -> np.int64:
-    """The oldest of the newest places."""
-    oldest: np.int64 = np.partition(places, -count)[-count]
-    return oldest
+def _newest_of(places: NDArray[np.int64], count: int) -> NDArray[np.bool]:
+    """Tell which of the places are among the newest."""
+    return places >= np.partition(places, -count)[-count]
 
 
 class Neighbours:

@@ -32,15 +32,13 @@ class HeadSession(DraftSessionBase):
     def drafted(self, room: Room) -> Draft:
         """Called once the session has followed the context to its end."""
         with torch.inference_mode():
-            return self._tree(room) if self.options.levels else self._chain(room)
-
-    def _tree(self, room: Room) -> Draft:
-        kit, options = self.kit, self.options
-        tree = options.seed(kit, min(options.levels, room.tokens, room.units))
-        sampling = tree_sampling(kit.sampling)
-        while tree.open:
-            tree.grow(self.rows(*tree.reading(), len(tree.open), sampling))
-        return tree.draft(options.drawn(kit.sampling), with_rows=not kit.sampling.greedy)
+            if not self.options.levels:
+                return self._chain(room)
+            sampling = tree_sampling(self.kit.sampling)
+            tree = self.options.seed(self.kit, room)
+            while tree.open:
+                tree.grow(self.rows(*tree.reading(), len(tree.open), sampling))
+            return self.options.finished(tree, self.kit)
 
     def _chain(self, room: Room) -> Draft:
         kit = self.kit

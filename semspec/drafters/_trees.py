@@ -22,7 +22,7 @@ from semspec.deferred import Tensor, torch
 from semspec.drafters._base import DrafterBase
 from semspec.errors import UserError
 from semspec.protocols import Kit
-from semspec.types import Draft, Read, Sampling, What
+from semspec.types import Draft, Read, Room, Sampling, What
 
 ROOT = -1
 TREES = ("chain", "static", "dynamic", "sampled")
@@ -211,12 +211,16 @@ class TreeOptions(DrafterBase):
     def drawn(self, sampling: Sampling) -> bool:
         return self.tree == "sampled" and not sampling.greedy
 
-    def seed(self, kit: Kit, depth: int) -> Growth:
-        """A tree without nodes, of at most this depth."""
-        size = Size(depth, self.tree_top_k, self.tree_nodes)
+    def seed(self, kit: Kit, room: Room) -> Growth:
+        """A tree without nodes, as deep as there is room for."""
+        size = Size(min(self.levels, room.tokens, room.units), self.tree_top_k, self.tree_nodes)
         if self.tree == "dynamic":
             return BestFirst(size, kit.stop_ids)
         return Fixed(size, kit.stop_ids, kit.rng if self.drawn(kit.sampling) else None)
+
+    def finished(self, tree: Growth, kit: Kit) -> Draft:
+        """The draft of a tree from ``seed``."""
+        return tree.draft(self.drawn(kit.sampling), with_rows=not kit.sampling.greedy)
 
 
 def tree_sampling(sampling: Sampling) -> Sampling:

@@ -71,7 +71,7 @@ class TreeSession(LanguageModelSession):
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         kit, options = self.kit, self.options
-        tree = options.seed(kit, min(options.tree_depth, room.tokens, room.units))
+        tree = options.seed(kit, room)
         while tree.open:
             tokens, parents = tree.reading()
             own = context, self.sampling, kit.rng, tokens, parents if tokens else None
@@ -81,4 +81,4 @@ class TreeSession(LanguageModelSession):
                 "draft", *own, reads=(PROBS,), rows_from=start, purpose="draft"
             )
             tree.grow(answer[PROBS])
-        return tree.draft(options.drawn(kit.sampling), with_rows=not kit.sampling.greedy)
+        return options.finished(tree, kit)

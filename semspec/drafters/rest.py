@@ -39,9 +39,8 @@ class Rest(CopyingDrafter):
                 " less than it"
             )
         if min(self.nodes, self.longest, self.places) < 1:
-            raise UserError(
-                f"nodes={self.nodes}, longest={self.longest}, places={self.places}: each is 1 or more"
-            )
+            given = f"nodes={self.nodes}, longest={self.longest}, places={self.places}"
+            raise UserError(f"{given}: each is 1 or more")
 
     store: ClassVar[SparseStore]  # once bound
 
@@ -78,13 +77,11 @@ class RestSession(DraftSessionBase):
             return proposal.draft()
         rows = self.store.following(matches, options.longest, options.places)
         trie = heaviest(rows, options.nodes)
-        nodes: list[int | None] = []
+        nodes: dict[int, int] = {ROOT: ROOT}  # of the trie's nodes those that there is room for
         main = ROOT  # the way along each node's heaviest child
-        for token, parent in zip(trie.tokens, trie.parents, strict=True):
-            above = ROOT if parent < 0 else nodes[parent]
-            origin = "main" if above == main else "branch"
-            node = None if above is None else proposal.add(above, token, origin)
-            if node is not None and origin == "main":
-                main = node
-            nodes.append(node)
+        for place, (token, parent) in enumerate(zip(trie.tokens, trie.parents, strict=True)):
+            if (above := nodes.get(parent)) is not None:
+                origin = "main" if above == main else "branch"
+                if (node := proposal.add(above, token, origin)) is not None:
+                    nodes[place], main = node, node if origin == "main" else main
         return proposal.draft()

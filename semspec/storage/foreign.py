@@ -89,9 +89,8 @@ def parse(data: bytes, finite: bool = True) -> Any:
     """
     strict: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite}
     try:
-        return json.loads(
-            data.decode("utf-8"), object_pairs_hook=_once, **(strict if finite else {})
-        )
+        text = data.decode("utf-8")
+        return json.loads(text, object_pairs_hook=_once, **(strict if finite else {}))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
