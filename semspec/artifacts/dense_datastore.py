@@ -1,9 +1,4 @@
-"""A target's states over a corpus and the tokens that followed them; ``dresd`` drafts from it.
-
-store = DenseDatastore.load("embedded/dense-tiny")
-store.check(read_facts(model, tokenizer))
-neighbours = store.open().nearest(state, 10, 20)
-"""
+"""A target's states over a corpus and the tokens that followed them; ``dresd`` drafts from it."""
 
 from __future__ import annotations
 
@@ -77,27 +72,20 @@ class DenseDatastore(datastore.Datastore):
             if len(shard) != entries:
                 raise UserError(f"{path} has {len(shard):,} entries, not {entries:,}")
         keys = [shard.keys for shard in shards]
-        name = self.config["index"]["name"]
+        name, sizes = self.config["index"]["name"], self.config["index"]["files"]
         found: indices.Index = indices.Exact(keys)
         if index and name != "exact":
-            files, path = self._index_files(), self.parts[INDEX]
+            path = self.parts[INDEX]
+            mapped = open_arrays(path, {name: ("U8", (size,)) for name, size in sizes.items()})
+            files = {name: mapped.array(name) for name in sizes}
 
             def read() -> indices.Index:
-                self._check_index()
+                # its hash first: a native reader checks little
+                manifests.check(path.parent, manifests.read(path.parent), (path.name,))
                 return indices.load(name, files, keys, path)
 
             found = indices.Opening(read)
         return DenseStore(shards, self.projection(), found)
-
-    def _check_index(self) -> None:
-        """Verify the index's hash before a native reader, which checks little, opens it."""
-        path = self.parts[INDEX]
-        manifests.check(path.parent, manifests.read(path.parent), (path.name,))
-
-    def _index_files(self) -> indices.Files:
-        path, sizes = self.parts[INDEX], self.config["index"]["files"]
-        mapped = open_arrays(path, {name: ("U8", (size,)) for name, size in sizes.items()})
-        return {name: mapped.array(name) for name in sizes}
 
     def figures(self) -> Mapping[str, float]:
         metrics = self.config["metrics"]

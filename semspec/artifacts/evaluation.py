@@ -1,7 +1,4 @@
-"""An evaluation result: the figures of a finished run, and what they were measured with.
-
-Evaluation.of_run(Path("runs/mine")).save("my-evaluation")
-"""
+"""An evaluation result: the figures of a finished run, and what they were measured with."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A judge of single tokens: one linear map over the target's last hidden state.
-
-head = JudgeHead.load("embedded/judge-head-tiny-target")
-head.check(read_facts(model, tokenizer))
-right = head(states)        # [tokens, width] after the final norm -> probability that each is right
-"""
+"""A judge of single tokens: one linear map over the target's last hidden state."""
 
 from __future__ import annotations
 
@@ -29,10 +24,7 @@ class JudgeHead(base.Artifact):
 
     kind = "judge_head"
     schema = base.of_schema(
-        {
-            "model": binding.model_with("layers", "width"),
-            "metrics": mapping({"type": "number"}),
-        },
+        {"model": binding.model_with("layers", "width"), "metrics": mapping({"type": "number"})},
         ("model", "data", "training", "metrics"),
     )
     made_by = "python scripts/train_tiny_judge_head.py"

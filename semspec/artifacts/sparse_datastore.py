@@ -1,9 +1,4 @@
-"""A corpus as a suffix array, from which ``rest`` and ``suffix`` copy.
-
-store = SparseDatastore.load("embedded/sparse-tiny")
-store.check(read_facts(model, tokenizer))
-matches = store.open().longest(context.tokens, 16, 2)
-"""
+"""A corpus as a suffix array, from which ``rest`` and ``suffix`` copy."""
 
 from __future__ import annotations
 

@@ -73,6 +73,34 @@ class Proposal:
         self.origins += [origin] * len(new)
         self._depths += range(depth + 1, depth + 1 + len(new))
 
+    def copy(
+        self,
+        source: Sequence[int],
+        start: int,
+        longest: int,
+        parent: int = ROOT,
+        origin: str = "main",
+    ) -> None:
+        """Append ``source`` from ``start`` on: ``longest`` tokens, and to the end of their unit.
+
+        Where each token is a unit that is ``longest``; a step that was begun is copied whole.
+        """
+        tokens = source[start : start + self.room.limit]
+        if len(tokens) > longest:
+            tokens = tokens[: self._rounded(tokens, longest)]
+        self.extend(parent, tokens, origin)
+
+    def _rounded(self, tokens: Sequence[int], longest: int) -> int:
+        boundary, units = self.kit.boundary(), 0
+        if isinstance(boundary, TokenBoundary):
+            return min(longest, self.room.units)
+        for taken, token in enumerate(tokens, 1):
+            end = boundary.feed(token)
+            units += end is not None
+            if units == self.room.units or (taken >= longest and end is not None):
+                return taken
+        return len(tokens)
+
     def grow(
         self, shape: Sequence[tuple[int, int]], after: Callable[[int], Sequence[int]], root: int
     ) -> None:
@@ -143,22 +171,3 @@ def cut_into_units(kit: Kit, room: Room, tokens: Sequence[int]) -> tuple[list[in
     if taken and len(ends) < room.units and (not ends or ends[-1] < taken):
         ends.append(taken)
     return list(tokens[:taken]), ends
-
-
-def copied(kit: Kit, room: Room, source: Sequence[int], start: int, longest: int) -> list[int]:
-    """The tokens of ``source`` from ``start`` on: ``longest`` of them, and to the end of their unit.
-
-    Where each token is a unit that is ``longest``; a step that was begun is copied whole.
-    """
-    tokens = source[start : start + room.limit]
-    if len(tokens) <= longest:
-        return list(tokens)
-    boundary, units = kit.boundary(), 0
-    if isinstance(boundary, TokenBoundary):
-        return list(tokens[: min(longest, room.units)])
-    for taken, token in enumerate(tokens, 1):
-        end = boundary.feed(token)
-        units += end is not None
-        if units == room.units or (taken >= longest and end is not None):
-            return list(tokens[:taken])
-    return list(tokens)

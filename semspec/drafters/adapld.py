@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from semspec.drafters._anchors import NOWHERE, Anchors, Neighbours
 from semspec.drafters._base import DrafterBase
 from semspec.drafters._memory import Memory, Positions, RememberingSession
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import ROOT, Proposal
 from semspec.drafters.pld_plus import chosen_layer
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
@@ -89,8 +89,7 @@ class AdaPldSession(RememberingSession):
             (closest,) = memory.closest(last - 1, [places])
             best, proposal.grade = closest.place, closest.grade
         if found == "lexical" and options.longest:  # equation 9
-            run = copied(self.kit, room, tokens, best + 1, options.longest)
-            proposal.extend(ROOT, run, "main")
+            proposal.copy(tokens, best + 1, options.longest)
         branches = self._branches(best, proposal)
         if branches and options.successor:
             yield from self._succeed(context, branches, best, proposal)

@@ -14,7 +14,7 @@ from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.datastores.dense import DenseStore
 from semspec.drafters import _corpus
 from semspec.drafters._base import DrafterBase, DraftSessionBase, rows_of
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
@@ -102,6 +102,5 @@ class DresdSession(DraftSessionBase):
             proposal.grade = min(9, max(0, int(10 * sharing[0].cosine)))
         different = dict.fromkeys(tuple(n.following[1:]) for n in sharing)  # the nearest first
         for rank, run in enumerate(list(different)[:drafts]):
-            tokens = copied(kit, room, run, 0, longest)
-            proposal.extend(ROOT, tokens, "branch" if rank else "main")
+            proposal.copy(run, 0, longest, origin="branch" if rank else "main")
         return proposal.draft()

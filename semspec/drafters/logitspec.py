@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from semspec.drafters._base import CopyingDrafter
 from semspec.drafters._memory import Memory, RememberingSession
 from semspec.drafters._ngrams import Match, NGrams
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import ROOT, Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
@@ -48,7 +48,7 @@ class LogitSpecSession(RememberingSession):
         match = self.ngrams.find(tokens[-options.ngram :])
         if match is not None:
             proposal.grade = match.length
-            self._copy(proposal, tokens, match, ROOT, "main")
+            proposal.copy(tokens, match.start, options.longest)
         guesses: list[tuple[int, Match]] = []  # nodes, and how the text went on after them
         for token in self._guesses(tokens):
             node = proposal.add(ROOT, token, "branch")
@@ -57,7 +57,7 @@ class LogitSpecSession(RememberingSession):
             if node is not None and match is not None:
                 guesses.append((node, match))
         for node, match in sorted(guesses, key=lambda guess: -guess[1].length):
-            self._copy(proposal, tokens, match, node, "successor")
+            proposal.copy(tokens, match.start, options.longest, node, "successor")
         return proposal.draft()
 
     def _guesses(self, tokens: list[int]) -> list[int]:
@@ -66,9 +66,3 @@ class LogitSpecSession(RememberingSession):
             return []
         likely = self.memory.tops[len(tokens) - 2].tolist()
         return [token for token in likely if token != tokens[-1]][: self.options.guesses]
-
-    def _copy(
-        self, proposal: Proposal, tokens: list[int], match: Match, node: int, origin: str
-    ) -> None:
-        run = copied(self.kit, proposal.room, tokens, match.start, self.options.longest)
-        proposal.extend(node, run, origin)

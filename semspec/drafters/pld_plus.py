@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from semspec.drafters._anchors import Anchors
 from semspec.drafters._base import CopyingDrafter
 from semspec.drafters._memory import Memory, RememberingSession
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
@@ -61,6 +61,5 @@ class PldPlusSession(RememberingSession):
             # the states before each place, and before the last token (AdaPLD, equations 6 and 7)
             (best,) = memory.closest(len(tokens) - 2, [places])
             proposal.grade = best.grade
-            run = copied(self.kit, room, tokens, best.place + 1, self.options.longest)
-            proposal.extend(ROOT, run, "main")
+            proposal.copy(tokens, best.place + 1, self.options.longest)
         return proposal.draft()

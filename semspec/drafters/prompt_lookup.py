@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from semspec.drafters._base import CopyingDrafter, DraftSessionBase
 from semspec.drafters._ngrams import NGrams
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
@@ -48,6 +48,5 @@ class PromptLookupSession(DraftSessionBase):
         proposal = Proposal(self.kit, room, found="lexical" if match else "none")
         if match is not None:
             proposal.grade = min(match.length, 9)
-            run = copied(self.kit, room, tokens, match.start, self.options.longest)
-            proposal.extend(ROOT, run, "main")
+            proposal.copy(tokens, match.start, self.options.longest)
         return proposal.draft()

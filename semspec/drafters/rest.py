@@ -12,7 +12,7 @@ from semspec.datastores.sparse import SparseStore
 from semspec.datastores.trie import greediest, heaviest
 from semspec.drafters import _corpus
 from semspec.drafters._base import CopyingDrafter, DraftSessionBase
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import ROOT, Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
@@ -71,9 +71,8 @@ class RestSession(DraftSessionBase):
         proposal.grade = min(matches[0].length, 9)
         if not kit.trees:
             rows = self.store.following(matches, max(room.limit, 1), options.places)
-            run = copied(kit, room, greediest(rows), 0, options.longest)
-            proposal.nodes = len(run)
-            proposal.extend(ROOT, run, "main")
+            proposal.nodes = room.limit  # a step that was begun may be longer than a tree
+            proposal.copy(greediest(rows), 0, options.longest)
             return proposal.draft()
         rows = self.store.following(matches, options.longest, options.places)
         trie = heaviest(rows, options.nodes)

@@ -19,7 +19,7 @@ from semspec.drafters import _corpus
 from semspec.drafters._automaton import SuffixAutomaton
 from semspec.drafters._base import CopyingDrafter, DraftSessionBase
 from semspec.drafters._ngrams import Match
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
@@ -103,5 +103,5 @@ class SuffixSession(DraftSessionBase):
             source, match = hit
             length = min(self.options.longest, ceil(match.length * self.options.stretch))
             proposal.grade = min(match.length, 9)
-            proposal.extend(ROOT, copied(self.kit, room, source, match.start, length), "main")
+            proposal.copy(source, match.start, length)
         return proposal.draft()
