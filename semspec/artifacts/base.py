@@ -13,12 +13,12 @@ from __future__ import annotations
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from semspec.artifacts import _card, binding
-from semspec.artifacts.upload import upload
+from semspec.artifacts.upload import WHOLE, upload
 from semspec.deferred import Tensor, tensor_files
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
@@ -32,13 +32,8 @@ CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md
 LARGEST_CONFIG = 4 * 2**20  # bytes; no config of ours is larger
 LARGEST_TEXT = 4 * 2**20  # of a card or a plot
 
-WANTED = Wanted(
-    noun="artifact",
-    option="the artifact's name",
-    patterns=("*.safetensors", "*.json", "*.jsonl"),
-    unwanted=("*/*",),
-    refuses=manifests.strange_in_repository,
-)
+_LOADED = ("*.safetensors", "*.json", "*.jsonl")
+WANTED = replace(WHOLE, option="the artifact's name", patterns=_LOADED, unwanted=("*/*",))
 
 
 def of_schema(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:

@@ -53,10 +53,7 @@ def differences(
     temperature: float | None,
     role: str | None,
 ) -> tuple[list[str], list[str]]:
-    """Return the differences that cannot work at all, and the others.
-
-    Properties that the config lacks are not compared.
-    """
+    """Return the differences that cannot work at all, and the others, of what the config states."""
     made, impossible, unlike = config[at], [], []
     for what, theirs in (("layers", model.layers), ("width", model.width)):
         if what in made and made[what] != theirs:

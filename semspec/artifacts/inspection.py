@@ -36,10 +36,7 @@ def local(place: str) -> Path:
 
 
 def kind_of(folder: Path) -> type[base.Artifact]:
-    """Return the kind of an artifact's folder: named by its config, or a model in transformers' format.
-
-    Raises UserError if it is neither.
-    """
+    """Return the kind of an artifact's or model's folder; raises UserError for any other."""
     config = base.read_json(folder, "artifact")
     known = registry.plugins("artifact")
     kind = config.get("kind")

@@ -132,9 +132,10 @@ def _may_replace(repo: str, head: Head, private: bool | None, update: bool) -> N
 
 
 def _unlike(folder: Path, files: Sequence[str], listing: Listing) -> list[str]:
-    return [
-        n for n in files if n not in listing or content_hash(folder / n, listing[n][1]) != listing[n][1]
-    ]  # fmt: skip
+    def same(name: str) -> bool:
+        return name in listing and content_hash(folder / name, listing[name][1]) == listing[name][1]
+
+    return [name for name in files if not same(name)]
 
 
 @contextmanager

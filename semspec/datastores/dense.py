@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,20 +38,17 @@ class Projection:
     centre: Floats  # [width] of the standardised states
     components: Floats  # [dims, width]
 
-    def __post_init__(self) -> None:
-        # W ((h - mean) / deviation - centre), as one product and one difference
-        folded = self.components.astype(np.float64) / self.deviation
-        object.__setattr__(self, "_weight", folded.T.astype(np.float32))
-        offset = folded @ self.mean + self.components.astype(np.float64) @ self.centre
-        object.__setattr__(self, "_offset", offset.astype(np.float32))
-
-    @property
-    def dims(self) -> int:
-        return len(self.components)
+    @cached_property
+    def _folded(self) -> tuple[Floats, Floats]:
+        """W ((h - mean) / deviation - centre), as one product and one difference."""
+        weight = self.components.astype(np.float64) / self.deviation
+        offset = weight @ self.mean + self.components.astype(np.float64) @ self.centre
+        return weight.T.astype(np.float32), offset.astype(np.float32)
 
     def __call__(self, states: Floats) -> Floats:
         """Project states [n, width] to keys [n, dims] of unit length."""
-        keys = states @ self._weight - self._offset  # type: ignore[attr-defined]
+        weight, offset = self._folded
+        keys = states @ weight - offset
         lengths = np.linalg.norm(keys, axis=1, keepdims=True)
         unit: Floats = keys / np.maximum(lengths, EPSILON)
         return unit

@@ -1,7 +1,4 @@
-"""Arrays of a safetensors file that are mapped, not read.
-
-Only the header is read, and checked thoroughly, so a file of many gigabytes opens instantly.
-"""
+"""Map the arrays of a safetensors file: only the header is read, and checked thoroughly."""
 
 from __future__ import annotations
 

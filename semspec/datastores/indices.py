@@ -197,10 +197,7 @@ class Faiss:
 
 
 class Opening:
-    """An index that is checked and read while models load; the first search waits for it.
-
-    So drafts never depend on how long that took.
-    """
+    """An index that is read while models load; the first search waits: no draft differs."""
 
     def __init__(self, read: Callable[[], Index]) -> None:
         worker = ThreadPoolExecutor(1)

@@ -23,17 +23,14 @@ class DrafterBase(Plugin):
 
     @property
     def needs(self) -> frozenset[What]:
-        """Kinds of reads of the target; a class variable where options do not change it."""
         return frozenset()
 
     @property
     def levels(self) -> int:
-        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
         return 0
 
     @property
     def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
         return self.levels
 
     @property

@@ -47,12 +47,11 @@ class HeadSession(DraftSessionBase):
         while True:
             count = len(draft.tokens)
             rows.append(self.rows(draft.tokens, range(-1, count - 1), 1, kit.sampling))
-            draft.tokens.append(draw_next(rows[-1][0], kit.sampling, kit.rng))
-            end = boundary.feed(draft.tokens[-1])
-            if end is not None:
+            token = draw_next(rows[-1][0], kit.sampling, kit.rng)
+            draft.tokens.append(token)
+            if (end := boundary.feed(token)) is not None:
                 draft.ends.append(count + 1 + end)
-            full = count + 1 == limit or len(draft.ends) == room.units
-            if full or draft.tokens[-1] in kit.stop_ids:
+            if count + 1 == limit or len(draft.ends) == room.units or token in kit.stop_ids:
                 break
         if len(draft.ends) < room.units and (not draft.ends or draft.ends[-1] <= count):
             draft.ends.append(count + 1)  # what was left open counts as a unit

@@ -12,10 +12,7 @@ ROOT = -1
 
 
 class Proposal:
-    """A tree below the last token of a context; of siblings the one that came first is preferred.
-
-    A rule that walks no trees gets the tree's first path.
-    """
+    """A tree below a context's last token, the first sibling preferred; or its first path."""
 
     def __init__(
         self, kit: Kit, room: Room, *, found: str = "", tree: bool = True, nodes: int = 512
@@ -34,8 +31,7 @@ class Proposal:
 
     def add(self, parent: int, token: int, origin: str) -> int | None:
         """The node of this token after that one, made where it is new; None: there is no room."""
-        known = self._children.get((parent, token))
-        if known is not None:
+        if (known := self._children.get((parent, token))) is not None:
             return known
         depth = 1 if parent == ROOT else self._depths[parent] + 1
         if depth > self.deepest or len(self.tokens) >= self.nodes:
@@ -163,8 +159,7 @@ def cut_into_units(kit: Kit, room: Room, tokens: Sequence[int]) -> tuple[list[in
         return kept, list(range(1, len(kept) + 1))
     for token in tokens[: room.limit]:
         taken += 1
-        end = boundary.feed(token)
-        if end is not None:
+        if (end := boundary.feed(token)) is not None:
             ends.append(taken + end)
         if len(ends) == room.units or token in kit.stop_ids:
             break

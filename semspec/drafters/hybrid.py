@@ -65,9 +65,7 @@ class Hybrid(DrafterBase):
 
     @property
     def reach(self) -> int:
-        """The longest of its sources' reaches."""
-        reach: int = max(drafter.reach for drafter in self._drafters().values())
-        return reach
+        return max(int(drafter.reach) for drafter in self._drafters().values())
 
     drafters: ClassVar[Mapping[str, Any] | None] = None  # once bound
 

@@ -47,10 +47,7 @@ class Features:
 
 
 def resolve(options: Any, layers: int) -> Features:
-    """Return the features of a configuration, with this model's layer numbers.
-
-    Raise UserError for layers that the model does not have.
-    """
+    """Return a configuration's features; raise UserError for layers that do not exist."""
     chosen = options.layers
     if chosen == "all":
         picked: tuple[int, ...] = ()

@@ -43,9 +43,9 @@ def find(
     model: str, role: str, features: str, split: str, file: Path | None = None
 ) -> tuple[str, str | None] | None:
     """Return path and revision of the first entry that fits, or None."""
+    wanted = {"model": model, "role": role, "features": features, "split": split}
     for entry in entries(file):
-        own = (entry["model"], entry["role"], entry["features"], entry.get("split", SPLIT))
-        if own == (model, role, features, split):
+        if wanted.items() <= ({"split": SPLIT} | entry).items():
             return entry["path"], entry.get("revision")
     return None
 

@@ -1,7 +1,4 @@
-"""Read the rows of a data set's files.
-
-Parquet, JSONL, JSON (a list) and CSV; no code of a data set is ever executed.
-"""
+"""Read rows of data sets (parquet, JSONL, JSON lists, CSV); no code of theirs is executed."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:
 
 
 def read(file: Path) -> Rows:
-    """Yield the rows of one file, reading lines of JSON one by one.
-
-    Raises UserError if the file cannot be read or is in none of the known formats.
-    """
+    """Yield the rows of one file, of JSON line by line; raises UserError if it cannot be read."""
     try:
         if file.suffix == ".parquet":
             yield from _numbered(file.name, _parquet(file))

@@ -34,10 +34,7 @@ class MissingFileError(UserError):
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open a regular file for reading.
-
-    Raises OSError, also for a folder, a pipe or a device: opening a pipe would wait for a writer.
-    """
+    """Open a regular file; raises OSError for others: opening a pipe would wait for a writer."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -63,10 +60,7 @@ def read_text(path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT) ->
 def read_json(
     path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT, finite: bool = True
 ) -> Any:
-    """Read a JSON file; raises UserError with the way out if that fails.
-
-    NaN and infinite numbers are refused unless ``finite`` is False.
-    """
+    """Read JSON, with ``finite`` without NaN and infinities; raises UserError with the way out."""
     with _refused(path, way_out):
         return parse(read_bytes(path, largest), finite)
 
@@ -111,10 +105,7 @@ def open_tensors(
 
 
 def read_header(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, Any], int, int]:
-    """Return a safetensors file's header, the offset of its arrays, and the file's size.
-
-    Raises OSError or ValueError if there is no valid header.
-    """
+    """Return a file's header, its arrays' offset and its size; raises OSError or ValueError."""
     with open_plain(path) as file:
         length = _header_length(file, largest)
         header = parse(file.read(length))
@@ -163,10 +154,7 @@ def stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def token_ids(value: object, where: str) -> frozenset[int]:
-    """Return token ids from a value of a model's files: None, one id, or a list of them.
-
-    Raises UserError for anything else.
-    """
+    """Return token ids from None, one id or a list; raises UserError for anything else."""
     found: Sequence[Any] = value if isinstance(value, list) else [] if value is None else [value]
     for token in found:
         if type(token) is not int or not 0 <= token < LARGEST_TOKEN:

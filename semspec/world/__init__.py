@@ -44,9 +44,7 @@ def meaning(problem: Problem, step: str) -> Meaning | None:
     if text == render_answer(problem.answer):
         return ("answer", problem.answer) if not closes else None
     found = _kind(problem).meaning(text)
-    if found is None or (found[0] == "final") != closes:
-        return None
-    return found
+    return found if found is not None and (found[0] == "final") == closes else None
 
 
 def is_true(problem: Problem, step: Meaning | None) -> bool:

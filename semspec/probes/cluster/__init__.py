@@ -25,10 +25,7 @@ CLUSTERERS: dict[str, Callable[..., Clusterer]] = {"exact": Exact, "nli": Nli, "
 
 
 def clusterer(name: str, **options: Any) -> Clusterer:
-    """Make the clusterer of that name; ``options`` are the fields of its class.
-
-    Raise UserError for an unknown name or option.
-    """
+    """Make the clusterer of that name; raise UserError for an unknown name or option."""
     if name not in CLUSTERERS:
         near = difflib.get_close_matches(name, CLUSTERERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(CLUSTERERS)}"

@@ -58,8 +58,7 @@ class Entailment:
         (context + a => context + b) and (context + b => context + a) must both be classified as
         entailment by argmax. The second is only tested where the first holds.
         """
-        forth = self.entails(pairs)
-        held = [i for i, yes in enumerate(forth) if yes]
+        held = [i for i, yes in enumerate(self.entails(pairs)) if yes]
         back = self.entails([(pairs[i][0], pairs[i][2], pairs[i][1]) for i in held])
         both = [False] * len(pairs)
         for i, yes in zip(held, back, strict=True):

@@ -69,7 +69,7 @@ def lockstep(
     items: Iterable[Item],
     same: Callable[[Sequence[Triple]], Sequence[bool]],
     lanes: int,
-    done: Callable[[int], object],
+    done: Callable[[int], object] | None = None,
 ) -> Iterator[list[int]]:
     """Run ``greedy`` over many contexts side by side, one comparison of each at a time.
 
@@ -90,7 +90,8 @@ def lockstep(
             finished[index] = end.value
             open_.pop(index, None)
             count += 1
-            done(count)
+            if done is not None:
+                done(count)
         else:
             open_[index] = context, plan, pair
 
