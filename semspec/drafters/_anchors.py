@@ -66,7 +66,8 @@ class Anchors:
 
 def _newest_of(places: NDArray[np.int64], count: int) -> NDArray[np.bool]:
     """Tell which of the places are among the newest."""
-    return places >= np.partition(places, -count)[-count]
+    among: NDArray[np.bool] = places >= np.partition(places, -count)[-count]
+    return among
 
 
 class Neighbours:

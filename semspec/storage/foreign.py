@@ -29,6 +29,10 @@ SETTLED = 2 * 10**9  # ns after which a second write is sure to change the file'
 _SHOWN = 40  # characters of a number in an error
 
 
+Place = tuple[str, list[int], int, int]
+"""Type, shape, first byte and size of a tensor in its file."""
+
+
 class MissingFileError(UserError):
     """Raised for a file that does not exist."""
 
@@ -104,16 +108,6 @@ def open_tensors(
             yield opened
 
 
-def read_header(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, Any], int, int]:
-    """Return a file's header, its arrays' offset and its size; raises OSError or ValueError."""
-    with open_plain(path) as file:
-        length = _header_length(file, largest)
-        header = parse(file.read(length))
-        if not isinstance(header, dict):
-            raise ValueError("its header is no object")
-        return header, 8 + length, os.fstat(file.fileno()).st_size
-
-
 def _header_length(file: BufferedReader, largest: int) -> int:
     length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
     if not 2 <= length <= min(largest, size - 8):
@@ -121,25 +115,36 @@ def _header_length(file: BufferedReader, largest: int) -> int:
     return length
 
 
-def tensor_places(path: Path) -> dict[str, tuple[str, list[int], int, int]]:
-    """Return type, shape, first byte and size of every tensor; raises UserError as ``open_tensors`` does."""
+def tensor_places(path: Path) -> dict[str, Place]:
+    """Return where every tensor is; raises UserError as ``open_tensors`` does."""
     with _refused(path, INTACT):
-        header, base, size = read_header(path)
-        places = {}
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            try:
-                start, end = entry["data_offsets"]
-                numbers = [*entry["shape"], start, end]
-            except (TypeError, KeyError, ValueError):
-                raise ValueError(f"{name[:_SHOWN]!a} has no sizes") from None
-            if any(type(n) is not int or not 0 <= n < 1 << 48 for n in numbers):
-                raise ValueError(f"{name[:_SHOWN]!a} has sizes that are none")
-            if not start <= end <= size - base:
-                raise ValueError(f"{name[:_SHOWN]!a} ends behind the file's end")
-            places[name] = (str(entry.get("dtype")), entry["shape"], base + start, end - start)
-        return places
+        return read_places(path)[0]
+
+
+def read_places(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, Place], int, int]:
+    """Return where a file's tensors are, where the first begins, and the file's size.
+
+    Raises OSError or ValueError if there is no valid header.
+    """
+    with open_plain(path) as file:
+        length = _header_length(file, largest)
+        header, size = parse(file.read(length)), os.fstat(file.fileno()).st_size
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    header.pop("__metadata__", None)
+    places, base = {}, 8 + length
+    for name, entry in header.items():
+        try:
+            start, end = entry["data_offsets"]
+            numbers = [*entry["shape"], start, end]
+        except (TypeError, KeyError, ValueError):
+            raise ValueError(f"{name[:_SHOWN]!a} has no sizes") from None
+        if any(type(n) is not int or not 0 <= n < 1 << 48 for n in numbers):
+            raise ValueError(f"{name[:_SHOWN]!a} has sizes that are none")
+        if not start <= end <= size - base:
+            raise ValueError(f"{name[:_SHOWN]!a} ends behind the file's end")
+        places[name] = (str(entry.get("dtype")), entry["shape"], base + start, end - start)
+    return places, base, size
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:

@@ -127,21 +127,19 @@ class Domain(ABC):
         if not (found := self.question.search(text)):
             return None
         first, value, lines, asked = found.groups()
-        names, values = [first], {first: value}
-        definitions: list[Definition] = []
+        values, definitions = {first: value}, list[Definition]()
         for line in lines.split(", "):
             name, _, expression = line.partition(" is ")
             operation = self.read_expression(expression)
             result = self.compute(operation, values) if operation else None
             if operation is None or result is None or name in values or name not in LETTERS:
                 return None
-            names.append(name)
             values[name] = result
             definitions.append(Definition(name, operation, expression))
-        if asked != names[-1]:
+        if asked != definitions[-1].name:
             return None
         question = question_of(found, self.opening)
-        return Problem(self.name, question, tuple(names), tuple(definitions), values)
+        return Problem(self.name, question, tuple(values), tuple(definitions), values)
 
     @abstractmethod
     def substitute(self, expression: str, values: Mapping[str, str]) -> str:
