@@ -151,8 +151,8 @@ def _hub_errors(repo: str, token: str | None) -> Iterator[None]:
         raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME") from e
     except errors.OfflineModeIsEnabled as e:
         raise UserError("HF_HUB_OFFLINE is set: publish where there is a network") from e
-    except errors.HfHubHTTPError as e:
-        status = e.response.status_code
+    except Exception as e:  # network, disk: errors of whatever HTTP library the Hub client uses
+        status = e.response.status_code if isinstance(e, errors.HfHubHTTPError) else None
         if status in (401, 403):
             raise UserError(
                 f"no right to write to {repo}: log in with 'hf auth login' and a token that may"
@@ -163,9 +163,9 @@ def _hub_errors(repo: str, token: str | None) -> Iterator[None]:
                 f"{repo} was changed by somebody else meanwhile ({_line(e, token)}): look at it, then"
                 " publish again with update=true"
             ) from e
-        raise _failed(repo, e, token) from e
-    except Exception as e:  # network, disk: errors of whatever HTTP library the Hub client uses
-        raise _failed(repo, e, token) from e
+        raise UserError(
+            f"{repo}: the upload failed ({_line(e, token)}); what was there is as it was: try again"
+        ) from e
 
 
 @contextmanager
@@ -177,11 +177,6 @@ def _errors_after_commit(at: str, what: str, token: str | None) -> Iterator[None
         raise UserError(
             f"{at} is published, but {what} failed ({_line(e, token)}): the same again does what is left"
         ) from e
-
-
-def _failed(repo: str, error: Exception, token: str | None) -> UserError:
-    line = _line(error, token)
-    return UserError(f"{repo}: the upload failed ({line}); what was there is as it was: try again")
 
 
 def _line(error: Exception, token: str | None) -> str:

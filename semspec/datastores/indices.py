@@ -28,6 +28,7 @@ CHUNK = 1 << 18  # keys compared at a time
 WANTED_BY_SCANN = 20_000  # the fewest entries for which a tree pays
 TOO_MANY_FOR_SCANN = 10_000_000  # entries, of which each takes 164 bytes of memory
 SAMPLE = 250_000  # keys that quantisers are trained on
+REORDERED = 200  # of the best, compared again in bf16
 SCANN_FILES = {
     *("ah_codebook.pb", "bfloat16_dataset.npy", "datapoint_to_token.npy", "hashed_dataset.npy"),
     *("scann_assets.pbtxt", "scann_config.pb", "serialized_partitioner.pb"),
@@ -86,7 +87,7 @@ class Scann:
         return entries.astype(np.int64), cosines
 
     @staticmethod
-    def build(keys: Keys, leaves: int, searched: int, reordered: int) -> Files:
+    def build(keys: Keys, leaves: int, searched: int) -> Files:
         module = _imported("scann")
         count, dims = _counted(keys), keys[0].shape[1]
         # ScaNN holds all keys in memory, twice while it is built
@@ -106,7 +107,7 @@ class Scann:
             module.scann_ops_pybind.builder(held, 10, "dot_product")
             .tree(leaves, searched, **trained)
             .score_ah(2, anisotropic_quantization_threshold=0.2, **trained)
-            .reorder(min(reordered, count), quantize=bf16)
+            .reorder(min(REORDERED, count), quantize=bf16)
             .build()
         )
         with tempfile.TemporaryDirectory() as folder:  # an absolute path, as ScaNN requires
@@ -215,21 +216,21 @@ def suitable_index(entries: int) -> str:
     return "scann" if entries >= WANTED_BY_SCANN else "exact"
 
 
-def build(name: str, keys: Keys, leaves: int = 0, searched: int = 0, reordered: int = 200) -> Files:
-    """Build an index and return its files.
+def build(name: str, keys: Keys, leaves: int = 0) -> Files:
+    """Build an index and return its files; raise UserError if there are too few entries.
 
-    By default (0) there are about as many leaves as the root of the entries, of which enough are searched
-    for a recall of 0.95 or more. Raise UserError if there are too few entries.
+    By default (0) there are about as many leaves as the root of the entries; enough are searched for a
+    recall of 0.95 or more.
     """
     count = _counted(keys)
     leaves = leaves or max(1, round(count**0.5))
-    searched = searched or max(1, min(leaves, leaves // 20 + 20))
+    searched = max(1, min(leaves, leaves // 20 + 20))
     if name == "exact":
         return {}
     if count < 1000:
         raise UserError(f"index={name} wants 1,000 entries, these are {count:,}: use index=exact")
     if name == "scann":
-        return Scann.build(keys, leaves, searched, reordered)
+        return Scann.build(keys, leaves, searched)
     return Faiss.build(keys, leaves, searched)
 
 
