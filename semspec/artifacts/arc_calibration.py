@@ -116,10 +116,7 @@ class ArcCalibration(base.Artifact):
         }
 
     def at(self, temperature: float, allow_mismatch: bool = False) -> int:
-        """Return the index in ``settings`` for this temperature.
-
-        Raises UserError if there is none, unless ``allow_mismatch`` accepts the nearest.
-        """
+        """Return the index of this temperature's setting, or of the nearest if that is allowed."""
         gaps = [abs(setting.temperature - temperature) for setting in self.settings]
         nearest = gaps.index(min(gaps))
         if gaps[nearest] > 1e-6 and not allow_mismatch:

@@ -26,10 +26,7 @@ Tokens = NDArray[np.int64]
 
 
 def backwards(documents: Iterable[Sequence[int]]) -> NDArray[np.uint32]:
-    """Join documents into the text of a shard, each after a mark of its end, and reverse it all.
-
-    Raise ValueError for a token outside 0 to 2^31 - 1.
-    """
+    """Join documents, each after a mark of its end, and reverse it all, as a shard's text."""
     parts = [np.asarray([END, *document], np.int64) for document in documents]
     text = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     if len(text) and (text.min() < END or text.max() >= 2**31):

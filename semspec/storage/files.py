@@ -125,10 +125,7 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """Return the file's content, or None if it is missing or not JSON.
-
-    For files that semspec wrote; other files are read with ``semspec.storage.foreign``.
-    """
+    """Return what semspec wrote, None if missing or no JSON; ``foreign`` reads others' files."""
     try:
         return json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):

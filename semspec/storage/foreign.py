@@ -148,10 +148,7 @@ def read_places(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, Pl
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """Return a value that changes whenever the file is written.
-
-    None if it was written just now: a second write could leave the same time.
-    """
+    """Return a value that every write changes; None just after one: a second may go unnoticed."""
     state = path.stat()
     if time.time_ns() - state.st_mtime_ns < SETTLED:
         return None

@@ -154,10 +154,7 @@ def differences(
     only: Iterable[str] | None = None,
     largest: int | None = None,
 ) -> list[str]:
-    """List how the folder, or the files in ``only``, differ from the manifest, one line each.
-
-    Files of more than ``largest`` bytes are compared by their size alone.
-    """
+    """List how a folder, or ``only`` these files, differ from the manifest; large ones by size."""
     listed = manifest["files"]
     if only is None:
         wanted, there = set(listed), names(folder)
