@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 
 from semspec import world
 from semspec.benchmarks._answers import after_thinking, last_boxed
@@ -34,13 +35,9 @@ class Synthetic(Benchmark):
 
     def problems(self) -> Iterator[BenchmarkProblem]:
         """Yield problems without end, from the domains in turn, each drawn from a seed of its own."""
-        number = 0
-        while True:
-            domain = KINDS[self.domains[number % len(self.domains)]]
-            problem = domain.make(random.Random(f"{self.seed} {domain.name} {number}"))
-            name = f"{domain.name}-{number:04d}"
-            yield BenchmarkProblem(name, problem.question, problem.answer)
-            number += 1
+        for number, name in enumerate(cycle(self.domains)):
+            problem = KINDS[name].make(random.Random(f"{self.seed} {name} {number}"))
+            yield BenchmarkProblem(f"{name}-{number:04d}", problem.question, problem.answer)
 
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
         posed = world.find_problem(problem.question)
@@ -51,10 +48,10 @@ class Synthetic(Benchmark):
         at = len(text) - sum(map(len, steps))  # after the tag that opens the thinking
         judged: list[tuple[int, int, bool]] = []
         for step in steps:
-            meaning = world.meaning(posed, step)
-            judged.append((at, at + len(step), world.is_next(posed, before, meaning)))
+            meaning, end = world.meaning(posed, step), at + len(step)
+            judged.append((at, end, world.is_next(posed, before, meaning)))
             before.append(meaning or ("unreadable",))
-            at += len(step)
+            at = end
         details = {
             "steps": len(steps),
             "steps_true": sum(true for _, _, true in judged),
@@ -65,3 +62,19 @@ class Synthetic(Benchmark):
             lines = tuple(meaning[1] for meaning in before if meaning[0] == "line")
             right = right and lines == posed.lines
         return Grade(right, found, details, judged)
+
+
+@register("benchmark", "editing")
+@dataclass(frozen=True, kw_only=True)
+class EditingTask(Synthetic):
+    """The embedded world: a list to write down again with one value changed; for copying drafters."""
+
+    domains: tuple[str, ...] = ("editing",)
+
+
+@register("benchmark", "grounded")
+@dataclass(frozen=True, kw_only=True)
+class GroundedTask(Synthetic):
+    """The embedded world: facts in a paragraph, to be quoted; for copying drafters."""
+
+    domains: tuple[str, ...] = ("grounded",)
