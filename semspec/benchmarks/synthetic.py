@@ -62,19 +62,3 @@ class Synthetic(Benchmark):
             lines = tuple(meaning[1] for meaning in before if meaning[0] == "line")
             right = right and lines == posed.lines
         return Grade(right, found, details, judged)
-
-
-@register("benchmark", "editing")
-@dataclass(frozen=True, kw_only=True)
-class EditingTask(Synthetic):
-    """The embedded world: a list to write down again with one value changed; for copying drafters."""
-
-    domains: tuple[str, ...] = ("editing",)
-
-
-@register("benchmark", "grounded")
-@dataclass(frozen=True, kw_only=True)
-class GroundedTask(Synthetic):
-    """The embedded world: facts in a paragraph, to be quoted; for copying drafters."""
-
-    domains: tuple[str, ...] = ("grounded",)

@@ -1,0 +1,16 @@
+"""Editing in the embedded world: answers repeat a list from the question with one change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semspec.benchmarks.synthetic import Synthetic
+from semspec.registry import register
+
+
+@register("benchmark", "editing")
+@dataclass(frozen=True, kw_only=True)
+class EditingTask(Synthetic):
+    """The embedded world: a list to write down again with one value changed; for copying drafters."""
+
+    domains: tuple[str, ...] = ("editing",)

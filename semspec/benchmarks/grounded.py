@@ -1,0 +1,16 @@
+"""Quoting in the embedded world: answers repeat facts of a paragraph in the question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semspec.benchmarks.synthetic import Synthetic
+from semspec.registry import register
+
+
+@register("benchmark", "grounded")
+@dataclass(frozen=True, kw_only=True)
+class GroundedTask(Synthetic):
+    """The embedded world: facts in a paragraph, to be quoted; for copying drafters."""
+
+    domains: tuple[str, ...] = ("grounded",)
