@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from semspec.artifacts.datastore import Datastore
 from semspec.cli.command import run_command
 from semspec.jobs import stages
-from semspec.jobs.sweep import Job
+from semspec.jobs.job import Job
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console
+from semspec.report.terminal import Screen, open_console, table_of
 from semspec.training.datastores.build import make
 from semspec.training.datastores.settings import HELP, split_options
 from semspec.training.datastores.stages import Reading
 
 
 def result_table(made: Datastore) -> Table:
-    table = Table(box=SIMPLE_HEAD)
     figures = {"documents": float(made.config["documents"]), **made.figures()}
-    for name in figures:
-        table.add_column(name, justify="right")
+    table = table_of(*figures, words=0)
     table.add_row(
         *(f"{v:,.0f}" if v == round(v) and v > 1 else f"{v:.4f}" for v in figures.values())
     )

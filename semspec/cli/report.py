@@ -11,7 +11,8 @@ from semspec.cli.command import run_command
 from semspec.errors import UserError
 from semspec.jobs.options import described, option, read
 from semspec.report.html_transcript import Limits
-from semspec.report.write import write_run, write_sweep
+from semspec.report.page import write_run
+from semspec.report.sweep import write_sweep
 from semspec.results.schema import SCHEMA
 from semspec.storage.screen import echo
 

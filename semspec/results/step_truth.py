@@ -28,9 +28,8 @@ def accepted_steps(
     at = 0
     for done in outcome.rounds:
         if done.kept:
-            start, end = (
-                before + len(decode(outcome.tokens[:n])) for n in (at, at + len(done.kept))
-            )
+            ends = (at, at + len(done.kept))
+            start, end = (before + len(decode(outcome.tokens[:n])) for n in ends)
             start = kept.pop()[0] if kept and kept[-1][1] == start else start
             kept.append((start, end))
         at += len(done.kept) + len(done.written) + len(done.handed)
