@@ -24,7 +24,7 @@ from semspec.cli.audit import audit
 from semspec.errors import UserError
 from semspec.jobs import experiments, sweep
 from semspec.jobs.experiments import METRICS, SHARES, Cell, Experiment, Job, jobs, load, slug
-from semspec.jobs.job import ARM, resolve
+from semspec.jobs.job import ARM, left_out, resolve
 from semspec.jobs.job import Job as Run
 from semspec.jobs.launchers import options_of
 from semspec.jobs.options import split_hydra, take
