@@ -35,8 +35,5 @@ def _divergences(solver: Solver, solved: Solution) -> dict[str, Any]:
     (kept,) = audited(solver, [solved])
     other = [a for a in kept if not a.likeliest]
     covered = [a.js <= a.u for a in other if a.u is not None]
-    return {
-        "kept_tokens": len(kept),
-        "js": [round(a.js, 5) for a in other],
-        "covered": sum(covered) if covered else None,
-    }
+    js, within = [round(a.js, 5) for a in other], sum(covered) if covered else None
+    return {"kept_tokens": len(kept), "js": js, "covered": within}

@@ -24,9 +24,8 @@ from semspec.training.datastores.stages import Reading
 def result_table(made: Datastore) -> Table:
     figures = {"documents": float(made.config["documents"]), **made.figures()}
     table = table_of(*figures, words=0)
-    table.add_row(
-        *(f"{v:,.0f}" if v == round(v) and v > 1 else f"{v:.4f}" for v in figures.values())
-    )
+    forms = {name: ",.0f" if v == round(v) and v > 1 else ".4f" for name, v in figures.items()}
+    table.add_row(*(format(value, forms[name]) for name, value in figures.items()))
     return table
 
 

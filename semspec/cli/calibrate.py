@@ -92,9 +92,8 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, dict[str, str]]:
     passed = pairs(rest)
     _ = options.quantiles  # checks itself
     if "temperature" in passed:
-        raise UserError(
-            "temperature=: here it is temperatures=, one or several: temperatures=1,0.6"
-        )
+        way = "here it is temperatures=, one or several: temperatures=1,0.6"
+        raise UserError(f"temperature=: {way}")
     if not options.temperatures or min(options.temperatures) < 1e-3:
         raise UserError("temperatures are above 0.001: greedy decoding leaves nothing to calibrate")
     if len(set(options.temperatures)) < len(options.temperatures):

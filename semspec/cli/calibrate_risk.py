@@ -126,12 +126,9 @@ def _composed(given: Mapping[str, str]) -> ProbeConfig:
 
 def drawn(config: ProbeConfig) -> dict[str, Any]:
     """Describe how the steps are drawn: a guarantee holds only for steps drawn the same way."""
-    return {
-        "temperature": config.temperature,
-        "top_k": config.top_k,
-        "top_p": config.top_p,
-        "draft": None if config.draft.plain else canonical_name(config.draft.model),
-    }
+    draft = None if config.draft.plain else canonical_name(config.draft.model)
+    sampling = {name: getattr(config, name) for name in ("temperature", "top_k", "top_p")}
+    return {**sampling, "draft": draft}
 
 
 def _judged(probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFacts) -> Judged:

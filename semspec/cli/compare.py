@@ -71,15 +71,11 @@ def _quality(finding: Finding, found: Comparison) -> str:
         return f"not compared, because {finding.why}."
     assert finding.value is not None and finding.interval is not None and finding.p is not None
     low, high = (100 * x for x in finding.interval)
-    verdict = {
-        "higher": "B is better.",
-        "lower": "B is worse.",
-        "same": "the same, within the margin.",
-        "unknown": "the data do not tell.",
-    }[finding.verdict]
+    verdicts = {"higher": "B is better.", "lower": "B is worse."}
+    verdicts |= {"same": "the same, within the margin.", "unknown": "the data do not tell."}
     a, b = (number(share, 3) for share in found.pass_at_1)
     return (
-        f"{verdict} pass@1 of A {a}, of B {b}: {100 * finding.value:+.1f} points"
+        f"{verdicts[finding.verdict]} pass@1 of A {a}, of B {b}: {100 * finding.value:+.1f} points"
         f" (95 %: {low:+.1f} to {high:+.1f}; {finding.why}, {p_value(finding.p)})."
     )
 

@@ -38,6 +38,7 @@ from semspec.storage.files import write_json
 
 OWN = ("experiment", "scale", "plan", "show", "only", "json", "hydra.run.dir")
 AUDIT = "audit.json"
+Record = dict[str, Any]
 Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
 """The results of finished runs by block, row and column."""
 
@@ -54,11 +55,9 @@ def main(arguments: Sequence[str]) -> int:
     launcher, options = options_of(launching)
     if {"-m", "--multirun"} & set(extra):
         raise UserError("an experiment is a sweep already: leave -m out, one command each")
-    for option in extra:
-        if "=" not in option or option.startswith(("-", "+", "~")):
-            raise UserError(
-                f"'{option}': beside experiment= only options (name=value) can be given"
-            )
+    for word in extra:
+        if "=" not in word or word.startswith(("-", "+", "~")):
+            raise UserError(f"'{word}': beside experiment= only options (name=value) can be given")
     switches = {name: given.get(name, "false").lower() for name in ("plan", "show")}
     for name, value in switches.items():
         if value not in ("true", "false"):
@@ -140,14 +139,11 @@ def sweep_jobs(experiment: Experiment, todo: Sequence[Job]) -> list[Run]:
     for job in todo:
         grouped.setdefault(f"{slug(job.block)}, {slug(job.column)}", []).append(_run(job, ARM))
     asked = ("divergence",) if experiment.divergence else ()
-    return [
-        Run(name, asked, "semspec.cli.arms", arms=tuple(runs)) for name, runs in grouped.items()
-    ]
+    command = "semspec.cli.arms"
+    return [Run(name, asked, command, arms=tuple(runs)) for name, runs in grouped.items()]
 
 
-def record_arms(
-    experiment: Experiment, scale: str, todo: Sequence[Job], folder: Path
-) -> dict[str, Any]:
+def record_arms(experiment: Experiment, scale: str, todo: Sequence[Job], folder: Path) -> Record:
     """Return the figures of arms for a file: rows by block, of all problems that are solved so far."""
     solved: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     absent: dict[str, str] = {}
@@ -314,11 +310,8 @@ def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType
     rows = list(dict.fromkeys(names))
 
     def measured(block: str) -> Table:
-        cells = {
-            row: [_cell(experiment, row, found[block][row].get(c)) for c in setting.columns]
-            for row in rows
-            if row in found[block]
-        }
+        known = [(row, found[block][row]) for row in rows if row in found[block]]
+        cells = {r: [_cell(experiment, r, own.get(c)) for c in setting.columns] for r, own in known}
         return _table(f"here: {block}", experiment, list(setting.columns), cells)
 
     others = [block for block in found if block not in experiment.figures]

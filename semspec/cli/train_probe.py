@@ -53,11 +53,8 @@ def show_help(console: Screen | None = None) -> None:
     for title, section in HELP.items():
         show_title(console, f"\n{title}")
         given = {name: "" if values.get(name) is None else str(values[name]) for name in section}
-        shown = {
-            name: Line(text.replace("'", "").replace(" ", ""), "dim")
-            for name, text in given.items()
-        }
-        show_rows(console, [(name, what, shown[name]) for name, what in section.items()])
+        short = {n: text.replace("'", "").replace(" ", "") for n, text in given.items()}
+        show_rows(console, [(n, what, Line(short[n], "dim")) for n, what in section.items()])
     for group in ("cluster", "features"):
         show_title(console, f"\n{group}=")
         show_rows(console, options(group).items())

@@ -22,15 +22,8 @@ from semspec.config import RunConfig, build, compose, one_line
 from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error, without_passwords
 from semspec.report.terminal import Screen
-from semspec.results.records import (
-    RunFolder,
-    State,
-    foreign,
-    foreign_status,
-    has_fewer,
-    now,
-    status,
-)
+from semspec.results import records
+from semspec.results.records import RunFolder, State, now
 from semspec.storage.files import dumps, read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked
 
@@ -82,8 +75,8 @@ def resolve(job: Job) -> tuple[RunConfig, dict[str, Any]]:
 
 def foreign_files(job: Job, root: Path) -> str | None:
     """Say why nothing may be written in a job's folders: somebody else's files are there."""
-    wrong = ((foreign_status if job.stage else foreign)(root / run.name) for run in job.runs)
-    return next(filter(None, wrong), None)
+    wrong = records.foreign_status if job.stage else records.foreign
+    return next(filter(None, (wrong(root / run.name) for run in job.runs)), None)
 
 
 def work(
@@ -127,7 +120,7 @@ def say(
 ) -> None:
     """Write the status of a job that cannot do so itself."""
     folder = root / job.name
-    entry = status(job.about | more, state, started or now(), error)
+    entry = records.status(job.about | more, state, started or now(), error)
     if started is None:  # the process is gone: the rest of its own entry stands
         entry |= {k: v for k, v in RunFolder(folder).status.items() if k not in CHANGED}
     with contextlib.suppress(OSError):  # a full disk: the table says it all the same
@@ -164,7 +157,7 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
 def _enough(job: Job, known: Mapping[str, Any]) -> bool:
     """Return True where a run has as many problems as an arm is asked for; other runs cannot grow."""
     asked = [o.partition("=")[2] for o in job.overrides if o.startswith("problems=")]
-    return job.command != ARM or not asked or not has_fewer(known, int(asked[-1]))
+    return job.command != ARM or not asked or not records.has_fewer(known, int(asked[-1]))
 
 
 def left_out(job: Job, root: Path) -> str:

@@ -33,6 +33,7 @@ from semspec.storage.screen import complain
 
 Ended = Callable[[Job], None]
 Options = Mapping[str, Any]
+Jobs = Sequence[Job]
 _SUBMITIT = ("submitit", "hydra_plugins", "hydra_plugins.hydra_submitit_launcher")
 PACKAGES: dict[str, tuple[str, ...]] = {  # what each launcher needs, a parent before its child
     "basic": (),
@@ -66,17 +67,15 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
             )
     name = take(given, ("hydra/launcher",))[0].get("hydra/launcher", "basic")
     if name not in PACKAGES:
-        raise UserError(
-            f"hydra/launcher={name}{did_you_mean(name, list(PACKAGES))} known: {', '.join(PACKAGES)}"
-        )
+        near = did_you_mean(name, list(PACKAGES))
+        raise UserError(f"hydra/launcher={name}{near} known: {', '.join(PACKAGES)}")
     for package in PACKAGES[name]:
         if importlib.util.find_spec(package) is None:
             extra = name.partition("_")[0]
             raise UserError(f'hydra/launcher={name} needs: pip install "semspec[{extra}]"')
     register_configs()
-    hydra.core.config_store.ConfigStore.instance().store(
-        group="hydra/launcher", name="ray", node=RayOptions
-    )
+    store = hydra.core.config_store.ConfigStore.instance()
+    store.store(group="hydra/launcher", name="ray", node=RayOptions)
     try:
         with hydra.initialize_config_dir(str(CONF.resolve()), "semspec", version_base="1.3"):
             composed = hydra.compose("config", overrides=list(given), return_hydra_config=True)
@@ -92,7 +91,7 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def launch(
-    name: str, options: Options, jobs: Sequence[Job], root: Path, console: Screen, ended: Ended
+    name: str, options: Options, jobs: Jobs, root: Path, console: Screen, ended: Ended
 ) -> None:
     """Run the jobs; ``ended`` is called for each as soon as it is over, however it ended."""
     if name == "basic":
@@ -139,20 +138,16 @@ def _over(job: Job, root: Path, why: str, ended: Ended) -> None:
     ended(job)
 
 
-def _submitit(
-    cluster: str, options: Options, jobs: Sequence[Job], root: Path, ended: Ended
-) -> None:
+def _submitit(cluster: str, options: Options, jobs: Jobs, root: Path, ended: Ended) -> None:
     import submitit
     from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
     shared = set(OmegaConf.structured(BaseQueueConf).keys())
     first = {f"{cluster}_{k}": options[k] for k in ("max_num_timeout",) if k in options}
     at_a_time = options.get("at_a_time")
-    rest = {
-        name if name in shared else f"{cluster}_{name}": value
-        for name, value in options.items()
-        if name not in ("max_num_timeout", "at_a_time") and value is not None
-    }
+    ours = ("max_num_timeout", "at_a_time")
+    given = {k: value for k, value in options.items() if k not in ours and value is not None}
+    rest = {k if k in shared else f"{cluster}_{k}": value for k, value in given.items()}
     if cluster == "slurm" and at_a_time:
         rest["slurm_array_parallelism"] = at_a_time
     try:
@@ -246,7 +241,7 @@ def _settle(running: Mapping[Any, Job], over: Callable[[Any], bool], patience: f
         time.sleep(LOOK)
 
 
-def _ray(options: Options, jobs: Sequence[Job], root: Path, ended: Ended) -> None:
+def _ray(options: Options, jobs: Jobs, root: Path, ended: Ended) -> None:
     with _cluster(options["address"]) as ray:
         share = {name: options[name] for name in ("num_cpus", "num_gpus")}
         # a job that was killed is not tried again unasked: the same command does that

@@ -252,10 +252,8 @@ def run_shard(
                 if stage in shard.done(root):
                     steps.say(f"part {shard} has its {stage}")
                 elif before and lacking([shard], root, before):
-                    steps.say(
-                        f"part {shard}: its {stage} need the {before} of all parts: start it again"
-                        " when they are there"
-                    )
+                    why = f"its {stage} need the {before} of all parts"
+                    steps.say(f"part {shard}: {why}: start it again when they are there")
                     return
                 else:
                     shard.finish(root, stage, work.run(shard, stage, steps))

@@ -103,10 +103,9 @@ def markdown(rows: Sequence[tuple[str, Row]], names: Sequence[str]) -> list[str]
     """Return the lines of a table, a row for each pair of a name and its figures."""
     headings = [heading for heading, _ in columns(names)]
     lines = [f"| | {' | '.join(headings)} |", "|---" * (len(names) + 1) + "|"]
-    return lines + [
-        f"| {name} | " + " | ".join(write(row) for _, write in columns(names)) + " |"
-        for name, row in rows
-    ]
+    for name, row in rows:
+        lines.append(" | ".join([f"| {name}", *(write(row) for _, write in columns(names))]) + " |")
+    return lines
 
 
 def between(page: str, marks: tuple[str, str], text: str, name: str) -> str:

@@ -21,6 +21,8 @@ from semspec.results.significance import ALPHA, FEWEST, difference, paired_diffe
 
 Pair = tuple[float, float]  # seconds of the target alone, and of the configuration
 Solved = dict[str, Any]  # of a problem's line what is compared
+Lines = Sequence[Solved]
+ASKED = ("question", "gold")
 Verdict = Literal["higher", "lower", "same", "unknown", "not compared"]
 DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # choose problems, not their kind
 KIND = ("plugins.benchmark", "benchmark")
@@ -68,11 +70,10 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
         if not lines:
             raise UserError(f"{run.folder} has no solved problems yet: compare when some are done")
     # ids are only numbers, so the question decides
-    shared = [
-        name
-        for name, line in lines_a.items()
-        if name in lines_b and all(line[k] == lines_b[name][k] for k in ("question", "gold"))
-    ]
+    same = {
+        n: all(a[k] == lines_b[n][k] for k in ASKED) for n, a in lines_a.items() if n in lines_b
+    }
+    shared = [name for name, agrees in same.items() if agrees]
     # at least half of the smaller run: a small overlap by chance is not a pairing
     paired = len(shared) >= max(1, min(len(lines_a), len(lines_b)) / 2)
     own_a = [lines_a[name] for name in shared] if paired else list(lines_a.values())
@@ -80,9 +81,8 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
     quality, lost, won = _quality(own_a, own_b, paired, margin)
     notes = _notes(first, second, own_a, own_b)
     if not paired:
-        notes.insert(
-            0, "the runs solved different problems: compared as two samples, which tells less"
-        )
+        samples = "the runs solved different problems: compared as two samples, which tells less"
+        notes.insert(0, samples)
     elif len(shared) < max(len(lines_a), len(lines_b)):
         notes.insert(0, f"compared over the {len(shared)} problems that both runs solved")
     return Comparison(
@@ -141,9 +141,7 @@ def _speedup(walls: Sequence[Pair]) -> float | None:
     return ratio(sum(plain for plain, _ in walls), sum(own for _, own in walls))
 
 
-def _speed(
-    a: Run, b: Run, own_a: Sequence[Solved], own_b: Sequence[Solved], paired: bool, seed: int
-) -> Finding:
+def _speed(a: Run, b: Run, own_a: Lines, own_b: Lines, paired: bool, seed: int) -> Finding:
     walls_a, walls_b = _walls(own_a), _walls(own_b)
     without = [r.name for r, w, o in ((a, walls_a, own_a), (b, walls_b, own_b)) if len(w) < len(o)]
     why = ""
@@ -203,7 +201,7 @@ def _share(lines: Sequence[Solved]) -> float | None:
 
 
 def _quality(
-    own_a: Sequence[Solved], own_b: Sequence[Solved], paired: bool, margin: float
+    own_a: Lines, own_b: Lines, paired: bool, margin: float
 ) -> tuple[Finding, int | None, int | None]:
     lost = won = None
     if paired:

@@ -61,19 +61,15 @@ def section(name: str, title: str, body: Iterable[str], lead: str = "") -> str:
 
 def figure(title: str, drawing: str, description: str) -> str:
     """Return a chart with a caption that describes it."""
-    return (
-        f'<figure class="chart"><figcaption><strong>{title}</strong> {description}</figcaption>\n'
-        f"{drawing}</figure>"
-    )
+    caption = f"<figcaption><strong>{title}</strong> {description}</figcaption>"
+    return f'<figure class="chart">{caption}\n{drawing}</figure>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str) -> str:
     """Return a table whose cells are markup; on a narrow screen it scrolls by itself."""
     heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = "\n".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-        for first, *cells in rows
-    )
+    filled = ((first, "".join(f"<td>{cell}</td>" for cell in cells)) for first, *cells in rows)
+    body = "\n".join(f'<tr><th scope="row">{first}</th>{cells}</tr>' for first, cells in filled)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{esc(label)}">'
         f"<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"

@@ -45,10 +45,8 @@ def choose(solved: Sequence[Mapping[str, Any]], most: int) -> list[tuple[str, st
 
     ``solved``: dicts with id, correct and plain (of the target alone), in order.
     """
-    reasons = {
-        (False, True): "right only by the target alone",
-        (True, False): "right only with the draft",
-    }
+    reasons = {(False, True): "right only by the target alone"}
+    reasons[True, False] = "right only with the draft"
     sides = {line["id"]: reasons.get((line["correct"], line["plain"])) for line in solved}
     why = {name: reason for name, reason in sides.items() if reason}
     changed = list(why)[: max(1, most * 2 // 3)]
@@ -140,10 +138,8 @@ def steps_of(parts: Sequence[Piece], steps: bool, limits: Limits) -> str:
 def _item(line: Line, scored: bool, steps: bool, limits: Limits) -> str:
     out = [_rejected(line, scored, steps, limits)]
     if line.body:
-        body = "".join(
-            f'<span class="by-{style}">{clipped(text, limits.text)}</span>'
-            for text, style in line.body
-        )
+        shown = ((clipped(text, limits.text), style) for text, style in line.body)
+        body = "".join(f'<span class="by-{style}">{text}</span>' for text, style in shown)
         if line.rejected and line.target and steps:
             body = f'<span class="instead">The target wrote instead:</span> {body}'
         out.append(_row(HANDS.get(line.mark, "target"), line.mark, line.score, body, scored))

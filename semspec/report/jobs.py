@@ -16,12 +16,9 @@ def comparable(numbered: Group) -> dict[str, Group]:
     """Group jobs by the options that must be equal in a comparison: target, engine, problems."""
     groups: dict[str, Group] = {}
     for number, run in numbered:
-        known = run.of((*SAME_TARGET, *SAME_PROBLEMS))
-        name = ", ".join(
-            f"{key.removeprefix('plugins.')}={without_folders(str(value))}"
-            for key, value in known.items()
-            if value is not None
-        )
+        same = run.of((*SAME_TARGET, *SAME_PROBLEMS))
+        known = [(k.removeprefix("plugins."), v) for k, v in same.items() if v is not None]
+        name = ", ".join(f"{k}={without_folders(str(v))}" for k, v in known)
         groups.setdefault(name or "configuration unknown", []).append((number, run))
     parts = [set(name.split(", ")) for name in groups]
     shared = set.intersection(*parts) if len(parts) > 1 else set()
@@ -39,9 +36,8 @@ def pareto(group: Group) -> Group:
     best = alone if alone is not None else -1.0
     front = []
     for number, run, speed, quality in done:
-        beaten = any(
-            s >= speed and q >= quality and (s, q) != (speed, quality) for *_, s, q in done
-        )
+        own = (speed, quality)
+        beaten = any(s >= speed and q >= quality and (s, q) != own for *_, s, q in done)
         if not beaten and not (speed <= 1 and quality <= best):
             front.append((number, run))
     return front

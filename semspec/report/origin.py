@@ -30,9 +30,8 @@ def origin(run: Run) -> str:
         "system": recorded.get("platform"),
         "seed": recorded.get("seed"),
     }  # fmt: skip
-    rows = "".join(
-        f"<div><dt>{k}</dt><dd>{esc(v)}</dd></div>" for k, v in facts.items() if v not in (None, "")
-    )
+    known = {name: value for name, value in facts.items() if value not in (None, "")}
+    rows = "".join(f"<div><dt>{k}</dt><dd>{esc(v)}</dd></div>" for k, v in known.items())
     page = f'<dl class="facts">{rows}</dl>'
     command = " ".join(quoted(without_folders(str(word))) for word in words)
     if command:

@@ -13,7 +13,7 @@ from semspec.report import charts, words
 from semspec.report.html import breakable, esc, notes, page, save, section, table
 from semspec.report.html_transcript import Limits, choose, legend, problem
 from semspec.report.origin import origin
-from semspec.report.rounds import Decode, read_rounds
+from semspec.report.rounds import Decode, Rounds, read_rounds
 from semspec.report.runs import Run, read_run
 from semspec.report.terminal import interval, number, percent, result_rows, significant
 from semspec.report.terminal import notes as notes_of
@@ -56,7 +56,7 @@ def _page(run: Run, limits: Limits) -> str:
     unit = "tokens" if run.split == "token" else "steps"
     drawings = filter(None, [*charts.acceptance(rounds, unit), charts.calibration(rounds)])
     drawn = "\n".join(drawings)
-    shown = _transcripts(run, why, rounds.shown, decode, limits)
+    shown = _transcripts(run, why, rounds, decode, limits)
     some = len(shown) < len(solved)
     lead = f"{len(shown)} of {len(solved):,} problems" if some else "All problems"
     lead += ", those that changed sides first." if any(why.values()) else "."
@@ -173,19 +173,14 @@ def _strip(interval: Interval, reference: float) -> str:
 def _figures(run: Run, walls: Sequence[tuple[float, float]]) -> str:
     """Return the table of all figures, and the charts of times beside it."""
     head = ["", *(["target alone"] if run.result["plain"] else []), "speculative"]
-    listed = table(
-        head, [[esc(cell) for cell in row] for row in result_rows(run.result)], "Figures"
-    )
+    rows = [[esc(cell) for cell in row] for row in result_rows(run.result)]
+    listed = table(head, rows, "Figures")
     drawn = charts.time_split(run.result) + charts.speeds(walls)
     return f'<div class="beside"><div>{listed}</div><div>{drawn}</div></div>'
 
 
 def _transcripts(
-    run: Run,
-    why: Mapping[str, str],
-    rounds: Mapping[str, Sequence[Mapping[str, Any]]],
-    decode: Decode | None,
-    limits: Limits,
+    run: Run, why: Mapping[str, str], rounds: Rounds, decode: Decode | None, limits: Limits
 ) -> list[str]:
     """Show the problems that are chosen, each with its reason, until there is enough."""
     found = {line["id"]: line for line in run.problem_lines() if line["id"] in why}
@@ -197,7 +192,7 @@ def _transcripts(
     kept: list[str] = []
     size, steps = 0, run.split != "token"
     for name in filter(found.__contains__, why):
-        line, own = found[name], rounds.get(name, ())
+        line, own = found[name], rounds.shown.get(name, ())
         made = problem(line, own, decode, steps, limits, why=why[name], opened=name == opened)
         size += len(made)
         if size <= limits.size or not kept:

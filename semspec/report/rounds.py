@@ -97,10 +97,8 @@ class Rounds:
         bins = max(1, min(BINS, len(ordered) // FEWEST))
         cuts = [number * len(ordered) // bins for number in range(bins + 1)]
         parts = [ordered[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
-        return [
-            Share.counted(math.fsum(score for score, _ in p) / len(p), sum(t for _, t in p), len(p))
-            for p in parts
-        ]
+        columns = [tuple(zip(*part, strict=True)) for part in parts]  # scores, truths
+        return [Share.counted(math.fsum(s) / len(s), sum(t), len(t)) for s, t in columns]
 
     def auroc(self) -> float | None:
         """Return how often a true step has a higher score than a false one; ties count half."""

@@ -59,11 +59,8 @@ class Run:
 
     def of(self, names: Sequence[str]) -> dict[str, Any]:
         """Return these options and all below them."""
-        return {
-            key: value
-            for key, value in self.options.items()
-            if any(key == name or key.startswith(f"{name}.") for name in names)
-        }
+        below = tuple(f"{name}." for name in names)
+        return {k: v for k, v in self.options.items() if f"{k}.".startswith(below)}
 
     @property
     def plugins(self) -> Mapping[str, str]:

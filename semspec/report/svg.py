@@ -21,6 +21,7 @@ from semspec.storage.screen import visible
 
 COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#475569")
 Range = tuple[float, float]
+Values = Sequence[float]
 Place = Callable[[float], float]  # from a value to a place on the page
 
 
@@ -77,22 +78,18 @@ class Plot:
     y_format: Callable[[float], str] = "{:g}".format
     _series: list[_Series] = field(default_factory=list, init=False)
 
-    def points(
-        self, xs: Sequence[float], ys: Sequence[float], label: str = "", **marks: Any
-    ) -> None:
+    def points(self, xs: Values, ys: Values, label: str = "", **marks: Any) -> None:
         """Draw points; ``marks`` are fields of ``_Series``: names, tips and intervals one for each point."""
         self._add("points", xs, ys, label, **marks)
 
-    def line(self, xs: Sequence[float], ys: Sequence[float], label: str = "", **marks: Any) -> None:
+    def line(self, xs: Values, ys: Values, label: str = "", **marks: Any) -> None:
         self._add("line", xs, ys, label, **marks)
 
-    def bars(self, xs: Sequence[float], heights: Sequence[float], label: str = "") -> None:
+    def bars(self, xs: Values, heights: Values, label: str = "") -> None:
         """Draw bars from 0, each as wide as the gap to its neighbour."""
         self._add("bars", xs, heights, label)
 
-    def _add(
-        self, kind: str, xs: Sequence[float], ys: Sequence[float], label: str, **marks: Any
-    ) -> None:
+    def _add(self, kind: str, xs: Values, ys: Values, label: str, **marks: Any) -> None:
         assert len(xs) == len(ys), label
         kept = [i for i in range(len(xs)) if math.isfinite(xs[i]) and math.isfinite(ys[i])]
         for name in ("names", "tips", "y_spread", "x_spread"):
@@ -184,10 +181,8 @@ def _draw(series: _Series, colour: int, px: Place, py: Place, bottom: float) -> 
     if series.kind == "line":
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in placed)
         dash = ' stroke-dasharray="5 4"' if series.dashed else ""
-        return [
-            f'<polyline class="stroke{colour}" points="{path}" fill="none" stroke="{ink}"'
-            f' stroke-width="2"{dash}/>'
-        ]
+        look = f'fill="none" stroke="{ink}" stroke-width="2"{dash}'
+        return [f'<polyline class="stroke{colour}" points="{path}" {look}/>']
     if series.kind == "bars":
         zero = py(0.0)
         gap = min((b[0] - a[0] for a, b in zip(placed, placed[1:], strict=False)), default=20.0)
@@ -212,24 +207,20 @@ def _points(
         for (_, b), (low, high) in zip(placed, series.x_spread, strict=False)
     ]
     if bars:
-        out.append(
-            f'<path class="stroke{colour}" d="{"".join(bars)}" stroke="{ink}"'
-            ' stroke-width="1.5" stroke-opacity="0.6"/>'
-        )
+        look = f'stroke="{ink}" stroke-width="1.5" stroke-opacity="0.6"'
+        out.append(f'<path class="stroke{colour}" d="{"".join(bars)}" {look}/>')
     opacity = 0.5 if not (series.names or series.tips or series.y_spread) else 1
     circles = []
     for number, (a, b) in enumerate(placed):
         tip = f"<title>{escape(series.tips[number])}</title>" if series.tips else ""
         end = f">{tip}</circle>" if tip else "/>"
         circles.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{series.radius:g}"{end}')
-    out.append(
-        f'<g class="fill{colour}" fill="{ink}" fill-opacity="{opacity:g}">{"".join(circles)}</g>'
-    )
+    group = f'<g class="fill{colour}" fill="{ink}" fill-opacity="{opacity:g}">'
+    out.append(f"{group}{''.join(circles)}</g>")
     anchor = "start" if series.below else "middle"
     for (a, b), name in zip(placed, series.names, strict=False):
         under = b + series.radius + 12
         at = under if series.below and under <= bottom - 3 else b - series.radius - 3
-        out.append(
-            f'<text class="name" x="{a:.1f}" y="{at:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
-        )
+        text = f'<text class="name" x="{a:.1f}" y="{at:.1f}" text-anchor="{anchor}">'
+        out.append(f"{text}{escape(name)}</text>")
     return out

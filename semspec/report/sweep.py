@@ -8,17 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from semspec.report import jobs as grouping
 from semspec.report import terminal, words
 from semspec.report.html import breakable, clipped, esc, figure, notes, page, save, section, table
-from semspec.report.jobs import (
-    Group,
-    Placed,
-    comparable,
-    pareto,
-    placed,
-    quality_alone,
-    shared_options,
-)
+from semspec.report.jobs import Group
 from semspec.report.origin import origin
 from semspec.report.page import REPORT
 from semspec.report.runs import Run, jobs_planned, read_sweep, unlike_machines
@@ -26,6 +19,7 @@ from semspec.report.svg import Plot
 from semspec.results.significance import ALPHA, holm
 from semspec.storage.provenance import without_folders
 
+Adjusted = Sequence[float | None]  # p-values of all jobs
 PARTS = (("plane", "Quality and speed"), ("table", "Jobs"), ("origin", "Origin"))
 
 
@@ -38,17 +32,15 @@ def write_sweep(folder: Path, out: Path | None = None) -> Path:
 def sweep_page(folder: Path, runs: Sequence[Run], beside: Path | None = None) -> str:
     """Return the page of a folder of runs; links start from ``beside``, by default that folder."""
     beside = beside or folder
-    groups = comparable(list(enumerate(runs, 1)))
-    shared, names = shared_options(runs)
-    short = dict(enumerate(names, 1))
+    groups = grouping.comparable(list(enumerate(runs, 1)))
+    shared, names = grouping.shared_options(runs)
     adjusted = holm([run.result["pass_at_1_p"] for run in runs])
     planes, tables = [], []
     for title, group in groups.items():
         heading = f"<h3>{esc(title)}</h3>" if len(groups) > 1 else ""
         plane = _plane(group)
         planes += [heading, plane] if plane else []
-        front = {number for number, _ in pareto(group)}
-        tables += [heading, _jobs(group, short, front, adjusted, beside)]
+        tables += [heading, _jobs(group, names, adjusted, beside)]
     lead = (
         "Speed is against the target alone on the same problems in the same run. <strong>Bold</strong> jobs are on the"
         " front. A star: pass@1 differs from the target's alone (McNemar, p below 0.05 after Holm's"
@@ -64,20 +56,15 @@ def sweep_page(folder: Path, runs: Sequence[Run], beside: Path | None = None) ->
 
 
 def _plane(group: Group) -> str:
-    shown = placed(group)
+    shown = grouping.placed(group)
     if not shown:
         return ""
-    front, alone = pareto(group), quality_alone(group)
+    front, alone = grouping.pareto(group), grouping.quality_alone(group)
     alt = f"{_counted(len(shown))}, numbered as in the table; bars are 95 % intervals. "
-    names = ", ".join(
-        f"{number} ({run.result['speedup']:.2f}×, {run.result['pass_at_1']:.3f})"
-        for number, run in front
-    )
-    alt += (
-        f"The dashed line is the Pareto front: none of the finished jobs is better in both: {names}."
-        if front
-        else "No finished job is better than the target alone."
-    )
+    best = [(number, run.result["speedup"], run.result["pass_at_1"]) for number, run in front]
+    names = ", ".join(f"{number} ({speed:.2f}×, {quality:.3f})" for number, speed, quality in best)
+    line = "The dashed line is the Pareto front: none of the finished jobs is better in both"
+    alt += f"{line}: {names}." if front else "No finished job is better than the target alone."
     drawn = (
         _drawn(shown, front, alone, alt, width, height).replace("<svg ", f'<svg class="{kind}" ', 1)
         for kind, width, height in (("wide", 720, 420), ("narrow", 360, 320))
@@ -86,7 +73,12 @@ def _plane(group: Group) -> str:
 
 
 def _drawn(
-    shown: Sequence[Placed], front: Group, alone: float | None, alt: str, width: int, height: int
+    shown: Sequence[grouping.Placed],
+    front: Group,
+    alone: float | None,
+    alt: str,
+    width: int,
+    height: int,
 ) -> str:
     ends = [end for _, run, _, _ in shown for end in run.result["pass_at_1_interval"]]
     ends += [alone] if alone is not None else []
@@ -129,18 +121,12 @@ def _drawn(
     return plot.svg()
 
 
-def _jobs(
-    group: Group,
-    short: Mapping[int, str],
-    front: set[int],
-    marks: Sequence[float | None],
-    beside: Path,
-) -> str:
+def _jobs(group: Group, short: Sequence[str], adjusted: Adjusted, beside: Path) -> str:
     head = ("job", "speed-up [95 %]", "pass@1 [95 %]", "lost / won", "accepted", "tau", "tokens/s", "problems")  # fmt: skip
-    rows = []
+    rows, front = [], {number for number, _ in grouping.pareto(group)}
     for number, run in group:
         r = run.result
-        name = breakable(short[number])
+        name = breakable(short[number - 1])
         if link := _link(run, beside):
             name = f'<a href="{quote(link)}">{name}</a>'
         name = f"{number}.&nbsp;{name}"
@@ -150,23 +136,20 @@ def _jobs(
         lost, won = r["only_plain_correct"], r["only_speculative_correct"]
         cells = (
             (r["speedup"], f"{terminal.number(r['speedup'], 2, '×')} {terminal.interval(r['speedup_interval'])}"),
-            (r["pass_at_1"], f"{terminal.number(r['pass_at_1'], 3)}{_star(marks[number - 1])} {terminal.interval(r['pass_at_1_interval'])}"),
+            (r["pass_at_1"], f"{terminal.number(r['pass_at_1'], 3)}{_star(adjusted[number - 1])} {terminal.interval(r['pass_at_1_interval'])}"),
             (None, "-" if lost is None else f"{lost} / {won}"),
             (r["acceptance_rate"], terminal.percent(r["acceptance_rate"])),
             (r["accept_length"], terminal.number(r["accept_length"])),
             (r["tokens_per_second"], terminal.number(r["tokens_per_second"], 1)),
             (run.done, f"{run.done:,}"),
         )  # fmt: skip
-        inside = "".join(
-            f"<td{'' if value is None else f' data-value={chr(34)}{value:.6g}{chr(34)}'}>{text}</td>"
-            for value, text in cells
-        )
+        keyed = (("" if v is None else f' data-value="{v:.6g}"', text) for v, text in cells)
+        inside = "".join(f"<td{key}>{text}</td>" for key, text in keyed)
         on = ' class="front"' if number in front else ""
         rows.append(f'<tr{on}><th scope="row" data-value="{number}">{name}</th>{inside}</tr>')
     empty = table(head, [], "Jobs")
-    return empty.replace("<table>", '<table class="jobs">').replace(
-        "<tbody>\n", "<tbody>\n" + "\n".join(rows)
-    )
+    filled = "<tbody>\n" + "\n".join(rows)
+    return empty.replace("<table>", '<table class="jobs">').replace("<tbody>\n", filled)
 
 
 def _link(run: Run, beside: Path) -> str:
@@ -196,7 +179,7 @@ def _head(
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
     planned = jobs_planned(folder) or 0
     whole = f"{len(runs)} of {_counted(planned)}" if planned > len(runs) else _counted(len(runs))
-    no_plane = not any(map(placed, groups.values()))
+    no_plane = not any(map(grouping.placed, groups.values()))
     open_ones = [run for run in runs if not run.finished]
     unlike = any(len({r.done for _, r in group if r.finished}) > 1 for group in groups.values())
     apart, machines = len(groups) > 1, unlike_machines(runs)

@@ -95,9 +95,8 @@ class _Running:
         self.sums: Counter[str] = Counter()
 
     def add(self, solve: Mapping[str, Any]) -> None:
-        self.sums += Counter(
-            {n: solve[n] for n in ("tokens", "wall", "kept_units", "drafted_units")}
-        )
+        names = ("tokens", "wall", "kept_units", "drafted_units")
+        self.sums += Counter({name: solve[name] for name in names})
         self.sums += Counter(graded=solve["correct"] is not None, correct=bool(solve["correct"]))
 
     def share(self, part: str, whole: str) -> float | None:
@@ -105,12 +104,9 @@ class _Running:
 
     def figures(self) -> tuple[str, str, str]:
         """Return pass@1, tokens per second, and the share of the drafted units that was accepted."""
-        accepted = percent(self.share("kept_units", "drafted_units"))
-        return (
-            number(self.share("correct", "graded")),
-            number(self.share("tokens", "wall"), 1),
-            accepted,
-        )
+        quality, speed = self.share("correct", "graded"), self.share("tokens", "wall")
+        accepted = self.share("kept_units", "drafted_units")
+        return number(quality), number(speed, 1), percent(accepted)
 
 
 class Progress:
@@ -327,9 +323,8 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     cut = [(mode, f["cut_off"]) for mode, f in (("plain", plain), ("speculative", result)) if f]
     if any(count for _, count in cut):
         counts = ", ".join(f"{count} {mode}" for mode, count in cut)
-        out.append(
-            f"cut off at the token budget: {counts}; a higher max_new_tokens may raise pass@1"
-        )
+        way = "a higher max_new_tokens may raise pass@1"
+        out.append(f"cut off at the token budget: {counts}; {way}")
     if risk := result.get("risk"):
         out.append(
             "risk asked: at most this share of the accepted steps is what the target would say with a"

@@ -20,13 +20,8 @@ from rich.text import Text
 from semspec.storage.screen import visible
 from semspec.types import Round, Writer
 
-STYLES = {
-    "draft": "cyan",
-    "salvaged": "cyan underline",
-    "target": "bold yellow",
-    "rejected": "dim strike",
-    "note": "dim italic",
-}
+STYLES = {"draft": "cyan", "salvaged": "cyan underline", "target": "bold yellow"}
+STYLES |= {"rejected": "dim strike", "note": "dim italic"}
 _STOPS = tuple(".?!…。？！")
 _CLOSERS = ")]\"'”’*"
 BESIDE = " | "  # between branches of one tree

@@ -18,10 +18,8 @@ def speed(result: Mapping[str, Any]) -> str:
     faster, spread = result["speedup"], result["speedup_interval"]
     if result["plain"] is None or faster is None:
         return "The target alone was not run, so there is no speed-up."
-    few, factor = (
-        result["plain"]["problems"],
-        f"{number(faster)} times the speed of the target alone",
-    )
+    few = result["plain"]["problems"]
+    factor = f"{number(faster)} times the speed of the target alone"
     if spread is None or few < FEWEST:
         problems = "one problem" if few == 1 else f"{few} problems"
         return f"{factor} on {problems}, which are too few to tell more."

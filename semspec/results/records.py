@@ -169,9 +169,8 @@ class RunFolder:
                 yield line
 
     def _lines(self, name: str) -> Iterator[Line]:
-        return (
-            value for line in whole_lines(self.path / name) if (value := parse(line)) is not None
-        )
+        read = (parse(line) for line in whole_lines(self.path / name))
+        return (line for line in read if line is not None)
 
 
 class OpenRun(RunFolder):
@@ -254,12 +253,9 @@ class OpenRun(RunFolder):
             return
         finished = {"state": "finished", "error": None, "ended": now(), "done": len(self.done)}
         # a folder that cannot be written, or that another process is about to finish, shows its result, too
-        with contextlib.suppress(OSError, UserError):
-            lock = FolderLock(self.path)
-            try:
-                write_json(self.path / "status.json", stale | finished)
-            finally:
-                lock.release()
+        with contextlib.suppress(OSError, UserError), contextlib.ExitStack() as held:
+            held.callback(FolderLock(self.path).release)
+            write_json(self.path / "status.json", stale | finished)
 
     def _resize(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
         """Take over another number of problems, of which those that are solved stay."""
@@ -338,18 +334,16 @@ class OpenRun(RunFolder):
     def append_rounds(self, problem_id: str, mode: Mode, rounds: Iterable[Round]) -> None:
         """Write rounds as they come: all of a problem at once, or one by one."""
         assert problem_id not in self.done, problem_id
-        self._check_held()
-        for r in rounds:
-            place = {"id": problem_id, "mode": mode, "round": self._next[problem_id, mode]}
-            with self._writing():
+        with self._writing():
+            for r in rounds:
+                place = {"id": problem_id, "mode": mode, "round": self._next[problem_id, mode]}
                 self._rounds.append(place | {name: getattr(r, name) for name in _ROUND_FIELDS})
-            self._next[problem_id, mode] += 1
+                self._next[problem_id, mode] += 1
 
     def commit(self, line: Mapping[str, Any]) -> None:
         """Write a problem's line (see ``problem_line``): from now on it is done."""
         problem_id = line["id"]
         assert problem_id not in self.done, problem_id
-        self._check_held()
         with self._writing():
             self._rounds.sync()  # before the line that vouches for them
             self._problems.append(line)
@@ -361,25 +355,21 @@ class OpenRun(RunFolder):
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result; the run is over."""
-        self._check_held()
         with self._writing():
             write_json(self.path / "result.json", result)
             self._say("finished")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Remember where another process has the folder: nothing more is written then."""
+        """Check that the folder is still ours; nothing more is written once another process has it."""
+        assert self._lock is not None, self.path  # it was not finished before
         try:
             with os_errors_as_user_errors(self.path):
+                self._lock.check()
                 yield
         except FolderLostError:
             self._lost = True
             raise
-
-    def _check_held(self) -> None:
-        assert self._lock is not None, self.path  # it was not finished before
-        with self._writing():
-            self._lock.check()
 
     def _say(self, state: State, error: str | None = None) -> None:
         said = status(self.about, state, self._begun, error)
@@ -395,7 +385,7 @@ class OpenRun(RunFolder):
         mark = ("status.json", "config.json", ".lock")  # behind what it marks
         for name in (*_CONTENT, *mark):
             (self.path / name).unlink(missing_ok=True)
-        self._held.close()  # last: nobody else may begin here before it is empty
+        self.close()  # last: nobody else may begin here before it is empty
         with contextlib.suppress(OSError):  # somebody else's files may be there
             self.path.rmdir()
 

@@ -28,12 +28,9 @@ def _interval(bound: Schema) -> Schema:
 
 def _object(properties: Mapping[str, Schema], *, nullable: bool = False) -> Schema:
     """An object that has all of these and nothing else."""
-    return {
-        "type": ["object", "null"] if nullable else "object",
-        "required": list(properties),
-        "additionalProperties": False,
-        "properties": dict(properties),
-    }
+    known = {"additionalProperties": False, "properties": dict(properties)}
+    kind = ["object", "null"] if nullable else "object"
+    return {"type": kind, "required": list(properties), **known}
 
 
 _SHARES = _interval(_BOUND | {"maximum": 1})

@@ -35,9 +35,6 @@ def accepted_steps(
         at += len(done.kept) + len(done.written) + len(done.handed)
     # what the budget cut off is no step that anybody judged
     steps = grade.steps[:-1] if outcome.finish == "budget" else grade.steps
-    found = [
-        true
-        for start, end, true in steps
-        if any(a <= start and start + len(text[start:end].rstrip()) <= b for a, b in kept)
-    ]
+    written = [(start, start + len(text[start:end].rstrip()), true) for start, end, true in steps]
+    found = [true for start, end, true in written if any(a <= start and end <= b for a, b in kept)]
     return {ACCEPTED: len(found), WRONG: found.count(False)}
