@@ -7,15 +7,15 @@ Texts, then a suffix array (sparse), or the target's states over them, a project
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from rich.table import Table
 
 from semspec.artifacts.datastore import Datastore
 from semspec.cli.command import run_command
 from semspec.jobs import stages
-from semspec.jobs.job import Job
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console, table_of
+from semspec.report.terminal import open_console, table_of
 from semspec.training.datastores.build import make
 from semspec.training.datastores.settings import HELP, split_options
 from semspec.training.datastores.stages import Reading
@@ -34,9 +34,7 @@ def work_of(arguments: Sequence[str]) -> Reading:
     return Reading(config, options)
 
 
-def run_shard(job: Job, console: Screen) -> None:
-    """Run one shard as a launcher's job."""
-    stages.run_job(work_of, job, console)
+run_shard = partial(stages.run_job, work_of)  # a launcher's job
 
 
 def run(arguments: Sequence[str]) -> None:

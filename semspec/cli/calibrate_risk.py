@@ -232,14 +232,12 @@ def run(arguments: Sequence[str]) -> None:
 
 def _check(own: Options) -> None:
     """Raise UserError for options that do not go together."""
-    if own.score == "logprob":
-        if own.probe or own.out:
-            raise UserError("score=logprob asks no probe: leave probe= and out= out")
-        if not own.apart:
-            raise UserError(
-                "give the calibration's folder, to write or with measure=true to read: apart=FOLDER"
-            )
-    elif not own.probe:
+    if own.score == "logprob" and (own.probe or own.out):
+        raise UserError("score=logprob asks no probe: leave probe= and out= out")
+    if own.score == "logprob" and not own.apart:
+        way = "to write or with measure=true to read: apart=FOLDER"
+        raise UserError(f"give the calibration's folder, {way}")
+    if own.score != "logprob" and not own.probe:
         raise UserError("give the probe to calibrate: probe=FOLDER, or score=logprob (see --help)")
     if own.out and own.apart:
         raise UserError("out= writes into a probe, apart= beside it: give one of them")

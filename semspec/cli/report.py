@@ -54,11 +54,9 @@ def run(arguments: Sequence[str]) -> None:
             "give either run=FOLDER or sweep=FOLDER; see python -m semspec.report --help"
         )
     out = Path(given.out).expanduser() if given.out else None
-    limits = Limits()
-    if given.transcripts >= 0:
-        if given.sweep:
-            raise UserError("transcripts= belongs to run=FOLDER")
-        limits = Limits(problems=given.transcripts)
+    if given.transcripts >= 0 and given.sweep:
+        raise UserError("transcripts= belongs to run=FOLDER")
+    limits = Limits() if given.transcripts < 0 else Limits(problems=given.transcripts)
     if given.run:
         written = write_run(Path(given.run).expanduser(), out, limits)
     else:

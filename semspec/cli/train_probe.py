@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -16,7 +17,6 @@ from rich.text import Text as Line
 from semspec.cli.command import run_command
 from semspec.cli.help import show_examples, show_rows, show_title
 from semspec.jobs import stages
-from semspec.jobs.job import Job
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console, table_of
 from semspec.training.probes.checks import HELP
@@ -85,9 +85,7 @@ def work_of(arguments: Sequence[str]) -> Any:
     return Sampling(build(arguments))
 
 
-def run_shard(job: Job, console: Screen) -> None:
-    """Run one shard as a launcher's job."""
-    stages.run_job(work_of, job, console)
+run_shard = partial(stages.run_job, work_of)  # a launcher's job
 
 
 def run(arguments: Sequence[str]) -> None:

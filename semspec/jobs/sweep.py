@@ -50,10 +50,10 @@ def plan(overrides: Sequence[str]) -> list[Job]:
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
         key = override.get_key_element()
-        several = override.is_sweep_override()
-        values = (
-            override.sweep_string_iterator() if several else [override.get_value_element_as_str()]
-        )
+        if override.is_sweep_override():
+            values = list(override.sweep_string_iterator())
+        else:
+            values = [override.get_value_element_as_str()]
         choices.pop(key, None)  # the last one wins, as everywhere
         choices[key] = list(dict.fromkeys(f"{key}={value}" for value in values))
     varying = {key for key, values in choices.items() if len(values) > 1}

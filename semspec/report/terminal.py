@@ -66,11 +66,9 @@ class Screen(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """Yield sanitised segments, so that only rich's own ones control the terminal."""
-        for segment in super().render(renderable, options):
-            if segment.control or segment.text == "\n" or segment.text.isprintable():
-                yield segment
-            else:
-                yield Segment(visible(segment.text), segment.style)
+        for one in super().render(renderable, options):
+            known = one.control or one.text == "\n" or one.text.isprintable()
+            yield one if known else Segment(visible(one.text), one.style)
 
 
 def table_of(*headings: str, words: int = 1, **options: Any) -> Table:
@@ -110,15 +108,7 @@ class _Running:
 
 
 class Progress:
-    """Shows a run as it goes: live on a terminal, a line every few seconds elsewhere.
-
-    with Progress(total, quiet=...) as progress:
-        progress.resume(folder.problem_lines())
-        for problem in ...:
-            progress.begin(problem.id, "plain")
-            ...
-            progress.advance(line)
-    """
+    """Shows a run as it goes: live on a terminal, a line every few seconds elsewhere."""
 
     def __init__(
         self,

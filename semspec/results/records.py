@@ -23,23 +23,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from semspec.errors import UserError, describe_error
+from semspec.protocols import BenchmarkProblem
 from semspec.results import metrics
 from semspec.results.figures import Solve, damage, problem_line
 from semspec.results.schema import sound
+from semspec.storage import files
 from semspec.storage.digest import difference, digest
-from semspec.storage.files import (
-    LineFile,
-    cut_torn_line,
-    keep_lines,
-    os_errors_as_user_errors,
-    parse,
-    read_json,
-    whole_lines,
-    write_json,
-)
+from semspec.storage.files import os_errors_as_user_errors, read_json, write_json
 from semspec.storage.lock import FolderLock, FolderLostError, is_locked
 from semspec.types import Round
 
@@ -53,14 +46,6 @@ WAY = "choose another hydra.run.dir"
 _CONTENT = ("weights.json", "starts.jsonl", "rounds.jsonl", "problems.jsonl", "result.json")
 _STATUS = frozenset({"state", "error", "pid", "host", "started"})  # in every status.json of ours
 _ROUND_FIELDS = tuple(f.name for f in fields(Round))
-
-
-class HasId(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-P = TypeVar("P", bound=HasId)
 
 
 def now() -> str:
@@ -169,7 +154,7 @@ class RunFolder:
                 yield line
 
     def _lines(self, name: str) -> Iterator[Line]:
-        read = (parse(line) for line in whole_lines(self.path / name))
+        read = (files.parse(line) for line in files.whole_lines(self.path / name))
         return (line for line in read if line is not None)
 
 
@@ -224,11 +209,11 @@ class OpenRun(RunFolder):
                 self._mend(config.get("plain"))
                 if known is not None and known.get("problems") != config["problems"]:
                     self._resize(config, free)
-                self._rounds = held.enter_context(LineFile(self.path / "rounds.jsonl"))
-                self._problems = held.enter_context(LineFile(self.path / "problems.jsonl"))
+                self._rounds = held.enter_context(files.LineFile(self.path / "rounds.jsonl"))
+                self._problems = held.enter_context(files.LineFile(self.path / "problems.jsonl"))
                 if provenance is not None:
-                    cut_torn_line(self.path / "starts.jsonl")
-                    with LineFile(self.path / "starts.jsonl") as starts:
+                    files.cut_torn_line(self.path / "starts.jsonl")
+                    with files.LineFile(self.path / "starts.jsonl") as starts:
                         starts.append(provenance)
                 self._say("running")
                 self._held = held.pop_all()
@@ -268,10 +253,10 @@ class OpenRun(RunFolder):
         for name in ("config.json", *_CONTENT):
             (self.path / f".{name}.tmp").unlink(missing_ok=True)
         problems = self.path / "problems.jsonl"
-        cut_torn_line(problems)
+        files.cut_torn_line(problems)
         rounds: Counter[tuple[str, str]] = Counter()  # what the lines of problems.jsonl count
-        for number, raw in enumerate(whole_lines(problems), start=1):
-            line = parse(raw)
+        for number, raw in enumerate(files.whole_lines(problems), start=1):
+            line = files.parse(raw)
             wrong = damage(line, plain)
             if line is None or wrong or line["id"] in self.done:
                 raise UserError(
@@ -281,7 +266,7 @@ class OpenRun(RunFolder):
             self.done.add(line["id"])
             solves = {"speculative": line, "plain": line["plain"] or {}}
             rounds.update({(line["id"], m): int(s.get("rounds", 0)) for m, s in solves.items()})
-        keep_lines(self.path / "rounds.jsonl", self.done)
+        files.keep_lines(self.path / "rounds.jsonl", self.done)
         for line in self._lines("rounds.jsonl"):
             rounds[line["id"], str(line.get("mode"))] -= 1
         gone = list(dict.fromkeys(name for (name, _), count in rounds.items() if count > 0))
@@ -321,7 +306,7 @@ class OpenRun(RunFolder):
             with os_errors_as_user_errors(self.path):
                 write_json(file, stored | {part: dict(found)})
 
-    def todo(self, problems: Iterable[P]) -> Iterator[P]:
+    def todo(self, problems: Iterable[BenchmarkProblem]) -> Iterator[BenchmarkProblem]:
         """Yield the problems that are still to be solved; raise UserError where two have one id."""
         seen: set[str] = set()
         for problem in problems:
