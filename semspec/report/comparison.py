@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from semspec.results.significance import ALPHA, FEWEST, difference, paired_diffe
 Pair = tuple[float, float]  # seconds of the target alone, and of the configuration
 Solved = dict[str, Any]  # of a problem's line what is compared
 Lines = Sequence[Solved]
-ASKED = ("question", "gold")
+asked = itemgetter("question", "gold")
 Verdict = Literal["higher", "lower", "same", "unknown", "not compared"]
 DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # choose problems, not their kind
 KIND = ("plugins.benchmark", "benchmark")
@@ -70,21 +71,17 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
         if not lines:
             raise UserError(f"{run.folder} has no solved problems yet: compare when some are done")
     # ids are only numbers, so the question decides
-    same = {
-        n: all(a[k] == lines_b[n][k] for k in ASKED) for n, a in lines_a.items() if n in lines_b
-    }
-    shared = [name for name, agrees in same.items() if agrees]
+    shared = [n for n, one in lines_a.items() if n in lines_b and asked(one) == asked(lines_b[n])]
     # at least half of the smaller run: a small overlap by chance is not a pairing
     paired = len(shared) >= max(1, min(len(lines_a), len(lines_b)) / 2)
     own_a = [lines_a[name] for name in shared] if paired else list(lines_a.values())
     own_b = [lines_b[name] for name in shared] if paired else list(lines_b.values())
     quality, lost, won = _quality(own_a, own_b, paired, margin)
-    notes = _notes(first, second, own_a, own_b)
+    over = ""
     if not paired:
-        samples = "the runs solved different problems: compared as two samples, which tells less"
-        notes.insert(0, samples)
+        over = "the runs solved different problems: compared as two samples, which tells less"
     elif len(shared) < max(len(lines_a), len(lines_b)):
-        notes.insert(0, f"compared over the {len(shared)} problems that both runs solved")
+        over = f"compared over the {len(shared)} problems that both runs solved"
     return Comparison(
         a=first.name,
         b=second.name,
@@ -96,7 +93,7 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
         pass_at_1=(_share(own_a), _share(own_b)),
         lost=lost,
         won=won,
-        notes=[*_unfinished(first, second), *notes],
+        notes=_notes(first, second, own_a, own_b, over),
     )
 
 
@@ -232,16 +229,13 @@ def _quality(
 # ---- notes for the reader ---------------------------------------------------------------------------
 
 
-def _unfinished(a: Run, b: Run) -> list[str]:
-    return [
-        f"{name} is not finished ({run.state}): the figures are of {run.done} problems"
-        for name, run in (("A", a), ("B", b))
-        if not run.finished
-    ]
-
-
-def _notes(a: Run, b: Run, own_a: Sequence[Solved], own_b: Sequence[Solved]) -> list[str]:
+def _notes(a: Run, b: Run, own_a: Lines, own_b: Lines, over: str) -> list[str]:
     out = []
+    for name, run in (("A", a), ("B", b)):
+        if not run.finished:
+            of = f"the figures are of {run.done} problems"
+            out.append(f"{name} is not finished ({run.state}): {of}")
+    out += [over] if over else []
     if differs := _differing(a, b, DECODING):
         out.append(f"decoding differs ({differs}): any difference may come from that")
     alone = [sum(plain for plain, _ in _walls(own)) / len(own) for own in (own_a, own_b) if own]

@@ -1,4 +1,4 @@
-"""Which weights a run is made with: an identity for every folder that is loaded, cheap for large ones.
+"""Identify the weights that a run is made with: every folder that is loaded, cheaply for large ones.
 
     commit 0123...          a snapshot of a Hub repository
     sha256 0123...          a local folder: a hash over the files that are read of it
