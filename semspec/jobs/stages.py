@@ -271,10 +271,7 @@ def run_job(work_of: WorkOf, job: Job, console: Screen) -> None:
 
 
 def run_in_shards(command: str, work_of: WorkOf, arguments: Sequence[str]) -> bool:
-    """Run what ``part=`` asks for; False if the arguments have none.
-
-    ``command`` is the module whose ``run_shard`` a launcher's job calls. Exits after ``-m``.
-    """
+    """Run what ``part=`` asks for, by ``run_shard`` of the module ``command``; False for no ``part=``."""
     shards, multirun, rest = split(arguments)
     if multirun:
         sys.exit(_launch(command, work_of, shards, rest))

@@ -76,10 +76,7 @@ def carry_out(
     launcher: str = "basic",
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run the jobs that are not finished; print a line as each ends.
-
-    Raises UserError, before any work, if a folder holds something else; a job's failure does not raise.
-    """
+    """Run the jobs that are not finished; UserError, before any work, if a folder holds something else."""
     runs = [run for job in jobs for run in job.runs]
     for run in runs:
         _check(run, root)

@@ -26,10 +26,7 @@ class _Module:
 
 
 def code_digest(package: Path, roots: Iterable[str]) -> str:
-    """Return the digest of what ``roots`` and all registered plugins depend on in ``package``.
-
-    ``roots`` names top-level definitions. Raises KeyError where the package has none of that name.
-    """
+    """Return the digest of what ``roots``, top-level definitions, and all plugins depend on in ``package``."""
     whole = hashlib.sha256()
     for text in sorted(reached(package, roots)):
         whole.update(f"{text}\0".encode())
