@@ -6,19 +6,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from semspec.deferred import torch
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.models import memory
 from semspec.models.hub import locate
 from semspec.models.location import ModelConfig
+from semspec.protocols import Engine
 from semspec.registry import register
 from semspec.storage.screen import LOG
 from semspec.types import Role, What
-
-if TYPE_CHECKING:
-    from semspec.engines._lean.engine import HfEngine
 
 
 @register("engine", "hf")
@@ -50,8 +49,6 @@ class Hf(EngineBase):
 
         device, _ = resolve(self.device, self.dtype)
         if device.type == "cuda":
-            import torch
-
             free, _ = torch.cuda.mem_get_info(device)
             sizes = {role: memory.size_of(model) for role, model in models.items()}
             tokens = memory.tokens_for(max_new_tokens, sizes)
@@ -69,10 +66,8 @@ class Hf(EngineBase):
         revision: str | None = None,
         role: Role = "target",
         probes: Sequence[str] = (),
-    ) -> HfEngine:
+    ) -> Engine:
         """Load one model from a folder or from a Hub repository at a revision."""
-        import torch  # here, so that listing plugins stays quick
-
         from semspec.engines._lean.engine import HfEngine, resolve
 
         device, dtype = resolve(self.device, self.dtype)
