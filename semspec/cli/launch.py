@@ -115,7 +115,9 @@ def plan(config: RunConfig, given: Options) -> list[Planned]:
             if devices[role]:
                 variables = {memory.VISIBLE: ",".join(devices[role])}
             if given.start and not gpus:
-                own, more = servers.on_a_cpu(_tokens(config, models), config.concurrency)
+                own, more = servers.on_a_cpu(
+                    config.max_new_tokens + memory.PROMPT, config.concurrency
+                )
                 variables |= more
             elif shared:  # alone on its devices, a server chooses for itself
                 own = ["--mem-fraction-static", str(usual)]
@@ -175,11 +177,6 @@ def _places(
         fixed["target"] = [gpu.index for gpu in gpus][:ranks]
     sizes = {role: memory.size_of(models[role]) for role in ("target", "draft") if role in models}
     return memory.place(sizes, gpus, memory.tokens_for(config.max_new_tokens, sizes), fixed)
-
-
-def _tokens(config: RunConfig, models: Mapping[Role, ModelConfig]) -> int:
-    sizes = {role: memory.size_of(model) for role, model in models.items()}
-    return memory.tokens_for(config.max_new_tokens, sizes)
 
 
 def _location(model: ModelConfig) -> str:

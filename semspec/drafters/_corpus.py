@@ -21,9 +21,8 @@ D = TypeVar("D", bound=Datastore)
 def sources(kind: type[Datastore], name: str) -> list[Source]:
     """Return where a datastore is; raise UserError if none is named."""
     if not name:
-        raise UserError(
-            f"no datastore is named: give datastore=FOLDER_OR_REPO, made by {kind.made_by}"
-        )
+        way = f"give datastore=FOLDER_OR_REPO, made by {kind.made_by}"
+        raise UserError(f"no datastore is named: {way}")
     return [base.source("datastore", name)]
 
 

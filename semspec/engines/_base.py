@@ -1,15 +1,15 @@
-"""Defaults that every engine shares."""
+"""Defaults that every engine shares, and the rule by which generation ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Self
 
 from semspec.models.location import ModelConfig
 from semspec.protocols import Need, Plugin
-from semspec.types import Role, What
+from semspec.types import Answer, Generate, Role, What
 
 
 class EngineBase(Plugin):
@@ -41,3 +41,20 @@ class EngineBase(Plugin):
     ) -> Iterator[Self]:
         """Yield the options as they are: models load by themselves."""
         yield self
+
+
+def take(
+    token: int, answer: Answer, ask: Generate, limit: int, stop_ids: Collection[int]
+) -> int | None:
+    """Append a token, set ``finish`` if it completes the answer; return what the boundary says of it."""
+    end = None if ask.boundary is None else ask.boundary.feed(token)
+    answer.tokens.append(token)
+    if end is not None:
+        answer.ends.append(len(answer.tokens) + end)
+    if token in stop_ids:
+        answer.finish = "eos"
+    elif ask.boundary is not None and len(answer.ends) == ask.units:
+        answer.finish = "units"
+    elif len(answer.tokens) >= limit:
+        answer.finish = "limit"
+    return end

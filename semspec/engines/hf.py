@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 
+from semspec.deferred import torch
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.models import hub, memory
 from semspec.models.hub import locate
 from semspec.models.location import ModelConfig, canonical_name
+from semspec.protocols import Engine
 from semspec.registry import register
 from semspec.storage.screen import LOG
 from semspec.types import Role, What
 
-if TYPE_CHECKING:
-    from semspec.engines._lean.engine import HfEngine
 
 WIDTHS = {"auto": 4, "fp32": 4, "bf16": 2}  # bytes of a number on a CPU, by ``dtype``
 
@@ -53,8 +54,6 @@ class Hf(EngineBase):
 
         device, dtype = resolve(self.device, self.dtype)
         if device.type == "cuda":
-            import torch
-
             free, _ = torch.cuda.mem_get_info(device)
             sizes = {role: memory.size_of(model) for role, model in models.items()}
             tokens = memory.tokens_for(max_new_tokens, sizes)
@@ -104,10 +103,8 @@ class Hf(EngineBase):
         revision: str | None = None,
         role: Role = "target",
         probes: Sequence[str] = (),
-    ) -> HfEngine:
+    ) -> Engine:
         """Load one model from a folder or from a Hub repository at a revision."""
-        import torch  # here, so that listing plugins stays quick
-
         from semspec.engines._lean.engine import HfEngine, resolve
 
         device, dtype = resolve(self.device, self.dtype)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from semspec.engines import servers
 from semspec.engines._base import EngineBase
@@ -23,14 +23,11 @@ from semspec.models.hub import locate
 from semspec.models.location import ModelConfig
 from semspec.models.memory import Gpu, ModelSize
 from semspec.models.spec import read_stop_ids
-from semspec.protocols import Need
+from semspec.protocols import Engine, Need
 from semspec.registry import register
 from semspec.sglang_plugin import settings
 from semspec.sglang_plugin.compat import KNOWN
 from semspec.types import Role, What
-
-if TYPE_CHECKING:
-    from semspec.engines._sglang.engine import SglangEngine
 
 WAIT = 1800.0  # seconds that a server of a run's own may take to load its model
 KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable, as secrets do not belong in a run's folder
@@ -219,7 +216,7 @@ class Sglang(EngineBase):
         revision: str | None = None,
         role: Role = "target",
         probes: Sequence[str] = (),
-    ) -> SglangEngine:
+    ) -> Engine:
         """Connect to the servers of one model, which hold these probes.
 
         Raise UserError for an unsupported role, and for a role without servers.
