@@ -40,7 +40,10 @@ def read_tensor_files(
         for name, (shape, types) in layout.items():
             stored = names[name]
             file = where[stored]
-            _check_shape(place, stored, tuple(file.get_slice(stored).get_shape()), shape)
+            found = file.get_slice(stored).get_shape()
+            if not fits(found, shape):
+                shown = list(found) if len(found) <= 8 else f"of {len(found)} dimensions"
+                raise UserError(f"{place}: {stored} has the shape {shown}, not {list(shape)}")
             tensor = file.get_tensor(stored)
             if tensor.dtype not in types:
                 raise UserError(f"{place}: {stored} is {tensor.dtype}, not {types[0]}")
@@ -74,10 +77,7 @@ def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
             raise UserError(f"{path}: {name[:64]} holds numbers that are not finite")
 
 
-def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    alike = len(found) == len(wanted) and all(
-        w in (-1, f) for f, w in zip(found, wanted, strict=True)
-    )
-    if not alike:
-        shown = list(found) if len(found) <= 8 else f"of {len(found)} dimensions"
-        raise UserError(f"{path}: {name} has the shape {shown}, not {list(wanted)}")
+def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Return whether a shape is the wanted one, in which -1 is any length."""
+    same = zip(shape, wanted, strict=False)
+    return len(shape) == len(wanted) and all(w in (-1, f) for f, w in same)
