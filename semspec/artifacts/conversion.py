@@ -16,7 +16,7 @@ from typing import Any
 from semspec.artifacts import base, eagle3_head, inspection
 from semspec.artifacts.eagle3_head import Eagle3Head
 from semspec.artifacts.medusa_head import MedusaHead
-from semspec.errors import UserError
+from semspec.errors import UserError, first_line
 from semspec.heads import eagle3, medusa
 from semspec.heads.pickled import hand_over
 from semspec.heads.published import (
@@ -73,7 +73,10 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
             artifact = _made(folder, config, files or sources, told)
     artifact.config["license"] = LICENSE
     artifact.config["converted_from"] = _source(place, folder, sources)
-    artifact.save(target)
+    try:
+        artifact.save(target)
+    except ValueError as error:  # sizes that no model has
+        raise UserError(f"{folder} is no head that can be kept ({first_line(error)})") from error
     return Converted(inspection.check(target), target, told)
 
 

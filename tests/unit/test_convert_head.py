@@ -491,6 +491,16 @@ def test_configs_that_say_something_else_are_refused(
             load()
 
 
+def test_sizes_that_no_model_has_are_refused(tmp_path: Path) -> None:
+    """A vocabulary beyond what a config may say, over states of one number."""
+    folder = write_config(tmp_path / "head", made.medusa_config(1))
+    tensors = {"0.0.linear.weight": torch.zeros(1, 1), "0.0.linear.bias": torch.zeros(1)}
+    tensors["0.1.weight"] = torch.zeros((1 << 24) + 1, 1, dtype=torch.float16)
+    save_file(tensors, folder / "medusa_lm_head.safetensors")
+    with pytest.raises(UserError, match=r"no head that can be kept \(vocab_size"):
+        convert(str(folder), tmp_path / "made")
+
+
 def test_a_command_without_what_it_needs_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
