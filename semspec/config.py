@@ -46,12 +46,13 @@ class Decoding:
     temperature: float
     top_k: int
     top_p: float
+    min_p: float
     split: str
     step_cap: int
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_k, self.top_p)
+        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
 
     @property
     def longest_unit(self) -> int:
@@ -82,6 +83,7 @@ class RunConfig(Decoding):
     temperature: float = 0.6
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     max_new_tokens: int = 512
     problems: int = 32
     concurrency: int = 1
@@ -113,6 +115,7 @@ HELP = {
     "temperature": "0 is greedy",
     "top_k": "0 is all",
     "top_p": "1 is all",
+    "min_p": "0 is all; else tokens at least so many times as probable as the likeliest",
     "max_new_tokens": "budget of a problem, draft and target together",
     "problems": "how many of the benchmark's problems",
     "concurrency": "problems under way at a time; 1 measures latency",
@@ -292,6 +295,8 @@ def check(config: RunConfig) -> None:
         )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
+    if not 0 <= config.min_p <= 1:
+        raise UserError(f"min_p={config.min_p}: give a number from 0 (off) to 1")
     if config.answer_by not in ANSWER_BY:
         raise UserError(f"answer_by={config.answer_by}: give {' or '.join(ANSWER_BY)}")
     if config.max_repeats < 0:

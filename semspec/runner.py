@@ -42,7 +42,8 @@ from semspec.storage.screen import visible
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
 SHARED = (  # what arms have in common: all that the target alone depends on
-    "model", "engine", "benchmark", "temperature", "top_k", "top_p", "max_new_tokens", "concurrency", "seed", "prompt",
+    "model", "engine", "benchmark", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "concurrency",
+    "seed", "prompt",
 )  # fmt: skip
 
 Aside = Callable[[Solver, Solution], Mapping[str, Any]]

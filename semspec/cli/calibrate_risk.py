@@ -148,6 +148,7 @@ def drawn(config: ProbeConfig) -> dict[str, Any]:
         "temperature": config.temperature,
         "top_k": config.top_k,
         "top_p": config.top_p,
+        "min_p": config.min_p,
         "draft": None if config.draft.plain else canonical_name(config.draft.model),
     }
 

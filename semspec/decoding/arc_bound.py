@@ -97,8 +97,8 @@ def loose_nodes(
 ) -> Tensor:
     """Return which nodes the bound keeps: bool, of any shape that the arguments share.
 
-    A token of probability 0, excluded by temperature, top-k or top-p, is one that the target would never
-    write, and is not kept. The paper's formula takes its probability as ``CLAMP`` and may keep it:
+    A token of probability 0, excluded by temperature, top-k, top-p or min-p, is one that the target would
+    never write, and is not kept. The paper's formula takes its probability as ``CLAMP`` and may keep it:
     ``keep_excluded``.
 
     ``ends`` marks nodes where one of the two tokens, and not the other, ends the text: it has no next

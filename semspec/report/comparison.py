@@ -16,6 +16,7 @@ from semspec.errors import UserError
 from semspec.report.runs import Run, read_run, unlike_machines
 from semspec.results.metrics import Interval, mcnemar, quantile, ratio
 from semspec.results.significance import ALPHA, FEWEST, difference, paired_difference, permutation
+from semspec.storage.digest import value_of
 
 Pair = tuple[float, float]  # seconds of the target alone, and of the configuration
 Verdict = Literal["higher", "lower", "same", "unknown", "not compared"]
@@ -23,7 +24,7 @@ DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # choose problems, not
 KIND = ("plugins.benchmark", "benchmark")
 TARGET = ("model.path", "model.revision")
 ENGINE = ("plugins.engine", "engine.dtype", "engine.device")
-DECODING = ("temperature", "top_k", "top_p", "max_new_tokens")
+DECODING = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "model.thinking")
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,8 @@ def _refuse_unlike(a: Run, b: Run) -> None:
 def _differing(a: Run, b: Run, names: Sequence[str], free: frozenset[str] = frozenset()) -> str:
     own, other = a.of(names), b.of(names)
     keys = sorted({*own, *other} - free)
-    found = [
-        f"{k} {own.get(k, 'not recorded')} and {other.get(k, 'not recorded')}"
-        for k in keys
-        if own.get(k) != other.get(k)
-    ]
+    values = ((k, *(value_of(side, k, "not recorded") for side in (own, other))) for k in keys)
+    found = [f"{k} {one} and {another}" for k, one, another in values if one != another]
     return "; ".join(found[:3])
 
 

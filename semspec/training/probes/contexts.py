@@ -69,6 +69,7 @@ class Pair:
             temperature=config.temperature,
             top_k=config.top_k,
             top_p=config.top_p,
+            min_p=config.min_p,
             max_new_tokens=config.max_new_tokens,
             concurrency=config.batch,
             seed=config.seed,

@@ -224,6 +224,7 @@ def _config(
             "drafted": config.drafted if config.both_write else 0,
             "top_k": config.top_k,
             "top_p": config.top_p,
+            "min_p": config.min_p,
             "seed": config.seed,
             "cluster": config.cluster.name,
             "cluster_options": cluster_options(config),
