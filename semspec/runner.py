@@ -335,7 +335,7 @@ def _show(
             _show_transcript(config, run, problems, console)
         except UserError as error:  # a finished run outlives its models
             console.say(f"no transcript: {error}", "dim")
-    console.print(terminal.result_table(result))
+    console.print(terminal.result_table(result, budget=config.max_new_tokens))
     console.say(f"results: {run.path}, to be read: {run.path / REPORT}", "dim")
 
 

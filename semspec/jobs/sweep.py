@@ -20,6 +20,7 @@ import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,18 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from semspec import runner
-from semspec.config import SHOWN_ONLY, RunConfig, build, compose, free, one_line, parse, recorded
+from semspec.config import (
+    SHOWN_ONLY,
+    RunConfig,
+    build,
+    compose,
+    free,
+    one_line,
+    parse,
+    read_generation_config,
+    recorded,
+    with_recommended,
+)
 from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error, without_passwords
 from semspec.jobs.experiments import slug
@@ -96,7 +108,10 @@ def name_of(overrides: Sequence[str]) -> str:
 
 
 def plan(overrides: Sequence[str]) -> list[Job]:
-    """Return a job for every combination, the last option varying fastest, without repetitions."""
+    """Return a job for every combination, the last option varying fastest, without repetitions.
+
+    Each has what is recommended for its own target.
+    """
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
         key = override.get_key_element()
@@ -108,10 +123,11 @@ def plan(overrides: Sequence[str]) -> list[Job]:
         choices.pop(key, None)  # the last one wins, as everywhere
         choices[key] = list(dict.fromkeys(f"{key}={value}" for value in values))
     varying = {key for key, values in choices.items() if len(values) > 1}
-    jobs = []
+    jobs, read = [], cache(read_generation_config)
     for options in itertools.product(*choices.values()):
         named = [o for o in options if o.partition("=")[0] in varying]
-        jobs.append(Job(name_of(named) if named else _called(options), options))
+        whole, _ = with_recommended(options, read)
+        jobs.append(Job(name_of(named) if named else _called(options), tuple(whole)))
     return jobs
 
 

@@ -55,7 +55,7 @@ class Reading:
 
     @cached_property
     def text(self) -> Text:
-        return Text(str(self.config.model.fetch()))
+        return Text(str(self.config.model.fetch()), thinking=self.config.model.thinking)
 
     @cached_property
     def model(self) -> ModelFacts:
