@@ -295,6 +295,10 @@ def test_an_option_that_came_later_is_what_it_was_before() -> None:
     assert difference({**was, "min_p": 0.0}, was) is None
     assert difference(was, {**was, "min_p": 0.1}) == "min_p was 0.0, is 0.1"
     assert difference(was, {**was, "max_p": 0.0}) == "max_p was not set, is 0.0"
+    was = {"draft": {"model": {"path": "x"}}}
+    assert difference(was, {"draft": {"model": {"path": "x", "thinking": None}}}) is None
+    told = difference(was, {"draft": {"model": {"path": "x", "thinking": False}}})
+    assert told == "draft.model.thinking was null, is false"
 
 
 def test_a_difference_of_configurations_is_short() -> None:
