@@ -135,7 +135,7 @@ class Solver:
             models |= {**rule.models(), **drafter.models()}
             own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
         folders = {role: model.fetch(here) for role, model in models.items()}
-        texts = {role: Text(str(folder)) for role, folder in folders.items()}
+        texts = {r: Text(str(at), thinking=models[r].thinking) for r, at in folders.items()}
         self.text, self.draft_text = texts["target"], texts.get("draft")
         facts = KnownModels({role: (models[role], texts[role].fingerprint) for role in models})
 
