@@ -7,7 +7,7 @@ import keyword
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -19,6 +19,8 @@ from semspec import registry
 from semspec.deferred import hydra
 from semspec.errors import UserError, without_passwords
 from semspec.models.location import ModelConfig, canonical_name
+from semspec.models.recommended import GENERATION_CONFIG, in_generation_config
+from semspec.models.recommended import presets as bringing
 from semspec.protocols import Drafter, Setup
 from semspec.storage.packaged import beside_package
 from semspec.types import Sampling
@@ -48,12 +50,13 @@ class Decoding:
     temperature: float
     top_k: int
     top_p: float
+    min_p: float
     split: str
     step_cap: int
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_k, self.top_p)
+        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
 
     @property
     def longest_unit(self) -> int:
@@ -84,6 +87,7 @@ class RunConfig(Decoding):
     temperature: float = 0.6
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     max_new_tokens: int = 512
     problems: int = 32
     concurrency: int = 1
@@ -96,7 +100,8 @@ class RunConfig(Decoding):
 
 AUTO_HELP = "sglang where its options are given, or where SGLang and a GPU are here and can run the configuration; else hf"
 HELP = {
-    "model": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
+    "model": "the target: a preset, which brings what suits it (docs/models.md), or model.path=FOLDER_OR_REPO"
+    " [model.revision=... model.thinking=false]",
     "draft": "who drafts: a small model (draft.model.path=...), a head (draft.head.path=...), or none",
     "accept": "the rule that decides what to keep of a draft (where no probe of the target is known:"
     " logprob; for split=token: lossless)",
@@ -116,6 +121,7 @@ HELP = {
     "temperature": "0 is greedy",
     "top_k": "0 is all",
     "top_p": "1 is all",
+    "min_p": "0 is all; else tokens at least so many times as probable as the likeliest",
     "max_new_tokens": "budget of a problem, draft and target together",
     "problems": "how many of the benchmark's problems",
     "concurrency": "problems under way at a time; 1 measures latency",
@@ -277,24 +283,33 @@ def with_engine(arguments: Sequence[str], choice: EngineChoice | None) -> list[s
     return others if usual else [*others, f"engine={','.join(settled)}"]
 
 
-def expand_shorthands(arguments: Sequence[str], auto: bool = True) -> list[str]:
+def expand_shorthands(
+    arguments: Sequence[str], auto: bool = True, brought: bool = False
+) -> list[str]:
     """Settle what is left to us, the engine and the rule, and give every option its full name.
 
-    ``auto`` is False where the default of conf/config.yaml is the engine unless one is named.
+    ``auto`` is False where the default of conf/config.yaml is the engine unless one is named. ``brought``: of plugins
+    that are not chosen here, those count that the targets' presets will bring.
     """
     choice = choose_engine(arguments, unless_named=auto)
-    return _expand(with_rule(with_engine(arguments, choice)))
+    return _expand(with_rule(with_engine(arguments, choice)), brought)
 
 
-def _expand(arguments: Sequence[str]) -> list[str]:
+def _expand(arguments: Sequence[str], brought: bool = False) -> list[str]:
     """Lets a plugin's option be given without its group: ``accept=arc theta=0.3``.
 
     A key that is no top-level option, but a field of the one chosen plugin that has it, becomes
     ``group.key``; where two have it, its full name is asked for. A word that Python keeps
-    for itself is the option with an underscore behind it: ``lambda=1`` sets ``lambda_``.
+    for itself is the option with an underscore behind it: ``lambda=1`` sets ``lambda_``. ``brought``: of plugins that
+    are not chosen here, those count that the targets' presets will bring.
     """
     known = {f.name for f in fields(RunConfig)}
     chosen = {group: name for group, name in defaults().items() if group in GROUPS}
+    for name in _given(arguments).get("model", "").split(",") if brought else ():
+        for option in with_preset([f"model={name}"])[1:]:
+            key, _, value = option.partition("=")
+            if key in chosen:
+                chosen[key] = f"{chosen[key]},{value}"
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key in chosen:
@@ -317,6 +332,78 @@ def _expand(arguments: Sequence[str]) -> list[str]:
                 raise UserError(f"{key} is an option of {of}: give {choices}")
         expanded.append(argument)
     return expanded
+
+
+def with_preset(arguments: Sequence[str]) -> list[str]:
+    """Add what the target's preset brings, for options that are not given (conf/presets.yaml).
+
+    Of several targets (a sweep) nothing is added: every job has its own.
+    """
+    brought = bringing().get(_given(arguments).get("model", ""))
+    if brought is None:
+        return list(arguments)
+    pair = [] if "draft" in _groups(arguments) else brought.pair
+    return [*arguments, *_missing([*brought.options, *pair], arguments)]
+
+
+def with_recommended(
+    arguments: Sequence[str], read: Callable[[ModelConfig], Sequence[str]] | None = None
+) -> tuple[list[str], str]:
+    """Add what is recommended for the target: by its preset, or else by its generation_config.json.
+
+    Also returns a line that says what was taken, or "". ``read`` is ``read_generation_config``, or one that remembers.
+    """
+    given = _given(arguments)
+    if "model" in given or "model.path" not in given:
+        found, source = with_preset(arguments), f"model={given.get('model')}"
+    else:
+        path, revision = (_parsed(name, given) for name in ("model.path", "model.revision"))
+        if not (isinstance(path, str) and path):  # several, or none: checked later
+            return list(arguments), ""
+        model = ModelConfig(path=path, revision=revision)
+        source = f"{GENERATION_CONFIG} of {model.path}"
+        found = [*arguments, *_missing((read or read_generation_config)(model), arguments)]
+    taken = " ".join(found[len(arguments) :])
+    return found, f"from {source}: {taken}" if taken else ""
+
+
+def read_generation_config(model: ModelConfig) -> Sequence[str]:
+    """Return the sampling that a model's own file recommends, as options; nothing if the model cannot be had."""
+    try:
+        folder = model.fetch(weights=False)
+    except UserError:  # who loads it will say why
+        return ()
+    return tuple(f"{name}={value}" for name, value in in_generation_config(folder).items())
+
+
+def _given(arguments: Sequence[str]) -> dict[str, str]:
+    return dict(argument.partition("=")[::2] for argument in arguments)
+
+
+def _parsed(name: str, given: Mapping[str, str]) -> Any:
+    """Return an option's value as Hydra reads it; None if it cannot, or if there is none."""
+    try:
+        (override,) = parse([f"{name}={given.get(name, 'null')}"])
+    except hydra.errors.HydraException:
+        return None
+    return None if override.is_sweep_override() else override.value()
+
+
+def _groups(arguments: Sequence[str]) -> set[str]:
+    """Return the groups of which the plugin or an option is given; a prompt is a benchmark of its own."""
+    firsts = {key.partition(".")[0] for key in _given(arguments)}
+    return {*GROUPS} & (firsts | ({"benchmark"} if "prompt" in firsts else set()))
+
+
+def _missing(options: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return the options that are not given."""
+    given, groups = _given(arguments), _groups(arguments)
+    keys = [option.partition("=")[0] for option in options]
+    return [
+        option
+        for option, key in zip(options, keys, strict=True)
+        if key not in given and key.partition(".")[0] not in groups
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +508,8 @@ def check(config: RunConfig) -> None:
         )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
+    if not 0 <= config.min_p <= 1:
+        raise UserError(f"min_p={config.min_p}: give a number from 0 (off) to 1")
     if config.answer_by not in ANSWER_BY:
         raise UserError(f"answer_by={config.answer_by}: give {' or '.join(ANSWER_BY)}")
     if config.max_repeats < 0:

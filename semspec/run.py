@@ -24,6 +24,7 @@ from semspec.config import build, one_line
 from semspec.deferred import hydra
 from semspec.errors import UserError
 from semspec.jobs import sweep
+from semspec.report.terminal import open_console
 from semspec.runner import execute
 from semspec.storage.screen import complain, echo
 
@@ -52,10 +53,10 @@ def main() -> None:
 def _main(arguments: list[str]) -> None:
     if {"-h", "--help"} & set(arguments):
         show()
-        return None
+        return
     if "--version" in arguments:
         echo(f"semspec {__version__}")
-        return None
+        return
     logging.getLogger("transformers").setLevel(logging.ERROR)
     if reproduce.asked(arguments):
         config.register_configs()
@@ -63,10 +64,14 @@ def _main(arguments: list[str]) -> None:
     config.register_configs()
     flags, overrides = split_arguments(arguments)
     planned, overrides = plan.asked(overrides)
-    choice, rule = config.choose_engine(overrides), config.choose_rule(overrides)
     given = overrides
-    overrides = config.expand_shorthands(config.with_engine(overrides, choice), auto=False)
-    several = {"-m", "--multirun"} & set(flags)
+    several, taken = {"-m", "--multirun"} & set(flags), ""
+    if not several:
+        overrides, taken = config.with_recommended(overrides)
+    choice, rule = config.choose_engine(overrides), config.choose_rule(overrides)
+    overrides = config.expand_shorthands(
+        config.with_engine(overrides, choice), auto=False, brought=True
+    )
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
         raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
@@ -75,7 +80,8 @@ def _main(arguments: list[str]) -> None:
         if flags:
             raise UserError(f"plan=true is about one run: leave {' '.join(flags)} out")
         options = [o for o in overrides if not o.startswith(("hydra.", "hydra/"))]
-        return plan.show(build(config.compose(options)), choice, rule, given)
+        plan.show(build(config.compose(options)), choice, rule, taken, given)
+        return
     if not any(o.lower() in QUIET for o in overrides):
         for told in filter(None, (choice, rule)):
             echo(str(told))
@@ -83,6 +89,8 @@ def _main(arguments: list[str]) -> None:
         if others := [f for f in flags if f.startswith("-") and f not in several]:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")
         sys.exit(sweep.main(overrides))
+    if taken and not flags:
+        open_console(quiet="quiet=true" in [o.lower() for o in overrides]).say(taken, "dim")
     sys.argv[1:] = [*flags, *overrides]
     # Hydra would print an error its own way and exit with 1: let it through to here
     os.environ["HYDRA_FULL_ERROR"] = "1"

@@ -42,7 +42,8 @@ SERVERS = "servers"  # logs of servers that a run starts, in its folder
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
 SHARED = (  # what arms have in common: all that the target alone depends on
-    "model", "engine", "benchmark", "temperature", "top_k", "top_p", "max_new_tokens", "concurrency", "seed", "prompt",
+    "model", "engine", "benchmark", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "concurrency",
+    "seed", "prompt",
 )  # fmt: skip
 
 Aside = Callable[[Solver, Solution], Mapping[str, Any]]
@@ -350,7 +351,7 @@ def _show(
             _show_transcript(config, run, problems, console)
         except UserError as error:  # a finished run outlives its models
             console.say(f"no transcript: {error}", "dim")
-    console.print(terminal.result_table(result))
+    console.print(terminal.result_table(result, budget=config.max_new_tokens))
     console.say(f"results: {run.path}, to be read: {run.path / REPORT}", "dim")
 
 

@@ -77,7 +77,10 @@ class Survey:
         """Fetch the light files of all models; raise UserError for one that is not there."""
         models, own_prompt = models_of(config)
         folders = Folders.of(models, config.engine.holds_weights)
-        texts = {role: Text(str(folder)) for role, folder in folders.light.items()}
+        texts = {
+            role: Text(str(folder), thinking=models[role].thinking)
+            for role, folder in folders.light.items()
+        }
         prints = {role: text.fingerprint for role, text in texts.items()}
         own, nested = runs_of(config, prints, folders)
         return cls(models, own_prompt, folders, texts, own, nested)

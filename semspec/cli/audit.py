@@ -103,7 +103,10 @@ def show(figures: dict[str, Any], console: Screen) -> None:
 
 def run(arguments: Sequence[str]) -> None:
     console = open_console()
-    show(audit(arguments, Steps(console)), console)
+    whole, taken = shared.with_recommended(arguments)
+    if taken:
+        console.say(taken, "dim")
+    show(audit(whole, Steps(console)), console)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

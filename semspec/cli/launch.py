@@ -212,7 +212,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
     given, rest = read_known(Options, arguments, COMMAND)
     configuration.register_configs()
     rest = take(rest, ("engine",))[1]
-    overrides = configuration.expand_shorthands(["engine=sglang", *rest])
+    overrides = configuration.expand_shorthands(configuration.with_preset(["engine=sglang", *rest]))
     check_arguments(overrides, sweep=False, command=COMMAND, own=names(Options))
     return configuration.build(configuration.compose(overrides)), given
 

@@ -175,10 +175,13 @@ def show(
     config: RunConfig,
     engine: EngineChoice | None,
     rule: RuleChoice | None,
+    taken: str,
     arguments: Sequence[str],
 ) -> None:
-    """Print the plan of a run; raise UserError if it could not begin."""
+    """Print the plan of a run; raise UserError if it could not begin. ``taken`` are options that nobody gave."""
     plan = plan_of(config, engine, rule)
+    if taken:
+        plan.lines.insert(0, ("options", taken))
     command = shlex.join(["python", "-m", "semspec.run", *arguments])
     plan.show(open_console(), f"{command} would do this:")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from semspec.deferred import torch
@@ -17,7 +16,6 @@ from semspec.protocols import Engine
 from semspec.registry import register
 from semspec.storage.screen import LOG
 from semspec.types import Role, What
-
 
 WIDTHS = {"auto": 4, "fp32": 4, "bf16": 2}  # bytes of a number on a CPU, by ``dtype``
 

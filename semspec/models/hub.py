@@ -251,7 +251,8 @@ def stock(
     """
     folder = Path(folder_or_repo).expanduser()
     if folder.exists() or folder_or_repo.count("/") != 1:
-        folder = _located(folder_or_repo, revision, wanted, access)
+        with noted():  # nobody loads it yet
+            folder = locate(folder_or_repo, revision, wanted, access)
         return Stock(None, _sizes_in(folder, wanted))
     access = access or Access()
     cache = _Cache(folder_or_repo, wanted, access)
