@@ -93,14 +93,15 @@ class Plan:
 
     def add_disk(self) -> None:
         missing = sum(one.missing for one in self.stocks)
-        more = "" if self.known else ", and what is not known here"
-        self.say("download", f"{shown(missing) if missing else 'nothing'}{more}")
+        more = "" if self.known else "what is not known here"
+        parts = [shown(missing)] if missing else []
+        self.say("download", ", and ".join(filter(None, [*parts, more])) or "nothing")
         with self.checked("disk"):
             hub.check_room(self.stocks)
 
     def show(self, console: Screen, title: str) -> None:
         """Print it; raise UserError if it cannot begin."""
-        console.print(Line(title, "bold"))
+        console.print(Line(title, "bold"), soft_wrap=True)
         width = max(len(label) for label, _ in self.lines) + 2
         before = ""
         for label, text in self.lines:  # one line each, so that commands can be copied
@@ -169,6 +170,20 @@ def plan_of(
         )
         plan.say("", f"(add plan=true for its cost), and given as accept=semantic_plus accept.target_probe={commands.place(models, 'target', 'plus', config.split)}")  # fmt: skip
     return plan
+
+
+def before(config: RunConfig) -> list[str]:
+    """Return the commands that have to be run before a configuration can, such as a head's conversion.
+
+    Nothing is fetched, and what cannot be told here is left to the run.
+    """
+    models, _ = models_of(config)
+    own, nested = runs_of(config, dict.fromkeys(models, ""))
+    found: list[str] = []
+    for drafter, run in ((config.draft, own), (config.nested, nested)):
+        with contextlib.suppress(UserError):
+            found += [source.first for source in drafter.loads(run) if source.first]
+    return found
 
 
 def show(

@@ -13,6 +13,8 @@ from semspec.types import Role
 
 DATA = "simplescaling/s1K"  # chains of thought that the paper trains on
 PROBLEMS = 1000  # all of them
+# enough steps for a probe (the embedded ones have fewer), and states that take tens of gigabytes, not terabytes
+BOUNDS = ("contexts=4000", "keep=4")
 
 
 def arguments(
@@ -28,7 +30,7 @@ def arguments(
     if models["target"].path.startswith(EMBEDDED):
         given += ["chains=mixed"] if "draft" in models else []
     else:
-        given += ["engine=auto", "source=hub", f"data={DATA}", f"problems={PROBLEMS}"]
+        given += ["engine=auto", "source=hub", f"data={DATA}", f"problems={PROBLEMS}", *BOUNDS]
         given += ["cluster.device=cuda"] if _has_gpu() else []
     return [*given, f"out={place(models, role, features, split)}"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -11,10 +13,12 @@ import pytest
 from huggingface_hub import constants
 
 from semspec import config, run
+from semspec.cli import train_probe
 from semspec.errors import UserError
 from semspec.models import hub as models_hub
 from semspec.solver import Solver
 from semspec.training.probes.compose import build as build_training
+from semspec.training.probes.cost import estimate
 from tests.support import large_models, nvidia_smi
 from tests.support.hub import hub_for, requests
 from tests.support.hub_server import HubServer
@@ -185,6 +189,22 @@ def test_a_plan_that_cannot_begin_ends_with_code_2_and_one_line(tmp_path: Path) 
     assert "refused: no target probe" in done.stdout
 
 
+def test_a_plan_names_the_command_that_converts_a_pickled_head(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = tmp_path / "head"
+    head.mkdir()
+    (head / "config.json").write_text("{}", encoding="utf-8")
+    (head / "pytorch_model.bin").write_bytes(b"never read")
+    command = f"first: python -m semspec.convert_head path={head} out={head}-converted"
+    options = (f"draft.head.path={head}", "accept=lossless", "split=token")
+    assert command in planned(capsys, "draft=eagle3", *options)
+    asked = ["experiment=ours/heads", "scale=tiny", "plan=true", "only=eagle3, chain", options[0]]
+    with contextlib.suppress(SystemExit):
+        run._main(asked)
+    assert capsys.readouterr().out.count(command) == 1
+
+
 @pytest.mark.parametrize("arguments", [("plan=perhaps",), ("-m", "seed=0,1", "plan=true")])
 def test_plan_is_for_one_run_and_true_or_false(arguments: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="plan="):
@@ -207,3 +227,46 @@ def test_the_rule_that_was_chosen_and_why_is_printed(capsys: pytest.CaptureFixtu
     assert str(config.choose_rule(["split=token"])) == (
         "rule: lossless (a token has no meaning that a probe could score; it leaves the target's law as it is)"
     )
+
+
+# ---- training a probe ---------------------------------------------------------------------------
+
+
+def test_a_training_s_plan_is_the_whole_road(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = large_models.folder(tmp_path / "qwq", large_models.QWQ, large_models.QWQ_BYTES)
+    draft = large_models.folder(tmp_path / "r1", large_models.R1, large_models.R1_BYTES)
+    data = tmp_path / "chains.jsonl"
+    pair = [f"model.path={target}", "draft=lm", f"draft.model.path={draft}"]
+    options = [*pair, "source=jsonl", f"data={data}", "problems=1000", "keep=4", "cluster=exact"]
+    options += ["engine=sglang", f"folder={tmp_path / 'samples'}", "features=plus"]
+    nvidia_smi.install(tmp_path / "bin", monkeypatch, nvidia_smi.table(81_559, 81_559))
+    with pytest.raises(UserError, match="SGLang"):
+        train_probe.run([*options, "contexts=600000", "plan=true"])
+    assert "refused: the states need" in capsys.readouterr().out
+    with pytest.raises(UserError, match="SGLang"):  # none can be started in this environment
+        train_probe.run([*options, "contexts=400", "plan=true"])
+    told = capsys.readouterr().out
+    assert "target 61 GiB of weights" in told
+    # 400 contexts x (4 own and 4 drafted) x 3 pools x 65 layers x 5120 x 2 bytes
+    assert "400 contexts x (20 samples + 4 by the other model); states kept: 3,200 rows" in told
+    assert f"{400 * 8 * 3 * 65 * 5120 * 2 / 1e9:.2f} GB (" in told
+    assert "about 320,000 written by the target, 64,000 by the other model" in told
+    hours = float(told.partition("time")[2].partition("hours")[0].split()[-1])
+    assert 0.05 < hours < 5 and "of one H100" in told
+    for command in ("semspec.launch", "semspec.train_probe", "semspec.run", "semspec.publish"):
+        assert f"python -m {command} " in told
+    assert f"accept=semantic_plus accept.target_probe={tmp_path / 'samples' / 'probe'}" in told
+
+
+def test_the_cost_of_chains_that_are_there_is_counted(tmp_path: Path) -> None:
+    made = build_training(["draft=tiny", "problems=3", "samples=5", "drafted=2", "per_problem=2"])
+    lines = [{"steps": [[1] * 4, [1] * 6, [1] * 5]}, {"steps": [[1] * 5]}]
+    file = tmp_path / "chains.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    cost = estimate(made, file, layers=2, width=4)
+    assert cost.known and cost.work.contexts == 3 and cost.read == 20
+    assert (cost.own, cost.other) == (3 * 5 * 5, 3 * 2 * 5)
+    guessed = estimate(made, tmp_path / "none", layers=2, width=4)
+    assert not guessed.known and guessed.work.contexts == 6
