@@ -38,6 +38,10 @@ EXAMPLES = (
         "python -m semspec.train_probe -m part=all/8 hydra/launcher=submitit_slurm ...",
         "sampled by eight jobs of Slurm; then the same without -m and part= (docs/scale-out.md)",
     ),
+    (
+        "python -m semspec.train_probe ... plan=true",
+        "what that would download, write and cost, and the commands to a published probe",
+    ),
 )
 
 

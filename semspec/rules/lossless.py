@@ -19,7 +19,7 @@ class Lossless(TokenRule):
     lossless: ClassVar[bool] = True
 
     @classmethod
-    def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str]:
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str] | None:
         return 1, "it leaves the target's law as it is"
 
     def open(self, kit: Kit) -> LosslessSession:
