@@ -32,7 +32,7 @@ from semspec.config import RunConfig
 from semspec.engines.sglang import KEY
 from semspec.errors import UserError
 from semspec.jobs.options import described, names, option, read_known, take
-from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
+from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.text import Text
 from semspec.protocols import Run
 from semspec.sglang_plugin.settings import VARIABLE
@@ -165,9 +165,7 @@ def _apart(given: Options) -> bool:
 
 def _place(model: ModelConfig) -> str:
     """Return a local folder, or the repository's name, which the server downloads."""
-    location = model.location
-    local = model.path.startswith(EMBEDDED) or Path(location).expanduser().is_dir()
-    return str(Path(location).expanduser().resolve()) if local else location
+    return str(model.fetch(weights=False).expanduser().resolve()) if model.local else model.path
 
 
 def _plugin(
