@@ -64,7 +64,9 @@ def test_an_audit_measures_what_was_kept(calibration: Path, tmp_path: Path) -> N
             ]
         )
         kept[theta] = json.loads(out.read_text())["kept"]
-    for figures in kept.values():
-        assert figures["all"]["tokens"] > 10
-        assert 0 <= figures["all"]["mean"] <= math.log(2)
-        assert 0 <= figures["all"]["coverage"] <= 1
+    for told in kept.values():
+        figures = told["all kept"]
+        assert figures["tokens"] > 10
+        assert 0 <= figures["js_mean"] <= figures["js_p99"] <= math.log(2)
+        assert 0 <= figures["coverage_interval"][0] <= figures["coverage"] <= 1
+    assert kept["2"]["of these, by the bound"]["tokens"] == 0

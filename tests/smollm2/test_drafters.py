@@ -15,7 +15,7 @@ from semspec.registry import plugins
 from semspec.solver import Engines, Solution
 from tests.support.smollm2 import CORRECTIONS, TOKENS, corrections, folder, reference, solve
 
-COUNT = 2
+COUNT = 1
 FROM_CONTEXT = [
     *("prompt_lookup", "suffix", "pld_plus", "adapld", "token_recycling", "logitspec", "hybrid")
 ]
@@ -50,7 +50,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def passes(solutions: list[Solution]) -> int:
-    return sum(done.outcome.figures["target_passes"] for done in solutions)
+    return sum(one.passes.get("target", 0) for done in solutions for one in done.outcome.rounds)
 
 
 def texts(solutions: list[Solution]) -> list[list[int]]:
@@ -67,7 +67,7 @@ def test_copying_writes_the_targets_words_in_fewer_passes(
     more = (f"draft={drafter}", f"accept={rule}", "split=token")
     found = solve(engines, corrections(COUNT), "speculative", *more)
     assert texts(found) == texts(plain)
-    print(f"{drafter}, {rule}: {passes(found)} passes instead of {passes(plain)}")
+    print(f"{drafter}, {rule}: {passes(found)} passes instead of {passes(plain)}")  # with -s
     # recycled successors are known only once they were seen; a copy is as long as its paragraph
     assert passes(found) < (0.9 if drafter == "token_recycling" else 0.6) * passes(plain)
 
