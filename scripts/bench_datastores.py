@@ -14,13 +14,13 @@ import os
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_kit import DIMS, SPREAD, VOCABULARY, Figures, options, timed
+from bench_kit import DIMS, SPREAD, VOCABULARY, Clock, Figures, options, timed
 from numpy.typing import NDArray
 
 from semspec.datastores import indices
@@ -49,16 +49,14 @@ def on_tokens(count: int, questions: int) -> dict[str, Any]:
     rng, tokens = random.Random(0), text(count)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shard.safetensors"
-        began = time.process_time()
-        backwards = tokens[::-1].astype(np.int32).view(np.uint32)
-        order = sorted_suffixes(backwards, 64)
-        sorting = time.process_time() - began
+        with Clock() as sorting:
+            backwards = tokens[::-1].astype(np.int32).view(np.uint32)
+            order = sorted_suffixes(backwards, 64)
         kept = backwards.astype(">u4").view(np.uint8).reshape(-1, 4)
         write_arrays(path, {"tokens": kept, "suffixes": order})
         del order, backwards, kept
-        began = time.perf_counter()
-        store = SparseStore.open([path], 64)
-        opening = time.perf_counter() - began
+        with Clock() as opening:
+            store = SparseStore.open([path], 64)
         asked = []
         for number in range(questions):
             end = rng.randrange(100, count)
@@ -79,8 +77,8 @@ def on_tokens(count: int, questions: int) -> dict[str, Any]:
             "draft": timed(tree, asked),
             "found": len(found) / questions,
             "length": sum(m[0].length for m in found) / max(1, len(found)),
-            "sorting_s": sorting,
-            "opening_ms": 1e3 * opening,
+            "sorting_s": sorting.cpu,
+            "opening_ms": 1e3 * opening.wall,
         }
 
 
@@ -102,53 +100,43 @@ def on_entries(name: str, count: int, questions: int) -> dict[str, Any]:
     keys, points = clustered(count)
     asked = points(questions)
     true, _ = indices.Exact([keys]).search(asked, NEAREST)
-    began = time.process_time()
-    files = indices.build(name, [keys])
-    building = time.process_time() - began
+    with Clock() as building:
+        files = indices.build(name, [keys])
     sizes = {part: len(data) for part, data in files.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index.safetensors"
         write_arrays(path, files)
         del files
-        began = time.perf_counter()
-        sha256(path)
-        hashing = time.perf_counter() - began
-        began = time.perf_counter()
-        mapped = open_arrays(path, {part: ("U8", (size,)) for part, size in sizes.items()})
-        index = indices.load(name, {part: mapped.array(part) for part in sizes}, [keys], path)
-        loading = time.perf_counter() - began
-        began = time.perf_counter()
-        index.search(asked[:1], NEAREST)
-        first = time.perf_counter() - began
+        with Clock() as hashing:
+            sha256(path)
+        with Clock() as loading:
+            mapped = open_arrays(path, {part: ("U8", (size,)) for part, size in sizes.items()})
+            index = indices.load(name, {part: mapped.array(part) for part in sizes}, [keys], path)
+        with Clock() as first:
+            index.search(asked[:1], NEAREST)
         found = [index.search(row[None], NEAREST)[0][0] for row in asked]
         shared = [len(set(f.tolist()) & set(t.tolist())) for f, t in zip(found, true, strict=True)]
         return {
             "query": timed(lambda row: index.search(row[None], NEAREST), list(asked)),
             "recall_at_10": sum(shared) / NEAREST / questions,
-            "building_s": building,
-            "hashing_s": hashing,
-            "loading_s": loading,
-            "first_ms": 1e3 * first,
+            "building_s": building.cpu,
+            "hashing_s": hashing.wall,
+            "loading_s": loading.wall,
+            "first_ms": 1e3 * first.wall,
             "bytes": sum(sizes.values()) / count,
         }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = options(__doc__)
-    parser.add_argument("--tokens", default="1000000,4000000,16000000,50000000")
-    parser.add_argument("--entries", default="125000,500000,2000000")
-    parser.add_argument("--indices", default="scann,faiss")
-    parser.add_argument("--questions", type=int, default=300)
-    given = parser.parse_args(arguments)
+    counts = {"tokens": "1000000,4000000,16000000,50000000", "entries": "125000,500000,2000000"}
+    known = options(__doc__, **counts, indices="scann,faiss", questions=300)
+    given = known.parse_args(arguments)
     figures = Figures(given.out, "datastores")
-    todo: list[tuple[str, int]] = [("sparse", int(n)) for n in given.tokens.split(",") if n]
-    for name in given.indices.split(","):
-        todo += [(name, int(n)) for n in given.entries.split(",") if n]
-    for name, count in todo:
-        if name == "sparse":
-            one = on_tokens(count, given.questions)
-        else:
-            one = on_entries(name, count, given.questions)
+    todo = [("sparse", n) for n in given.tokens.split(",") if n]
+    todo += [(name, n) for name in given.indices.split(",") for n in given.entries.split(",") if n]
+    for name, number in todo:
+        count, sparse = int(number), name == "sparse"
+        one = (on_tokens if sparse else partial(on_entries, name))(count, given.questions)
         figures.keep(name, str(count), one | {"load": os.getloadavg()[0]})
     figures.write_tables()
     return 0

@@ -19,69 +19,45 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import bench_kit as bench
 import torch
-from bench_kit import (
-    ENTRIES,
-    TOKENS,
-    VOCABULARY,
-    WIDTH,
-    Clock,
-    Figures,
-    States,
-    corpus_session,
-    dense_store,
-    options,
-    repeating_text,
-    sparse_store,
-    spread,
-    token_kit,
-)
 from torch import Tensor
 
 from semspec import registry
 from semspec.config import build, compose
-from semspec.drafters.dresd import LAST
+from semspec.drafters.dresd import LAST, DresdSession
+from semspec.drafters.rest import RestSession
 from semspec.protocols import DraftSession, Kit
 from semspec.report.terminal import open_console
 from semspec.runner import execute
 from semspec.types import Answer, Context, Query, Read, Room, Sampling, Seen, What
 
 NOVEL = 0.05  # of the target's top tokens, those that the text need not hold
-DRAFTERS = (
-    "prompt_lookup",
-    "suffix",
-    "pld_plus",
-    "adapld",
-    "token_recycling",
-    "logitspec",
-    "hybrid",
-)
-FROM_CORPORA = ("rest", "dresd")  # on the pair with the embedded datastores
+DRAFTERS = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
+FROM_CORPORA = {"rest": RestSession, "dresd": DresdSession}  # on the pair: embedded ones
 ALL = (*DRAFTERS, *FROM_CORPORA)
 BY_MEANING = "adapld by meaning"  # each round ends with a new token, and many are like it
 KINDS = 4  # of tokens there: those of one kind have a cosine of about 0.6
 
 
 @cache
-def states() -> States:
-    return States(VOCABULARY, WIDTH)
+def states() -> bench.States:
+    return bench.States(bench.VOCABULARY, bench.WIDTH)
 
 
 @cache
 def corpus(name: str) -> Any:
     """Return a store of a text that is like the others and none of them."""
     if name == "rest":
-        return sparse_store(repeating_text(TOKENS, random.Random(1)))
-    return dense_store(repeating_text(ENTRIES, random.Random(1)), states())
+        return bench.sparse_store(bench.repeating_text(bench.TOKENS, random.Random(1)))
+    return bench.dense_store(bench.repeating_text(bench.ENTRIES, random.Random(1)), states())
 
 
 def opened(name: str, kit: Kit) -> DraftSession:
-    if name in FROM_CORPORA:
-        session: DraftSession = corpus_session(name, corpus(name), kit)
-        return session
-    plugin = registry.plugin("drafter", name.partition(" ")[0])
-    fresh: DraftSession = plugin.cls().open(kit)
-    return fresh
+    options = registry.plugin("drafter", name.partition(" ")[0]).cls()
+    session: Any = FROM_CORPORA.get(name)
+    opened: DraftSession = session(options, corpus(name), kit) if session else options.open(kit)
+    return opened
 
 
 class Rows:
@@ -105,49 +81,43 @@ class Rows:
             return torch.stack([self._embedding(token) for token in query.tokens])
         if read.what is What.HIDDEN:
             start = int(torch.randint(1000, (1,), generator=self.generator))
-            return self.noise.as_strided((count, 1, WIDTH), (7, WIDTH, 1), start)
+            return self.noise.as_strided((count, 1, bench.WIDTH), (7, bench.WIDTH, 1), start)
         shape = (count, read.k)
         known = self.text[torch.randint(len(self.text), shape, generator=self.generator)]
-        other = torch.randint(VOCABULARY, shape, generator=self.generator)
+        other = torch.randint(bench.VOCABULARY, shape, generator=self.generator)
         novel = torch.rand(shape, generator=self.generator) < NOVEL
         ids: Tensor = torch.where(novel, other, known)
         return ids, torch.zeros(shape)
 
     def _embedding(self, token: int) -> Tensor:
-        own = self.noise[3 * token : 3 * token + WIDTH]
+        own = self.noise[3 * token : 3 * token + bench.WIDTH]
         if not self.kinds:
             return own
-        start = 3 * VOCABULARY + WIDTH * (1 + token % self.kinds)
-        return self.noise[start : start + WIDTH] + 0.8 * own
+        start = 3 * bench.VOCABULARY + bench.WIDTH * (1 + token % self.kinds)
+        return self.noise[start : start + bench.WIDTH] + 0.8 * own
 
 
 def timed_draft(
     session: DraftSession, context: Context, room: Room, rows: Rows
-) -> tuple[int, Clock]:
+) -> tuple[int, bench.Clock]:
     """Return tokens drafted, and what it took beside the target's answers."""
-    clock, plan = Clock(), session.draft(context, room)
-    clock.start()
+    clock, plan, answer = bench.Clock(), session.draft(context, room), None
     try:
-        query = next(plan)
         while True:
-            clock.stop()
+            with clock:
+                query = plan.send(answer)
             assert isinstance(query, Query)
             answer = rows.answer(query, len(context) - (query.rows_from or 0))
-            clock.start()
-            query = plan.send(answer)
     except StopIteration as stop:
-        clock.stop()
         return len(stop.value.tokens), clock
 
 
 def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[str, Any]:
     """Measure the same rounds again and again: of each the least time counts, as what else runs only adds to it."""
     runs = [one_run(name, length, rounds) for _ in range(repeats)]
-    least = [
-        [min(times) for times in zip(*(run[part] for run in runs), strict=True)] for part in "cw"
-    ]
+    least = [[*map(min, zip(*(run[part] for run in runs), strict=True))] for part in "cw"]
     return {
-        **spread(*least),
+        **bench.spread(*least),
         "cpu_ms_mean": 1e3 * sum(least[0]) / rounds,
         "drafted": sum(runs[0]["drafted"]) / rounds,
         "repeats": repeats,
@@ -159,11 +129,11 @@ def drafting_alone(name: str, length: int, rounds: int, repeats: int) -> dict[st
 def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
     """Measure a prompt of ``length`` tokens, then rounds that accept one to five tokens each."""
     rng = random.Random(0)
-    text = repeating_text(length + 6 * rounds, rng)
+    text = bench.repeating_text(length + 6 * rounds, rng)
     by_meaning = name == BY_MEANING
     rows, room = Rows(text, KINDS * by_meaning), Room(100, 100, 1)
-    unseen = iter(sorted(set(range(VOCABULARY)).difference(text), reverse=True))
-    kit = token_kit(Sampling(0.0), rng)
+    unseen = iter(sorted(set(range(bench.VOCABULARY)).difference(text), reverse=True))
+    kit = bench.token_kit(Sampling(0.0), rng)
     context = Context(1, text[:length])
     session = opened(name, kit)
     _, opening = timed_draft(session, context, room, rows)
@@ -175,11 +145,9 @@ def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
         query = Query("target", context, kit.sampling, rng, reads=session.watches)
         seen = Seen(len(context) - 1, accepted, rows.answer(query, accepted).values)
         context.extend(text[len(context) : len(context) + accepted])
-        watching = Clock()
-        watching.start()
-        if session.watches:
-            session.see(seen)
-        watching.stop()
+        with bench.Clock() as watching:
+            if session.watches:
+                session.see(seen)
         count, clock = timed_draft(session, context, room, rows)
         run["c"].append(clock.cpu + watching.cpu)
         run["w"].append(clock.wall + watching.wall)
@@ -190,10 +158,9 @@ def one_run(name: str, length: int, rounds: int) -> dict[str, Any]:
 def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
     """Measure tau and reuse on the embedded pair; without plain runs, and so without speed-ups."""
     rule = "lossless" if temperature else "greedy"
-    options = [f"draft={name}", f"accept={rule}", "split=token", "plain=false"]
+    options = [f"draft={name}", f"accept={rule}", "split=token", "plain=false", "quiet=true"]
     options += ["draft_length=5"] if name == "lm" else []
     config = build(compose([*options, f"temperature={temperature}", f"problems={problems}"]))
-    config.quiet = True
     with tempfile.TemporaryDirectory() as folder:
         result = execute(config, {"bench": name}, Path(folder), open_console(quiet=True))
     kept = ("accept_length", "pass_at_1", "target_passes", "tokens", "acceptance_rate_tokens")
@@ -201,15 +168,11 @@ def on_the_pair(name: str, temperature: float, problems: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = options(__doc__)
-    parser.add_argument("--pair", action="store_true")
-    parser.add_argument("--problems", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
-    parser.add_argument("--drafters", help="all of them, unless they are given")
-    given = parser.parse_args(arguments)
-    figures = Figures(given.out, "pair" if given.pair else "alone")
+    drafters = ("", "all of them, unless they are given")
+    known = bench.options(__doc__, pair=False, problems=20, rounds=60, repeats=5, drafters=drafters)
+    known.add_argument("--lengths", default="1024,2048,4096,8192,16384,32768")
+    given = known.parse_args(arguments)
+    figures = bench.Figures(given.out, "pair" if given.pair else "alone")
     every = ALL if given.pair else (*ALL, BY_MEANING)
     for name in given.drafters.split(",") if given.drafters else every:
         if given.pair:

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,23 +30,6 @@ GREEDY = Sampling(temperature=0.0)
 CONTEXTS = (256, 1024, 2048, 4096, 8192)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineBench:
-    """Milliseconds on this machine; the least of several runs, since others can only add to it."""
-
-    load: float
-    token_greedy: float
-    token_sampled: float
-    token_transformers: float | None
-    score: dict[int, float]  # by number of tokens
-    token_at: dict[int, float]  # by context length
-    prefill_at: dict[int, float]
-    batch_token: dict[int, float]  # by batch size, for each token of each member
-    weights_mb: float
-    cache_mb: float
-    threads: int
-
-
 def bench_engine(
     folder: Path,
     *,
@@ -58,7 +40,10 @@ def bench_engine(
     reference: bool = True,
     options: Hf | None = None,
 ) -> dict[str, Any]:
-    """Measures one model; contexts beyond its limit are reached by raising the limit in a copy."""
+    """Measure one model in milliseconds: the least of several runs, since others can only add to it.
+
+    Contexts beyond its limit are reached by raising the limit in a copy.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         at = _roomy_copy(folder, Path(temporary), max([*contexts, 512]) + tokens + 1)
         options = options or Hf()
@@ -66,31 +51,32 @@ def bench_engine(
         started = time.perf_counter()
         engine = options.load(str(at))
         load = time.perf_counter() - started
-        prompt = _tokens(engine, 64)
-        decode = {
-            sampling: _least(repeats, partial(_decode, engine, prompt, sampling, tokens))
-            for sampling in (GREEDY, Sampling(temperature=0.6))
-        }
+        prompts = [_tokens(engine, 64 + 16 * i, i) for i in range(max([1, *batches]))]
+
+        def decode(sampling: Sampling, batch: int = 1) -> float:
+            return _least(repeats, partial(_decode, engine, prompts[:batch], sampling, tokens))
+
+        greedy, sampled = decode(GREEDY), decode(Sampling(temperature=0.6))
         score = {n: _least(repeats * 4, partial(_score, engine, n)) for n in (20, 40, 80)}
-        batch_token = {b: _least(repeats, partial(_batch, engine, b, tokens)) for b in batches}
+        batch_token = {batch: decode(GREEDY, batch) for batch in batches}
         engine.close()
         at_length = {n: _at_length(engine, n, tokens, repeats) for n in contexts}
         memory = engine.memory_bytes()
-        return asdict(
-            EngineBench(
-                load=1e3 * load,
-                token_greedy=decode[GREEDY],
-                token_sampled=decode[Sampling(temperature=0.6)],
-                token_transformers=_transformers(at, engine, prompt, tokens) if reference else None,
-                score=score,
-                token_at={n: token for n, (token, _) in at_length.items()},
-                prefill_at={n: prefill for n, (_, prefill) in at_length.items()},
-                batch_token=batch_token,
-                weights_mb=memory["weights"] / 1e6,
-                cache_mb=memory["cache"] / 1e6,
-                threads=torch.get_num_threads(),
-            )
-        )
+        return {
+            "load": 1e3 * load,
+            "token_greedy": greedy,
+            "token_sampled": sampled,
+            "token_transformers": _transformers(at, engine, prompts[0], tokens)
+            if reference
+            else None,
+            "score": score,  # by number of tokens
+            "token_at": {n: token for n, (token, _) in at_length.items()},  # by context length
+            "prefill_at": {n: prefill for n, (_, prefill) in at_length.items()},
+            "batch_token": batch_token,  # by batch size, for each token of each member
+            "weights_mb": memory["weights"] / 1e6,
+            "cache_mb": memory["cache"] / 1e6,
+            "threads": torch.get_num_threads(),
+        }
 
 
 def _least(repeats: int, run: Callable[[], float]) -> float:
@@ -124,15 +110,26 @@ def _query(context: Context, sampling: Sampling, generate: Generate | None = Non
     return Query("target", context, sampling, random.Random(0), generate=generate)
 
 
-def _decode(engine: HfEngine, prompt: Sequence[int], sampling: Sampling, tokens: int) -> float:
-    """Seconds for one token, from a short context that is cached."""
-    context, stop_ids = Context(0, prompt), engine.stop_ids
-    engine.stop_ids = frozenset()  # every run has the same length
-    engine.answer([_query(context, sampling)])
-    answer = engine.answer([_query(context, sampling, Generate(tokens))])[0]
+def _generate(
+    engine: HfEngine, contexts: Sequence[Context], sampling: Sampling, tokens: int
+) -> float:
+    """Seconds for one token of one context; nothing stops early, so that every run has the same length."""
+    stop_ids, engine.stop_ids = engine.stop_ids, frozenset()
+    answers = engine.answer([_query(one, sampling, Generate(tokens)) for one in contexts])
     engine.stop_ids = stop_ids
-    engine.forget(context)
-    return answer.seconds / tokens
+    return answers[0].seconds / tokens / len(contexts)
+
+
+def _decode(
+    engine: HfEngine, prompts: Sequence[Sequence[int]], sampling: Sampling, tokens: int
+) -> float:
+    """Seconds for one token of one of several short contexts that are cached."""
+    contexts = [Context(i, prompt) for i, prompt in enumerate(prompts)]
+    engine.answer([_query(context, sampling) for context in contexts])
+    seconds = _generate(engine, contexts, sampling, tokens)
+    for context in contexts:
+        engine.forget(context)
+    return seconds
 
 
 def _score(engine: HfEngine, count: int) -> float:
@@ -146,29 +143,11 @@ def _score(engine: HfEngine, count: int) -> float:
     return seconds
 
 
-def _batch(engine: HfEngine, batch: int, tokens: int) -> float:
-    """Seconds for one token of one member of a batch of different lengths."""
-    contexts = [Context(i, _tokens(engine, 64 + 16 * i, i)) for i in range(batch)]
-    engine.answer([_query(context, GREEDY) for context in contexts])
-    stop_ids, engine.stop_ids = engine.stop_ids, frozenset()
-    answers = engine.answer([_query(context, GREEDY, Generate(tokens)) for context in contexts])
-    engine.stop_ids = stop_ids
-    for context in contexts:
-        engine.forget(context)
-    return answers[0].seconds / tokens / batch
-
-
 def _at_length(engine: HfEngine, length: int, tokens: int, repeats: int) -> tuple[float, float]:
     """Milliseconds for one token at a context of this length, and for reading that context."""
     context = Context(0, _tokens(engine, length))
     prefill = engine.answer([_query(context, GREEDY)])[0].seconds
-    stop_ids, engine.stop_ids = engine.stop_ids, frozenset()
-    few = min(tokens, 32)
-    token = _least(
-        repeats,
-        lambda: engine.answer([_query(context, GREEDY, Generate(few))])[0].seconds / few,
-    )
-    engine.stop_ids = stop_ids
+    token = _least(repeats, lambda: _generate(engine, [context], GREEDY, min(tokens, 32)))
     engine.forget(context)
     return token, 1e3 * prefill
 
@@ -184,15 +163,9 @@ def _transformers(at: Path, engine: HfEngine, prompt: Sequence[int], tokens: int
 
     def run(count: int) -> float:
         started = time.perf_counter()
-        model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            min_new_tokens=count,
-            max_new_tokens=count,
-            use_cache=True,
-            pad_token_id=0,
-        )
+        lengths = {"min_new_tokens": count, "max_new_tokens": count}
+        mask = torch.ones_like(ids)
+        model.generate(ids, attention_mask=mask, do_sample=False, pad_token_id=0, **lengths)
         return time.perf_counter() - started
 
     with torch.inference_mode():

@@ -6,7 +6,7 @@ import argparse
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from script_kit import markdown, parser
 
 from semspec.datastores import indices
 from semspec.datastores.dense import DenseStore, Projection, open_shards
 from semspec.datastores.dense import write_shard as write_dense
 from semspec.datastores.sparse import SparseStore, write_shard
-from semspec.drafters.dresd import Dresd, DresdSession
-from semspec.drafters.rest import Rest, RestSession
 from semspec.protocols import Kit
 from semspec.report.arms import between
 from semspec.splitters.token import TokenBoundary
@@ -111,22 +110,17 @@ def dense_store(text: Sequence[int], states: States) -> DenseStore:
     return DenseStore(shards, Projection(zeros, ones, zeros, states.components), index)
 
 
-def corpus_session(name: str, store: Any, kit: Kit) -> Any:
-    if name == "rest":
-        return RestSession(Rest(), store, kit)
-    return DresdSession(Dresd(), store, kit)
-
-
 class Clock:
-    """CPU and wall time of what runs between ``start`` and ``stop``."""
+    """CPU and wall time of what runs inside ``with``, added up."""
 
     def __init__(self) -> None:
         self.cpu = self.wall = 0.0
 
-    def start(self) -> None:
+    def __enter__(self) -> Clock:
         self._cpu, self._wall = time.process_time(), time.perf_counter()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cpu += time.process_time() - self._cpu
         self.wall += time.perf_counter() - self._wall
 
@@ -137,10 +131,9 @@ def timed(ask: Callable[[Any], object], questions: Sequence[Any]) -> dict[str, f
         ask(question)
     clocks = []
     for question in questions:
-        clocks.append(clock := Clock())
-        clock.start()
-        ask(question)
-        clock.stop()
+        with Clock() as clock:
+            ask(question)
+        clocks.append(clock)
     return spread([c.cpu for c in clocks], [c.wall for c in clocks])
 
 
@@ -167,39 +160,33 @@ class Figures:
     def write_tables(self) -> None:
         """Write the tables between the marks of the page; other files than ours have none."""
         if self.out == RESULTS:
-            page = PAGE.read_text(encoding="utf-8")
-            text = tables(self.whole).rstrip("\n")
-            PAGE.write_text(
-                between(page, MARKS, text, "docs/measurements/drafters.md"), encoding="utf-8"
-            )
+            page, text = PAGE.read_text(encoding="utf-8"), tables(self.whole).rstrip("\n")
+            page = between(page, MARKS, text, "docs/measurements/drafters.md")
+            PAGE.write_text(page, encoding="utf-8")
 
 
-def options(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser that knows where figures go."""
-    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    return parser
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table and an empty one."""
-    heading = f"| {' | '.join(headings)} |".replace("|  |", "| |", 1)
-    lines = [heading, "|---" * len(headings) + "|"]
-    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+def options(doc: str | None, **known: Any) -> argparse.ArgumentParser:
+    """Return a parser that also knows where figures go."""
+    return parser(doc, out=RESULTS, **known)
 
 
 def tables(result: dict[str, Any]) -> str:
     """Return Markdown: drafting alone, acceptance on the pair, questions to datastores."""
     stores = result.get("datastores", {})
-    parts = [_alone(result.get("alone")), _pair(result.get("pair"))]
-    return "\n".join(
-        line for part in [*parts, _sparse(stores.get("sparse")), _dense(stores)] for line in part
-    )
+    parts = {_alone: result.get("alone"), _pair: result.get("pair"), _sparse: stores.get("sparse")}
+    found = [part(figures) for part, figures in parts.items() if figures]
+    return "\n".join(line for part in [*found, _dense(stores)] for line in part)
 
 
-def _alone(alone: Mapping[str, Any] | None) -> list[str]:
-    if not alone:
-        return []
+def _table(about: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [about, "", *markdown(headings, rows), ""]
+
+
+def _counted(rows: Mapping[str, Any]) -> list[tuple[int, Any]]:
+    return sorted((int(count), row) for count, row in rows.items())
+
+
+def _alone(alone: Mapping[str, Any]) -> list[str]:
     repeats = min(row.get("repeats", 1) for rows in alone.values() for row in rows.values())
     lengths = sorted({int(length) for rows in alone.values() for length in rows})
     listed = []
@@ -210,67 +197,60 @@ def _alone(alone: Mapping[str, Any] | None) -> list[str]:
         learnt = " ... ".join(f"{r['opening_us_per_token']:.1f}" for r in own if r)
         loads = " / ".join(f"{r['load']:.0f}" for r in own if r and "load" in r)
         listed.append([f"`{name}`", *times, f"{last['drafted']:.0f}", f"{learnt} us", loads])
-    return [
+    return _table(
         "Milliseconds a round for drafting alone, without a model (width 5,120, vocabulary 151,936, one"
         " thread): CPU time of the process, median / mean over rounds; of each round the least of"
         f" {repeats} run{'s' * (repeats > 1)} or more. Load: processes that wanted one of the two cores meanwhile.",
-        "",
-        *table(
-            ["", *(f"{n:,} tokens" for n in lengths), "nodes", "a token of the prompt", "load"],
-            listed,
-        ),
-    ]
+        ["", *(f"{n:,} tokens" for n in lengths), "nodes", "a token of the prompt", "load"],
+        listed,
+    )
 
 
-def _pair(pair: Mapping[str, Any] | None) -> list[str]:
-    if not pair:
-        return []
+def _pair(pair: Mapping[str, Any]) -> list[str]:
     listed = []
     for name, rows in pair.items():
         taus = [rows.get(key, {}).get("accept_length") for key in ("T=0", "T=1")]
         reuse = rows.get("T=1", {}).get("reuse") or {}
         shares = [" / ".join(f"{v:.2f}" for v in (reuse.get(k) or {}).values()) for k in PARTS]
         listed.append([f"`{name}`", *(f"{tau:.2f}" if tau else "" for tau in taus), *shares])
-    return [
+    return _table(
         "tau (tokens gained a verification) on the embedded pair's ordinary problems, how places were"
         " found, and what the accepted path ended with:",
-        "",
-        *table(["", "T = 0", "T = 1", "found lexically / by meaning / not, T = 1",
-                "main / branch / successor / mismatch, T = 1"], listed),
-    ]  # fmt: skip
+        ["", "T = 0", "T = 1", "found lexically / by meaning / not, T = 1",
+         "main / branch / successor / mismatch, T = 1"],
+        listed,
+    )  # fmt: skip
 
 
-def _sparse(sparse: Mapping[str, Any] | None) -> list[str]:
-    if not sparse:
-        return []
+def _sparse(sparse: Mapping[str, Any]) -> list[str]:
     listed = [
-        [f"{int(count):,}", *(_times(row[k]) for k in ("query", "draft")),
+        [f"{count:,}", *(_times(row[k]) for k in ("query", "draft")),
          f"{row['sorting_s']:.0f} s", f"{row['opening_ms']:.1f} ms"]
-        for count, row in sorted(sparse.items(), key=lambda item: int(item[0]))
+        for count, row in _counted(sparse)
     ]  # fmt: skip
-    return [
+    return _table(
         "A question to a sparse datastore, milliseconds (CPU time, median / 90th percentile), synthetic text:",
-        "",
-        *table(["tokens", "longest match", "with its tree", "sorted in", "opened in"], listed),
-    ]
+        ["tokens", "longest match", "with its tree", "sorted in", "opened in"],
+        listed,
+    )
 
 
 def _dense(stores: Mapping[str, Any]) -> list[str]:
     listed = [
-        [f"`{name}`", f"{int(count):,}", _times(row["query"]), f"{row['recall_at_10']:.3f}", f"{row['bytes']:.0f}",
+        [f"`{name}`", f"{count:,}", _times(row["query"]), f"{row['recall_at_10']:.3f}", f"{row['bytes']:.0f}",
          f"{row['building_s']:.0f} s", _if_measured(row, "hashing_s", ".2f", " s"), f"{row['loading_s']:.3f} s",
          _if_measured(row, "first_ms", ".1f", " ms")]
         for name in ("scann", "faiss")
-        for count, row in sorted(stores.get(name, {}).items(), key=lambda item: int(item[0]))
+        for count, row in _counted(stores.get(name, {}))
     ]  # fmt: skip
     if not listed:
         return []
-    return [
+    return _table(
         "A question to a dense datastore, the same, synthetic clustered keys of 64 dimensions, 10 neighbours:",
-        "",
-        *table(["index", "entries", "milliseconds", "recall@10", "bytes an entry", "built in", "hashed in",
-                "opened in", "first question"], listed),
-    ]  # fmt: skip
+        ["index", "entries", "milliseconds", "recall@10", "bytes an entry", "built in", "hashed in",
+         "opened in", "first question"],
+        listed,
+    )  # fmt: skip
 
 
 def _times(row: Mapping[str, float]) -> str:

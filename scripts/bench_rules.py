@@ -10,7 +10,6 @@ verdict. Medians of this process's CPU time, in milliseconds, go to results/rule
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 from bench_kit import token_kit
 from rich.console import Console
-from rich.table import Table
+from script_kit import parser, table
 
 from semspec.calibration.arc import Setting
 from semspec.decoding.arc_bound import Constants
@@ -110,9 +109,8 @@ def measured(rounds: int, vocabulary: int, width: int) -> Iterator[dict[str, Any
     for shape, parents in SHAPES.items():
         took: dict[str, list[float]] = {}
         rng = random.Random(0)
-        sessions = {
-            name: rule.open(token_kit(SAMPLING, rng)) for name, rule in rules(width).items()
-        }
+        kit = token_kit(SAMPLING, rng)
+        sessions = {name: rule.open(kit) for name, rule in rules(width).items()}
         for number in range(rounds):
             draft = passes.draft(number, parents, rng)
             for name, session in sessions.items():  # turn by turn: all meet the same machine
@@ -133,22 +131,18 @@ def measured(rounds: int, vocabulary: int, width: int) -> Iterator[dict[str, Any
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--vocabularies", type=int, nargs="+", default=[704, 151_936])
-    parser.add_argument("--width", type=int, default=4096)
-    parser.add_argument("--json", type=Path, default=Path("results/rules.json"))
-    a = parser.parse_args()
+    sizes, json = [704, 151_936], Path("results/rules.json")
+    a = parser(__doc__, rounds=200, vocabularies=sizes, width=4096, json=json).parse_args()
     torch.set_num_threads(1)
     rows = [r for v in a.vocabularies for r in measured(a.rounds, v, a.width)]
-    table = Table("vocabulary", "draft", "rule", title="one thread", title_justify="left")
-    for heading in ("ms a verdict", "beyond lossless", f"of a pass of {PASS:g} ms"):
-        table.add_column(heading, justify="right")
+    names = ("vocabulary", "draft", "rule")
+    numbers = ("ms a verdict", "beyond lossless", f"of a pass of {PASS:g} ms")
+    shown = table("one thread", *names, *numbers, names=len(names))
     for row in rows:
         share, beyond = f"{100 * row['share_of_pass']:.1f} %", f"{row['beyond_lossless_ms']:+.2f}"
-        names = (f"{row['vocabulary']:,}", row["draft"], row["rule"])
-        table.add_row(*names, f"{row['ms']:.2f}", beyond, share)
-    Console(width=100).print(table)
+        vocabulary = f"{row['vocabulary']:,}"
+        shown.add_row(vocabulary, row["draft"], row["rule"], f"{row['ms']:.2f}", beyond, share)
+    Console(width=100).print(shown)
     settings = {"width": a.width, "rounds": a.rounds, "pass_ms": PASS}
     write_json(a.json, {"provenance": provenance.collect(), **settings, "rules": rows})
     return 0

@@ -1,4 +1,4 @@
-"""What a probe inside SGLang costs: bytes of the answer and time, beside plain scoring and the naive way.
+"""Measure what a probe inside SGLang costs: bytes of the answer and time, beside plain scoring and the naive way.
 
 Two servers of the same model, started beforehand (docs/sglang_plugin.md has the commands): one with the
 plugin, and one with --enable-return-hidden-states for the naive way, which ships the last layer's states
@@ -18,13 +18,14 @@ import argparse
 import http.client
 import json
 import random
-import statistics
 import sys
 import time
+from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from script_kit import parser
 
 from semspec.artifacts.probe import Probe
 from semspec.models.location import ModelConfig
@@ -46,9 +47,8 @@ class Server:
         for last in (False, True):
             began = time.perf_counter()
             try:
-                self.connection.request(
-                    "POST", "/generate", data, {"Content-Type": "application/json"}
-                )
+                kind = {"Content-Type": "application/json"}
+                self.connection.request("POST", "/generate", data, kind)
                 response = self.connection.getresponse()
                 raw = response.read()
                 break
@@ -67,10 +67,9 @@ def direct(layers: int, width: int, step: int, steps: int, repeat: int) -> dict[
     """CPU time of pooling and scoring in one pass, and bytes of what goes to and fro, beside the naive way's."""
     hidden = (512, 128)
     size = (layers + 1) * width
-    tensors = {
-        n: torch.randn(shape) / shape[-1] ** 0.5 for n, shape in shapes(size, hidden).items()
-    }
-    tensors |= {"mean": torch.zeros(size), "std": torch.ones(size)}
+    tensors = {"mean": torch.zeros(size), "std": torch.ones(size)}
+    for name, shape in shapes(size, hidden).items():
+        tensors[name] = torch.randn(shape) / shape[-1] ** 0.5
     config = Probe.example().config
     config["model"] |= {"layers": layers, "width": width}
     config["features"] |= {"inputs": size, "hidden": list(hidden)}
@@ -89,7 +88,7 @@ def direct(layers: int, width: int, step: int, steps: int, repeat: int) -> dict[
         assert one is not None
         for layer in range(layers + 1):
             one.states(layer, x)
-        told = one.replies(None, "")[0].copy()
+        reply_of = one.replies(None, "")[0].copy()
         seconds.append(time.process_time() - began)
     states = Ask(spans=ask.spans, want="pooled", precision="float16")
     pooled = pack(torch.zeros(steps, 1, layers + 1, width), states.precision)
@@ -97,9 +96,9 @@ def direct(layers: int, width: int, step: int, steps: int, repeat: int) -> dict[
         "layers": layers,
         "width": width,
         "tokens": rows,
-        "cpu_ms": round(1e3 * statistics.median(seconds[3:]), 3),
+        "cpu_ms": round(1e3 * median(seconds[3:]), 3),
         "bytes_asked": len(json.dumps(ask.params())),
-        "bytes_score": len(json.dumps(told)),
+        "bytes_score": len(json.dumps(reply_of)),
         "bytes_pooled_float16": len(json.dumps(pooled)),
         "bytes_naive_last_layer": len(json.dumps(x.tolist())),
         "bytes_naive_all_layers": (layers + 1) * len(json.dumps(x.tolist())),
@@ -107,57 +106,58 @@ def direct(layers: int, width: int, step: int, steps: int, repeat: int) -> dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    known = parser(
+        __doc__,
+        url=("", "a server with the plugin and the probe"),
+        naive_url=("", "a server with --enable-return-hidden-states"),
+        probe="embedded/probe-tiny-target-paper",
+        context=(256, "tokens that are cached"),
+        step=(40, "tokens of a step"),
+        steps=(1, "steps judged in one pass"),
+        repeat=100,
+        vocabulary=(500, "token ids drawn: 3 to this"),
     )
-    parser.add_argument("--direct", metavar="LAYERSxWIDTH", help="without a server, at this shape")
-    parser.add_argument("--url", help="a server with the plugin and the probe")
-    parser.add_argument("--naive-url", help="a server with --enable-return-hidden-states")
-    parser.add_argument("--probe", default="embedded/probe-tiny-target-paper")
-    parser.add_argument("--context", type=int, default=256, help="tokens that are cached")
-    parser.add_argument("--step", type=int, default=40, help="tokens of a step")
-    parser.add_argument("--steps", type=int, default=1, help="steps judged in one pass")
-    parser.add_argument("--repeat", type=int, default=100)
-    parser.add_argument("--vocabulary", type=int, default=500, help="token ids drawn: 3 to this")
-    told = parser.parse_args()
-    if told.direct:
-        layers, width = (int(n) for n in told.direct.split("x"))
-        print(json.dumps(direct(layers, width, told.step, told.steps, told.repeat), indent=1))
+    known.description, known.formatter_class = __doc__, argparse.RawTextHelpFormatter
+    known.add_argument("--direct", metavar="LAYERSxWIDTH", help="without a server, at this shape")
+    a = known.parse_args()
+    if a.direct:
+        layers, width = (int(n) for n in a.direct.split("x"))
+        print(json.dumps(direct(layers, width, a.step, a.steps, a.repeat), indent=1))
         return
-    if not told.url:
-        parser.error("give --url of a server, or --direct")
+    if not a.url:
+        known.error("give --url of a server, or --direct")
 
-    probe = Probe.load(told.probe)
+    probe = Probe.load(a.probe)
     rng = random.Random(0)
-    context = [rng.randrange(3, told.vocabulary) for _ in range(told.context)]
-    ends = [told.context + i * told.step for i in range(told.steps + 1)]
+    context = [rng.randrange(3, a.vocabulary) for _ in range(a.context)]
+    ends = [a.context + i * a.step for i in range(a.steps + 1)]
     spans = tuple(zip(ends, ends[1:], strict=False))
     ask = Ask(spans=spans, probe=probe.digest)
-    logprobs = {"return_logprob": True, "logprob_start_len": told.context - 1}
+    logprobs = {"return_logprob": True, "logprob_start_len": a.context - 1}
     pool = Ask(spans=spans, want="pooled", precision="float16")
-    with_plugin = Server(told.url)
+    with_plugin = Server(a.url)
     kinds: dict[str, tuple[Server, dict[str, Any], dict[str, Any]]] = {
         "plain": (with_plugin, {}, {}),
         "score": (with_plugin, ask.params(), {}),
         "pooled, all layers, float16": (with_plugin, pool.params(), {}),
         "log-probabilities": (with_plugin, {}, logprobs),
     }
-    if told.naive_url:
-        naive = Server(told.naive_url)
+    if a.naive_url:
+        naive = Server(a.naive_url)
         kinds["plain, naive server"] = (naive, {}, {})
         kinds["naive: last layer by token"] = (naive, {}, {"return_hidden_states": True})
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     size: dict[str, list[int]] = {kind: [] for kind in kinds}
-    for turn in range(told.repeat + 5):
+    for turn in range(a.repeat + 5):
         for kind, (server, params, further) in kinds.items():
-            step = [rng.randrange(3, told.vocabulary) for _ in range(told.step * told.steps)]
+            step = [rng.randrange(3, a.vocabulary) for _ in range(a.step * a.steps)]
             sampling = {"temperature": 0, "max_new_tokens": 1}
             if params:
                 sampling["custom_params"] = params
             body = {"input_ids": context + step, "sampling_params": sampling, **further}
             took, length, answer = server.generate(body)
             if params:
-                reply(answer["meta_info"], told.url)
+                reply(answer["meta_info"], a.url)
             if turn >= 5:  # the first ones warm up
                 seconds[kind].append(took)
                 size[kind].append(length)
@@ -165,29 +165,23 @@ def main() -> None:
     for kind in kinds:
         base = "plain, naive server" if "naive" in kind else "plain"
         # pairs of the same turn: what else the machine does meanwhile is in both
-        added = statistics.median(a - b for a, b in zip(seconds[kind], seconds[base], strict=True))
-        rows.append(
-            {
-                "kind": kind,
-                "median_ms": round(1e3 * statistics.median(seconds[kind]), 3),
-                "added_ms": round(1e3 * added, 3),
-                "added_share": round(added / statistics.median(seconds[base]), 4),
-                "bytes": statistics.median(size[kind]),
-                "added_bytes": statistics.median(size[kind]) - statistics.median(size[base]),
-            }
-        )
-    for row in rows:
+        added = median(own - other for own, other in zip(seconds[kind], seconds[base], strict=True))
+        row = {
+            "kind": kind,
+            "median_ms": round(1e3 * median(seconds[kind]), 3),
+            "added_ms": round(1e3 * added, 3),
+            "added_share": round(added / median(seconds[base]), 4),
+            "bytes": median(size[kind]),
+            "added_bytes": median(size[kind]) - median(size[base]),
+        }
+        rows.append(row)
         print(
-            f"{row['kind']:30s} {row['median_ms']:9.2f} ms  {row['added_ms']:+8.2f} ms"
+            f"{kind:30s} {row['median_ms']:9.2f} ms  {row['added_ms']:+8.2f} ms"
             f" ({row['added_share']:+7.1%})  {row['added_bytes']:+10.0f} bytes",
             file=sys.stderr,
         )
-    print(
-        json.dumps(
-            {"arguments": vars(told), "layers": probe.layers, "width": probe.width, "rows": rows},
-            indent=1,
-        )
-    )
+    shape = {"layers": probe.layers, "width": probe.width}
+    print(json.dumps({"arguments": vars(a), **shape, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -8,33 +8,22 @@ problems at most. Afterwards: python -m semspec.artifacts verify path=hub_artifa
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from script_kit import parser
 
 from semspec.cli.build_datastore import main as build
 from semspec.storage.packaged import beside_package
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--problems", type=int, default=90)
-    parser.add_argument("--work", type=Path, default=Path("runs/tiny-datastores"))
-    given = parser.parse_args(arguments)
+    a = parser(__doc__, problems=90, work=Path("runs/tiny-datastores")).parse_args(arguments)
+    common = ("model=tiny", "batch=30", f"problems={a.problems}")
     for kind, options in (("sparse", []), ("dense", ["dims=32"])):
         out = beside_package("hub_artifacts") / f"{kind}-tiny"
-        build(
-            [
-                f"kind={kind}",
-                "model=tiny",
-                f"problems={given.problems}",
-                "batch=30",
-                f"folder={given.work / kind}",
-                f"out={out}",
-                *options,
-            ]
-        )
+        build([f"kind={kind}", f"folder={a.work / kind}", f"out={out}", *common, *options])
     return 0
 
 

@@ -10,7 +10,6 @@ different text of a context once.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from script_kit import HUB, markdown, parser, read
 from tiny_nli_data import contexts, sample
 
 from semspec.artifacts.inspection import seal
@@ -96,37 +96,23 @@ ROWS = (
 )
 
 
-def table(found: dict[str, Any]) -> str:
-    lines = ["| | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
-    lines += [
-        f"| {label} | " + " | ".join(f"{f[part][name]:.4f}" for f in found.values()) + " |"
-        for label, part, name in ROWS
-    ]
-    return "\n".join(lines)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", type=Path, default=Path("hub_artifacts"))
-    parser.add_argument("--contexts", type=int, default=200)
-    parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--steps", type=Path, help="keeps the sampled steps here, as JSON")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    texts = contexts(SEED, arguments.contexts)
-    folder = arguments.models / "tiny-nli"
+    threads = torch.get_num_threads()
+    options = parser(__doc__, models=HUB, contexts=200, samples=20, threads=threads)
+    options.add_argument("--steps", type=Path, help="keeps the sampled steps here, as JSON")
+    a = options.parse_args()
+    torch.set_num_threads(a.threads)
+    texts = contexts(SEED, a.contexts)
+    folder = a.models / "tiny-nli"
     found: dict[str, Any] = {}
     for source in SOURCES:
         for temperature in TEMPERATURES:
             name = f"{source}, T = {temperature:g}"
-            kept = arguments.steps and arguments.steps / f"{source}-{temperature:g}.json"
+            kept = a.steps and a.steps / f"{source}-{temperature:g}.json"
             if kept and kept.exists():
-                steps = json.loads(kept.read_text(encoding="utf-8"))
+                steps = read(kept)
             else:
-                steps = sample(
-                    arguments.models / source, texts, arguments.samples, temperature, SEED
-                )
+                steps = sample(a.models / source, texts, a.samples, temperature, SEED)
                 if kept:
                     kept.parent.mkdir(parents=True, exist_ok=True)
                     kept.write_text(json.dumps(steps), encoding="utf-8")
@@ -137,8 +123,10 @@ def main() -> None:
     if not found:
         return
     write_json(folder / "evaluation.json", found)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    config = read(folder / "config.json")
+    rows = [
+        [label, *(f"{f[part][name]:.4f}" for f in found.values())] for label, part, name in ROWS
+    ]
     with safe_open(folder / "model.safetensors", "pt") as weights:
         sizes = [weights.get_tensor(name).numel() for name in weights.keys()]  # noqa: SIM118
     card = CARD.format(
@@ -146,11 +134,11 @@ def main() -> None:
         width=config["hidden_size"],
         longest=config["max_position_embeddings"],
         parameters=sum(sizes) / 1e6,
-        minutes=training["seconds"] / 60,
-        contexts=arguments.contexts,
-        samples=arguments.samples,
+        minutes=read(folder / "training.json")["seconds"] / 60,
+        contexts=a.contexts,
+        samples=a.samples,
         seed=SEED,
-        table=table(found),
+        table="\n".join(markdown(["", *found], rows)),
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
     seal(folder)

@@ -8,18 +8,16 @@ seed), greedily and at T = 0.6; every step is read by the oracle.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections import Counter, defaultdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from script_kit import HUB, markdown, parser, read
+from tiny_reward_data import alone
 
 from semspec import world
-from semspec.config import build, compose
 from semspec.results.metrics import wilson
 from semspec.solver import Solution, Solver
 from semspec.storage.files import write_json
@@ -28,25 +26,12 @@ SEED = 20261121  # of the problems
 TEMPERATURES = (0.0, 0.6)
 
 
-def evaluate(folder: Path, temperature: float, count: int, concurrency: int = 25) -> dict[str, Any]:
+def evaluate(folder: Path, temperature: float, count: int) -> dict[str, Any]:
     """One model alone at one temperature."""
-    config = build(
-        compose(
-            [
-                f"model.path={folder}",
-                "draft=none",
-                f"temperature={temperature}",
-                f"benchmark.seed={SEED}",
-                f"problems={count}",
-                f"concurrency={concurrency}",
-            ]
-        )
-    )
-    problems = list(islice(config.benchmark.problems(), count))
     tally = Tally()
-    with Solver(config) as solver:
-        for done in solver.solve(problems, "plain"):
-            tally.add(done, config.benchmark.grade(done.problem, done.text).correct, solver)
+    for solver, done, problem in alone(folder, temperature, count, SEED, at_once=25):
+        correct = solver.config.benchmark.grade(done.problem, done.text).correct
+        tally.add(done, problem, correct, solver)
     return tally.figures()
 
 
@@ -59,9 +44,8 @@ class Tally:
         self.first_errors: Counter[str] = Counter()
         self.surfaces: dict[str, set[int]] = defaultdict(set)
 
-    def add(self, done: Solution, correct: bool | None, solver: Solver) -> None:
-        problem = world.find_problem(done.problem.question)
-        assert problem is not None and correct is not None
+    def add(self, done: Solution, problem: Any, correct: bool | None, solver: Solver) -> None:
+        assert correct is not None
         self.correct[problem.domain].append(correct)
         self.cut_off += done.outcome.finish == "budget"
         before: list[world.Meaning] = []
@@ -115,9 +99,7 @@ and `"\\n\\n"`, which ends a step, is one token.
 
 {count} fresh problems (seed {seed}), half of each kind, the model alone:
 
-| | greedy | T = 0.6 |
-|---|---|---|
-{rows}
+{table}
 
 Figures by `scripts/evaluate_tiny_pair.py`; `evaluation.json` has them all.
 """
@@ -131,62 +113,42 @@ WHAT = {
 
 
 def card(name: str, folder: Path, found: dict[str, Any]) -> str:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    greedy, sampled = (found[f"T={t:g}"] for t in TEMPERATURES)
-
-    def both(label: str, tell: Any) -> str:
-        return f"| {label} | {tell(greedy)} | {tell(sampled)} |"
-
-    def quality(f: dict[str, Any]) -> str:
-        low, high = f["pass_at_1_interval"]
-        return f"{f['pass_at_1']:.3f} [{low:.3f}, {high:.3f}]"
-
-    rows = [both("pass@1 [95 %]", quality)]
-    rows += [
-        both(domain, lambda f, d=domain: f"{f['by_domain'][d]:.3f}")
-        for domain in greedy["by_domain"]
-    ]
-    rows.append(both("tokens in a step", lambda f: f"{f['tokens_per_step']:.1f}"))
-    rows.append(
-        both(
-            "first error of a wrong solution: unreadable",
-            lambda f: f["first_errors"].get("unreadable", 0),
-        )
-    )
-    rows.append(
-        both(
-            "... or readable and wrong",
-            lambda f: sum(n for kind, n in f["first_errors"].items() if kind != "unreadable"),
-        )
-    )
-    rows.append(
-        both(
-            "wordings seen of a kind of step, at least", lambda f: min(f["surface_forms"].values())
-        )
-    )
+    columns = [lines(found[f"T={t:g}"]) for t in TEMPERATURES]
+    rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
     size = (folder / "model.safetensors").stat().st_size
     return CARD.format(
         title=name,
         what=WHAT[name],
-        minutes=training["seconds"] / 60,
-        layers=config["num_hidden_layers"],
+        minutes=read(folder / "training.json")["seconds"] / 60,
+        layers=read(folder / "config.json")["num_hidden_layers"],
         parameters=size / 2 / 1e6,
-        count=greedy["problems"],
+        count=found["T=0"]["problems"],
         seed=SEED,
-        rows="\n".join(rows),
+        table="\n".join(markdown(["", "greedy", "T = 0.6"], rows)),
     )
 
 
+def lines(f: dict[str, Any]) -> dict[str, str]:
+    """Return what the card's table says of a temperature."""
+    low, high = f["pass_at_1_interval"]
+    errors = dict(f["first_errors"])
+    unreadable = errors.pop("unreadable", 0)
+    return {
+        "pass@1 [95 %]": f"{f['pass_at_1']:.3f} [{low:.3f}, {high:.3f}]",
+        **{domain: f"{share:.3f}" for domain, share in f["by_domain"].items()},
+        "tokens in a step": f"{f['tokens_per_step']:.1f}",
+        "first error of a wrong solution: unreadable": str(unreadable),
+        "... or readable and wrong": str(sum(errors.values())),
+        "wordings seen of a kind of step, at least": str(min(f["surface_forms"].values())),
+    }
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--problems", type=int, default=500)
-    parser.add_argument("--models", type=Path, default=Path("hub_artifacts"))
-    arguments = parser.parse_args()
+    a = parser(__doc__, problems=500, models=HUB).parse_args()
     console = Console()
     for name in WHAT:
-        folder = arguments.models / name
-        found = {f"T={t:g}": evaluate(folder, t, arguments.problems) for t in TEMPERATURES}
+        folder = a.models / name
+        found = {f"T={t:g}": evaluate(folder, t, a.problems) for t in TEMPERATURES}
         write_json(folder / "evaluation.json", found)
         (folder / "README.md").write_text(card(name, folder, found), encoding="utf-8")
         console.print(name, found)

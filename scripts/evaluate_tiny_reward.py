@@ -8,13 +8,12 @@ scored as ``accept=rsd`` scores it (our engine, the rule's own head) and labelle
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from script_kit import HUB, markdown, parser, read
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from tiny_reward_data import Batches, Row, sample
 
@@ -45,22 +44,22 @@ def figures(rows: list[Row], found: list[list[float]], threshold: float) -> dict
     truth = np.array([label for row in rows for label in row.labels])
     reward = np.array([score for scores in found for score in scores])
     accepted = reward >= threshold
-    right, wrong = int(truth.sum()), int((~truth).sum())
+
+    def kept(of: np.ndarray) -> list[float]:
+        """Share that is accepted, and its 95 % interval."""
+        count = int((accepted & of).sum())
+        return [count / int(of.sum()), *wilson(count, int(of.sum()))]
+
     return {
         "problems": len(rows),
         "steps": len(truth),
-        "steps_right": right / len(truth),
+        "steps_right": int(truth.sum()) / len(truth),
         "auroc": float(roc_auc_score(truth, reward)),
         "brier": float(brier_score_loss(truth, reward)),
         "threshold": threshold,
-        "right_accepted": wilson_share(int((accepted & truth).sum()), right),
-        "wrong_accepted": wilson_share(int((accepted & ~truth).sum()), wrong),
+        "right_accepted": kept(truth),
+        "wrong_accepted": kept(~truth),
     }
-
-
-def wilson_share(count: int, of: int) -> list[float]:
-    """Share, and its 95 % interval."""
-    return [count / of, *wilson(count, of)]
 
 
 CARD = """\
@@ -84,54 +83,39 @@ is even odds where right and wrong are as frequent, and lower than the share of 
 
 Steps of fresh problems (seed {seed}) as `tiny-draft` writes them, each solution up to its first error:
 
-| | {head} |
-|---|---|{rule}
-{rows}
+{table}
 
 Figures by `scripts/evaluate_tiny_reward.py`; `evaluation.json` has them all.
 """
+SHARE = "{:.3f} [{:.3f}, {:.3f}]"
 LINES = {
     "steps": lambda f: f"{f['steps']:,}",
     "of these right": lambda f: f"{f['steps_right']:.3f}",
     "AUROC": lambda f: f"{f['auroc']:.3f}",
     "Brier score": lambda f: f"{f['brier']:.3f}",
-    "right steps accepted at 0.7 [95 %]": lambda f: shown(f["right_accepted"]),
-    "wrong steps accepted at 0.7 [95 %]": lambda f: shown(f["wrong_accepted"]),
+    "right steps accepted at 0.7 [95 %]": lambda f: SHARE.format(*f["right_accepted"]),
+    "wrong steps accepted at 0.7 [95 %]": lambda f: SHARE.format(*f["wrong_accepted"]),
 }
 
 
-def shown(share: list[float]) -> str:
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*share)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--problems", type=int, default=400)
-    parser.add_argument("--models", type=Path, default=Path("hub_artifacts"))
-    parser.add_argument("--draft", type=Path, default=Path("hub_artifacts/tiny-draft"))
-    arguments = parser.parse_args()
-    folder = arguments.models / "tiny-reward"
+    a = parser(__doc__, problems=400, models=HUB, draft=HUB / "tiny-draft").parse_args()
+    folder = a.models / "tiny-reward"
     engine, head = Hf().load(str(folder)), read_score_head(folder)
     batches = Batches(Text(str(folder)), [], 0)
     found = {}
     for temperature in TEMPERATURES:
-        rows = sample(arguments.draft, temperature, arguments.problems, SEED)
+        rows = sample(a.draft, temperature, a.problems, SEED)
         scored = [rewards(engine, head, batches, row) for row in rows]
         found[f"T={temperature:g}"] = figures(rows, scored, Rsd().threshold)
     write_json(folder / "evaluation.json", found)
-    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    lines = [
-        f"| {name} | {' | '.join(tell(f) for f in found.values())} |"
-        for name, tell in LINES.items()
-    ]
+    training = read(folder / "training.json")
+    lines = [[name, *map(written, found.values())] for name, written in LINES.items()]
     card = CARD.format(
-        layers=config["num_hidden_layers"],
+        layers=read(folder / "config.json")["num_hidden_layers"],
         minutes=(training["seconds"] + training["seconds_sampling"]) / 60,
         seed=SEED,
-        head=" | ".join(found),
-        rule="---|" * (len(found) - 1),
-        rows="\n".join(lines),
+        table="\n".join(markdown(["", *found], lines)),
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
     print(json.dumps(found, indent=1))

@@ -1,4 +1,4 @@
-"""What a pair of real shapes allows on this machine: random weights, the engine's own passes.
+"""Measure what a pair of real shapes allows on this machine: random weights, the engine's own passes.
 
     python scripts/gpu_bench.py [--pair qwen2-32b qwen2-1.5b] [--device cuda] [--step 64] [--context 2048]
     python scripts/gpu_bench.py --pair small small-draft --device cpu --step 16 --context 128   tried on a CPU
@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from script_kit import parser, table
+from transformers import AutoModelForCausalLM, Qwen2Config
 
 from semspec.engines._lean.engine import HfEngine
 from semspec.engines.hf import Hf
@@ -44,11 +44,12 @@ SHAPES = {  # layers, width, MLP, heads, kv heads, vocabulary: of the published 
 }
 DEPTHS = (2, 4)  # layers of the models that are measured
 HIDDEN = (512, 128)  # of the probe
+SCORING = {"scoring": (), "scoring_mean": ("mean",), "scoring_plus": ("mean", "max", "last")}
 ACCEPTED = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 GREEDY = Sampling(temperature=0.0)
 
 
-def random_model(shape: str, layers: int, folder: Path, dtype: torch.dtype) -> Path:
+def write_random_model(shape: str, layers: int, folder: str, dtype: torch.dtype) -> None:
     _, width, inner, heads, kv_heads, vocabulary = SHAPES[shape]
     config = Qwen2Config(
         vocab_size=vocabulary,
@@ -61,13 +62,7 @@ def random_model(shape: str, layers: int, folder: Path, dtype: torch.dtype) -> P
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        Qwen2ForCausalLM(config).save_pretrained(folder)
-    finally:
-        torch.set_default_dtype(before)
-    return folder
+    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
 
 
 class Passes:
@@ -83,28 +78,30 @@ class Passes:
     def token(self) -> float:
         """Seconds of one generated token, greedily."""
         count = len(self.step)
-        return self._least(lambda: self._ask(generate=Generate(limit=count))) / count
+        return least(lambda: self._ask(generate=Generate(limit=count)), self.repeats) / count
 
     def scoring(self, *reductions: str) -> float:
         """Seconds of scoring the step, with states pooled in the pass where reductions are given."""
         spans = ((0, len(self.step)),)
         pooled = tuple(Read(What.POOLED, spans=spans, reduce=r) for r in reductions)  # type: ignore[arg-type]
         reads = (Read(What.LOGPROBS), *pooled)
-        return self._least(lambda: self._ask(tokens=self.step, reads=reads))
+        return least(lambda: self._ask(tokens=self.step, reads=reads), self.repeats)
 
     def _ask(self, **asked: Any) -> None:
         self.engine.answer([Query("target", self.context, GREEDY, random.Random(0), **asked)])
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
-    def _least(self, run: Callable[[], None]) -> float:
+
+def least(run: Callable[[], object], repeats: int) -> float:
+    """Return the seconds of the fastest run: others on the machine can only add to it."""
+    run()
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
         run()
-        times = []
-        for _ in range(self.repeats):
-            began = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - began)
-        return min(times)  # others on the machine can only add to it
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def at_full_depth(shape: str, given: argparse.Namespace) -> dict[str, float]:
@@ -114,17 +111,11 @@ def at_full_depth(shape: str, given: argparse.Namespace) -> dict[str, float]:
     found: list[dict[str, float]] = []
     for depth in DEPTHS:
         with tempfile.TemporaryDirectory() as folder:
-            at = random_model(shape, depth, Path(folder), dtype)
-            engine = Hf(device=given.device, threads=given.threads).load(str(at))
+            write_random_model(shape, depth, folder, dtype)
+            engine = Hf(device=given.device, threads=given.threads).load(folder)
             passes = Passes(engine, given.context, given.step, given.repeats)
-            found.append(
-                {
-                    "token": passes.token(),
-                    "scoring": passes.scoring(),
-                    "scoring_mean": passes.scoring("mean"),
-                    "scoring_plus": passes.scoring("mean", "max", "last"),
-                }
-            )
+            scoring = {kind: passes.scoring(*pools) for kind, pools in SCORING.items()}
+            found.append({"token": passes.token()} | scoring)
             engine.close()
     low, high = found
     each = {k: (high[k] - low[k]) / (DEPTHS[1] - DEPTHS[0]) for k in low}
@@ -140,13 +131,8 @@ def probing(shape: str, given: argparse.Namespace) -> float:
     device = torch.device(given.device)
     folded = Folded(weights, torch.zeros(size), torch.ones(size), "relu").on(device)
     x = torch.randn(1, size, device=device)
-    times = []
     with torch.inference_mode():
-        for _ in range(given.repeats + 1):
-            began = time.perf_counter()
-            folded(x).tolist()  # waits for the device
-            times.append(time.perf_counter() - began)
-    return min(times[1:])
+        return least(lambda: folded(x).tolist(), given.repeats)  # which waits for the device
 
 
 def speedups(
@@ -159,40 +145,31 @@ def speedups(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pair", nargs=2, default=("qwen2-32b", "qwen2-1.5b"), choices=SHAPES, metavar="SHAPE")  # fmt: skip
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--threads", type=int, default=1, help="of torch, on a CPU")
-    parser.add_argument("--step", type=int, default=64, help="tokens of a step")
-    parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="a file for the figures")
-    given = parser.parse_args()
+    threads, step = (1, "of torch, on a CPU"), (64, "tokens of a step")
+    known = parser(__doc__, device="cuda", threads=threads, step=step, context=2048, repeats=20)
+    known.add_argument("--pair", nargs=2, default=("qwen2-32b", "qwen2-1.5b"), choices=SHAPES, metavar="SHAPE")  # fmt: skip
+    known.add_argument("--json", type=Path, help="a file for the figures")
+    given = known.parse_args()
     try:
         target, draft = (at_full_depth(shape, given) for shape in given.pair)
         probe = probing(given.pair[0], given)
     except UserError as error:  # no such device, too little memory
         print(f"gpu_bench: {error}", file=sys.stderr)
         return 2
-    table = Table("milliseconds", *given.pair, title=f"{given.device}, step of {given.step} behind {given.context}", title_justify="left")  # fmt: skip
+    title = f"{given.device}, step of {given.step} behind {given.context}"
+    shown = table(title, "milliseconds", *given.pair, names=3)
     for kind in target:
-        table.add_row(
-            kind.replace("_", ", pooled: "), f"{1e3 * target[kind]:.2f}", f"{1e3 * draft[kind]:.2f}"
-        )
-    table.add_row("probe", f"{1e3 * probe:.2f}", "")
+        times = (f"{1e3 * model[kind]:.2f}" for model in (target, draft))
+        shown.add_row(kind.replace("_", ", pooled: "), *times)
+    shown.add_row("probe", f"{1e3 * probe:.2f}", "")
     gained = speedups(target, draft, probe, given.step)
     console = Console(width=100)
-    console.print(table)
+    console.print(shown)
     console.print("speed-up by accepted share:", {k: f"{v:.2f}x" for k, v in gained.items()})
-    told = {
-        "pair": given.pair,
-        "device": given.device,
-        "step": given.step,
-        "context": given.context,
-    }
+    settings = {name: getattr(given, name) for name in ("pair", "device", "step", "context")}
     figures = {"target": target, "draft": draft, "probe": probe, "speedup": gained}
     if given.json:
-        write_json(given.json, {"provenance": provenance.collect(), **told, "seconds": figures})
+        write_json(given.json, {"provenance": provenance.collect(), **settings, "seconds": figures})
     return 0
 
 

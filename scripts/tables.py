@@ -13,7 +13,6 @@ it was: the digest of that names the folder in runs/tables/.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -24,10 +23,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from script_kit import parser
 
 from semspec import config
 from semspec.cli.reproduce import build, record_arms
@@ -52,7 +53,7 @@ LEVELS = {  # what the page calls the experiments
 }
 PROBLEMS, QUICK = 30, 2
 WAVE = 10  # problems that all blocks have before any has more: what is measured is even
-MINUTES = 50  # after which no block is begun: with the last ones below an hour
+MINUTES = 50.0  # after which no block is begun: with the last ones below an hour
 ROOTS = "Solver Solve wilson quantile ratio_interval mcnemar paired_difference holm".split()
 ONLY_BY_THE_DRAFT_MODEL = {  # rules that say nothing about who drafts
     "random": "a control: it accepts by the toss of a coin",
@@ -98,13 +99,14 @@ def digest() -> str:
     Of code what it says counts and not where it stands (see ``semspec.results.code_digest``).
     """
     whole = hashlib.sha256(code_digest(ROOT / "semspec", ROOTS).encode())
-    for part in ("conf", "hub_artifacts"):
-        for file in sorted((ROOT / part).rglob("*")):
-            name = file.relative_to(ROOT).as_posix()
-            if file.suffix == ".yaml" and "experiment" not in file.parts:
-                whole.update(f"{name}\0{json.dumps(OmegaConf.to_container(OmegaConf.load(file)))}\0".encode())  # fmt: skip
-            elif file.suffix in (".json", ".safetensors"):
-                whole.update(f"{name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    for file in [
+        file for part in ("conf", "hub_artifacts") for file in sorted((ROOT / part).rglob("*"))
+    ]:
+        name = file.relative_to(ROOT).as_posix()
+        if file.suffix == ".yaml" and "experiment" not in file.parts:
+            whole.update(f"{name}\0{json.dumps(OmegaConf.to_container(OmegaConf.load(file)))}\0".encode())  # fmt: skip
+        elif file.suffix in (".json", ".safetensors"):
+            whole.update(f"{name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
     for line in sorted(settings()):
         whole.update(f"{line}\0".encode())
     return whole.hexdigest()[:16]
@@ -139,23 +141,24 @@ def measure_all(
     Return those that failed, and how often a block was not begun because time was over.
     """
     began = time.monotonic()
-    failed: set[str] = set()
-    late = 0
+    failed, late = set[str](), 0
+
+    def spent() -> float:
+        return (time.monotonic() - began) / 60
 
     def one(block: Block, target: int) -> None:
         nonlocal late
-        spent = (time.monotonic() - began) / 60
-        if spent >= minutes:
+        if spent() >= minutes:
             late += 1
             return
         asked = command(block, target, folder)
         done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=ROOT)
-        spent = (time.monotonic() - began) / 60
+        took = f"{spent():5.1f} min"
         if done.returncode:
             failed.add(str(block))
             print(f"{block}: failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
             return
-        print(f"{spent:5.1f} min  {block}: {len(block.jobs)} arms, {target} problems", flush=True)
+        print(f"{took}  {block}: {len(block.jobs)} arms, {target} problems", flush=True)
 
     longest_first = sorted(todo, key=lambda b: -len(b.jobs))
     for target in waves(problems):
@@ -177,9 +180,7 @@ def collect(
     todo: Sequence[Block], folder: Path, of: str, workers: int
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of everything that was measured, for results/results.json, and what was not."""
-    cells: list[Cell] = []
-    left_out: dict[str, str] = {}
-    lacking = []
+    cells, left_out, lacking = list[Cell](), dict[str, str](), list[str]()
     for block in todo:
         rows, why = measured(block, folder)
         cells += [{"level": block.level, "drafter": block.name, **row} for row in rows]
@@ -191,19 +192,17 @@ def collect(
             "provenance": provenance.collect()}, lacking  # fmt: skip
 
 
-# ---- what is written -------------------------------------------------------------------------------
-
-
 def page(found: Mapping[str, Any]) -> str:
     """Return docs/results.md."""
     cells: list[Cell] = found["cells"]
     counts = sorted({cell["problems"] for cell in cells})
     compared = sum(cell["config"] != "plain" for cell in cells)
-    machine = found["provenance"]["machine"]
+    machine, workers = found["provenance"]["machine"], found.get("workers", 1)
+    beside = f", {workers} processes (drafters) side by side" if workers > 1 else ""
     text = f"""# Every drafter with every rule
 
 Written by `make tables` from one run on the embedded pair; figures and intervals are in results/results.json. \
-{compared} combinations, {_span(counts)} problems each, {machine["cpu"]}, {machine["cores"]} cores, fp32, one thread a process{_side_by_side(found)}.
+{compared} combinations, {_span(counts)} problems each, {machine["cpu"]}, {machine["cores"]} cores, fp32, one thread a process{beside}.
 
 Each drafter's rules and the target alone solve the same problems in turn, first passes left out. Speed-up: the target's \
 seconds over the rule's, 95 % by bootstrap over problems; median: of the problems' own ratios. Lost / won: problems that \
@@ -223,18 +222,12 @@ The embedded world is easier to draft for than mathematics: compare what is abov
             own = [(c["config"], c) for c in of_level if c["drafter"] == drafter]
             table = markdown(own, experiment.metrics)
             parts.append("\n".join([f"### {drafter}, {level}", "", *table, ""]))
-    if found["left_out"]:
-        listed = [f"- {name}: {why}" for name, why in found["left_out"].items()]
-        parts.append("\n".join(["## Not measured", "", *listed, ""]))
-    listed = [f"- `{rule}`: {why}" for rule, why in ONLY_BY_THE_DRAFT_MODEL.items()]
-    parts.append("\n".join(["## Only with the draft model", "", *listed, ""]))
+    special = {f"`{rule}`": why for rule, why in ONLY_BY_THE_DRAFT_MODEL.items()}
+    lists = {"Not measured": found["left_out"], "Only with the draft model": special}
+    for title, reasons in lists.items():
+        listed = [f"- {name}: {why}" for name, why in reasons.items()]
+        parts += ["\n".join([f"## {title}", "", *listed, ""])] if listed else []
     return "\n".join(parts)
-
-
-def _side_by_side(found: Mapping[str, Any]) -> str:
-    """Say how many processes shared the memory and its bandwidth."""
-    workers = found.get("workers", 1)
-    return f", {workers} processes (drafters) side by side" if workers > 1 else ""
 
 
 def _span(counts: Sequence[int]) -> str:
@@ -268,9 +261,8 @@ def write(found: Mapping[str, Any]) -> None:
     write_json(RESULTS, found)
     found = json.loads(RESULTS.read_text())  # as --check will read it
     PAGE.write_text(page(found), encoding="utf-8")
-    OVERVIEW.write_text(
-        with_excerpt(OVERVIEW.read_text(encoding="utf-8"), excerpt(found)), encoding="utf-8"
-    )
+    overview = with_excerpt(OVERVIEW.read_text(encoding="utf-8"), excerpt(found))
+    OVERVIEW.write_text(overview, encoding="utf-8")
 
 
 def check(of: str) -> list[str]:
@@ -280,9 +272,8 @@ def check(of: str) -> list[str]:
         return ["results/results.json is missing: make tables"]
     old = []
     if found["digest"] != of:
-        old.append(
-            "the code, presets or weights have changed since the figures were measured: make tables"
-        )
+        changed = "the code, presets or weights have changed since the figures were measured"
+        old.append(f"{changed}: make tables")
     redo = "is not what results/results.json says: make tables ARGS=--show"
     if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page(found):
         old.append(f"docs/results.md {redo}")
@@ -293,19 +284,17 @@ def check(of: str) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--problems", type=int, default=PROBLEMS, help="of each combination")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} problems: does it work?")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="no block is begun later")
-    parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--only", nargs="*", default=[], help="parts of blocks' names")
-    for name, text in (
-        ("check", "what is out of date?"),
-        ("show", "write from results/results.json"),
-        ("list", "the blocks"),
-    ):
-        parser.add_argument(f"--{name}", action="store_true", help=f"measure nothing: {text}")
-    a = parser.parse_args()
+    a = parser(
+        __doc__,
+        problems=(PROBLEMS, "of each combination"),
+        quick=(False, f"{QUICK} problems: does it work?"),
+        minutes=(MINUTES, "no block is begun later"),
+        workers=min(2, os.cpu_count() or 1),
+        only=([], "parts of blocks' names"),
+        check=(False, "measure nothing: what is out of date?"),
+        show=(False, "measure nothing: write from results/results.json"),
+        list=(False, "measure nothing: the blocks"),
+    ).parse_args()
     config.register_configs()
     problems = QUICK if a.quick else a.problems
     if a.show:
@@ -318,8 +307,7 @@ def main() -> int:
     folder = ROOT / "runs/tables" / of
     if a.check:
         old = check(of)
-        for line in old:
-            print(line)
+        print(*old, sep="\n", end="\n" if old else "")
         return 1 if old else 0
     if a.list:
         for block in blocks(a.only):
@@ -332,25 +320,19 @@ def main() -> int:
     failed, late = measure_all(todo, problems, a.workers, a.minutes, folder)
     # what an earlier command has measured with the same code counts, too
     found, lacking = collect(whole, folder, of, a.workers)
+    warn = partial(print, file=sys.stderr)
     if lacking:
-        print(
+        warn(
             f"docs/results.md and the overview stay as they are: {len(lacking)} of {len(whole)} blocks have"
-            f" not been measured with this code ({lacking[0]}, ...); make tables goes on with them",
-            file=sys.stderr,
+            f" not been measured with this code ({lacking[0]}, ...); make tables goes on with them"
         )
     else:
         write(found)
     if late:
-        print(
-            f"{a.minutes:g} minutes were over before all had {problems} problems; the same command"
-            " adds what is missing",
-            file=sys.stderr,
-        )
+        over = f"{a.minutes:g} minutes were over before all had {problems} problems"
+        warn(f"{over}; the same command adds what is missing")
     if failed:
-        print(
-            f"not measured: {', '.join(sorted(failed))}; the same command tries them again",
-            file=sys.stderr,
-        )
+        warn(f"not measured: {', '.join(sorted(failed))}; the same command tries them again")
     return 1 if failed else 0
 
 

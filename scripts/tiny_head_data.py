@@ -1,4 +1,4 @@
-"""What heads on the tiny target are trained with: solutions, and the target's states over them.
+"""Make what heads on the tiny target are trained with: solutions, and the target's states over them.
 
 Solutions are rendered by the embedded world, whose wordings the target writes itself. Shards of a
 hundred are kept in ``--work``, so that a kill costs one at most; both scripts read the same ones.
@@ -22,6 +22,8 @@ from semspec.models.text import Text
 from semspec.storage.files import replacing, write_all
 from semspec.types import Context, Query, Read, Sampling, What
 
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Tokens [b, n], which of them are learned [b, n], the target's states [b, n, layers, width]."""
 SHARD = 100  # solutions
 BATCH = 10  # solutions that go through the target at a time
 WEEKDAYS = 0.4
@@ -44,9 +46,9 @@ def collect(
     rows: list[Row] = []
     engine, text = Hf(device="cpu").load(str(target)), Text(str(target))
     read = Read(What.HIDDEN, layers=tuple(layers))
-    told = "_".join(map(str, layers))
+    names = "_".join(map(str, layers))
     for shard in range(-(-solutions // SHARD)):
-        path = work / f"states-{told}-{seed}-{shard:03d}.safetensors"
+        path = work / f"states-{names}-{seed}-{shard:03d}.safetensors"
         if not path.exists():
             rng = random.Random(f"heads {seed} {shard}")
             made: dict[str, Tensor] = {}
@@ -84,10 +86,8 @@ def common_tokens(rows: Sequence[Row], count: int, always: Sequence[int]) -> lis
     return sorted([*always, *chosen])
 
 
-def batches(
-    rows: Sequence[Row], size: int, seed: int, first: int = 0
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(tokens [b, n], which of them are learned [b, n], states [b, n, layers, width]), endlessly.
+def batches(rows: Sequence[Row], size: int, seed: int, first: int = 0) -> Iterator[Batch]:
+    """Batches without end.
 
     Rows of similar length come together; ``first`` batches are left out, for going on after a kill.
     """
@@ -104,7 +104,7 @@ def batches(
                 yield _collated([rows[i] for i in groups[turn]])
 
 
-def _collated(rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+def _collated(rows: Sequence[Row]) -> Batch:
     longest = max(len(row.tokens) for row in rows)
     tokens = torch.zeros(len(rows), longest, dtype=torch.long)
     learned = torch.zeros(len(rows), longest, dtype=torch.bool)

@@ -4,95 +4,98 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load, save
+from script_kit import HUB, parser
+from tiny_head_data import Batch, Row, batches, collect
 from torch import Tensor
+from training_kit import Optimizers, write_training
 
 from semspec.artifacts import inspection
 from semspec.artifacts.base import CARD as CARD_NAME
 from semspec.artifacts.base import CONFIG, TENSORS
+from semspec.models.location import ModelConfig
+from semspec.models.spec import Spec, read_spec
 from semspec.storage.files import replacing, write_all
+from semspec.storage.swap import check_replaceable
 
 EVERY = 50  # steps between two lines and two states on disk
-Batch = tuple[Tensor, Tensor, Tensor]
-"""Tokens [b, n], which of them are learned [b, n], the target's states [b, n, layers, width]."""
+HELD_OUT = 100  # solutions
 Loss = Callable[[dict[str, Tensor], Batch], tuple[Tensor, list[float]]]
 """The loss, and how often the head's favourite is the target's, of each token it looks ahead."""
 
 
-def train(
+def begin(doc: str | None, name: str, **own: Any) -> tuple[Namespace, Path, Spec, tuple[int, ...]]:
+    """Read the command line; return it with the target's folder, its shape, and three of its layers."""
+    common = {"out": HUB / f"{name}-tiny", "target": "embedded/tiny-target", "solutions": 1600}
+    work = (Path, "states of the target, and progress")
+    a = parser(doc, work=work, **common, **own, seed=0).parse_args()
+    check_replaceable(a.out, f"{name}_head")
+    torch.set_num_threads(1)
+    folder = ModelConfig(path=a.target).fetch()
+    spec = read_spec(folder, 0)
+    return a, folder, spec, (2, spec.layers // 2, spec.layers - 3)
+
+
+def learn(
+    a: Namespace,
+    name: str,
+    what: str,
+    rows: Sequence[Row],
+    layers: Sequence[int],
     parameters: dict[str, Tensor],
     loss_of: Loss,
-    batches: Callable[[int], Iterator[Batch]],
-    steps: int,
-    state: Path,
     outer: Collection[str],
-    matrix_rate: float = 3e-3,
-    other_rate: float = 2e-3,
-) -> float:
-    """Trains the parameters in place, from where ``state`` says; the CPU seconds that it took in all.
+) -> dict[str, Any]:
+    """Train the parameters in place, and return what training.json says.
 
     ``outer`` names matrices that Muon is not for: those that give the logits.
     """
     for p in parameters.values():
         p.requires_grad_(True)
-    matrices = [n for n, p in parameters.items() if p.ndim == 2 and n not in outer]
-    others = [n for n in parameters if n not in matrices]
-    optimizers: list[tuple[torch.optim.Optimizer, list[str], float]] = [
-        (
-            torch.optim.Muon(
-                [parameters[n] for n in matrices],
-                matrix_rate,
-                weight_decay=0.01,
-                momentum=0.95,
-                nesterov=True,
-                adjust_lr_fn="match_rms_adamw",
-            ),
-            matrices,
-            matrix_rate,
-        ),
-        (
-            torch.optim.AdamW(
-                [parameters[n] for n in others], other_rate, betas=(0.9, 0.98), weight_decay=0.0
-            ),
-            others,
-            other_rate,
-        ),
-    ]
+    matrices = {n for n, p in parameters.items() if p.ndim == 2 and n not in outer}
+    optimizers = Optimizers(parameters, matrices, (3e-3, 2e-3), decay=0.01)
+    state = a.work / f"{name}-{a.seed}.safetensors"
     first, seconds = _restore(state, parameters, optimizers)
-    rows, began = batches(first), time.process_time() - seconds
-    for step in range(first, steps):
-        factor = min(1.0, (step + 1) / 30) * min(1.0, max(0.02, 2 * (1 - step / steps)))
-        for optimizer, _, rate in optimizers:
-            optimizer.param_groups[0]["lr"] = rate * factor
-        loss, right = loss_of(parameters, next(rows))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(list(parameters.values()), 1.0)
-        for optimizer, _, _ in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        if (step + 1) % EVERY == 0 or step + 1 == steps:
+    drawn, began = batches(rows, a.batch, a.seed, first), time.process_time() - seconds
+    for step in range(first, a.steps):
+        loss, right = loss_of(parameters, next(drawn))
+        fall = min(1.0, max(0.02, 2 * (1 - step / a.steps)))
+        optimizers.step(loss, min(1.0, (step + 1) / 30) * fall)
+        if (step + 1) % EVERY == 0 or step + 1 == a.steps:
             seconds = time.process_time() - began
-            told = f"loss {loss.item():.3f}  right {' '.join(f'{r:.3f}' for r in right)}"
-            print(f"{step + 1:5d}/{steps}  {told}  {seconds:5.0f} s", flush=True)
+            shares = " ".join(f"{r:.3f}" for r in right)
+            done = f"{step + 1:5d}/{a.steps}  loss {loss.item():.3f}  right {shares}"
+            print(f"{done}  {seconds:5.0f} s", flush=True)
             _keep(state, parameters, optimizers, step + 1, seconds)
     for p in parameters.values():
         p.requires_grad_(False)
-    return seconds
-
-
-Optimizers = list[tuple[torch.optim.Optimizer, list[str], float]]
+    # how often the favourite is the target's over solutions that it was not trained on
+    target = ModelConfig(path=a.target).fetch()
+    fresh = batches(collect(target, layers, HELD_OUT, a.seed + 1, a.work), 10, 0)
+    with torch.no_grad():
+        rights = [loss_of(parameters, batch)[1] for batch in islice(fresh, HELD_OUT // 10)]
+    return {
+        "what": what,
+        "script": f"scripts/train_{name}.py",
+        "target": a.target,
+        "seconds": seconds,
+        "agreement": [sum(column) / len(column) for column in zip(*rights, strict=True)],
+        **{k: v for k, v in vars(a).items() if k not in ("work", "out", "target")},
+    }
 
 
 def _keep(
     path: Path, parameters: dict[str, Tensor], optimizers: Optimizers, step: int, seconds: float
 ) -> None:
     tensors = {f"parameter {name}": p.detach().clone() for name, p in parameters.items()}
-    for optimizer, names, _ in optimizers:
+    for optimizer, names, _ in optimizers.each:
         for name in names:
             for key, value in optimizer.state[parameters[name]].items():
                 tensors[f"{key} {name}"] = torch.as_tensor(value).clone()
@@ -111,7 +114,7 @@ def _restore(
     with torch.no_grad():
         for name, p in parameters.items():
             p.copy_(kept[f"parameter {name}"])
-    for optimizer, names, _ in optimizers:
+    for optimizer, names, _ in optimizers.each:
         for name in names:
             optimizer.state[parameters[name]] = {
                 key.split(" ")[0]: value
@@ -119,13 +122,6 @@ def _restore(
                 if key.endswith(f" {name}") and not key.startswith("parameter ")
             }
     return int(kept["step"]), float(kept["seconds"])
-
-
-def held_out(parameters: dict[str, Tensor], loss_of: Loss, batches: Sequence[Batch]) -> list[float]:
-    """How often the head's favourite is the target's over solutions that it was not trained on."""
-    with torch.no_grad():
-        rights = [loss_of(parameters, batch)[1] for batch in batches]
-    return [sum(column) / len(column) for column in zip(*rights, strict=True)]
 
 
 CARD = """\
@@ -159,17 +155,13 @@ def write_head(
     }
     with replacing(folder / TENSORS) as fd:
         write_all(fd, save(stored))
-    for file, content in ((CONFIG, config), ("training.json", training)):
-        (folder / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    write_training(folder, training)
     card = CARD.format(
         name=folder.name,
-        what=training["what"],
-        target=training["target"],
         parameters=sum(t.numel() for t in tensors.values() if t.is_floating_point()) / 1e6,
-        script=training["script"],
-        solutions=training["solutions"],
-        seconds=training["seconds"],
         right=", ".join(f"{r:.3f}" for r in training["agreement"]) + ".",
+        **{name: training[name] for name in ("what", "target", "script", "solutions", "seconds")},
     )
     (folder / CARD_NAME).write_text(card, encoding="utf-8")
     inspection.seal(folder)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from train_tiny_pair import prompt, solved
 
 from semspec import world
 from semspec.probes.cluster.greedy import normal
@@ -41,9 +42,6 @@ class Pair:
     )
 
 
-# ---- what two steps are to each other ---------------------------------------------------------
-
-
 def relation(problem: Problem, a: str, b: str) -> int:
     one, two = world.meaning(problem, a), world.meaning(problem, b)
     if (one or normal(a)) == (two or normal(b)):
@@ -54,7 +52,7 @@ def relation(problem: Problem, a: str, b: str) -> int:
 
 
 def subject(said: Meaning) -> tuple[str, ...]:
-    """What a step speaks of; () where it claims nothing that could be contradicted."""
+    """The subject of a step; () where it claims nothing that could be contradicted."""
     if said[0] == "goal":
         return ()
     if said[0] == "recap":
@@ -122,19 +120,9 @@ def compare(problem: Problem, a: str, b: str) -> Pair:
     assert label != ENTAILMENT or said == answered, (a, b)
     if label != ENTAILMENT and said == answered:  # z=46 - z=82: the claims of one name run together
         return Pair("", a, b, label)
-    return Pair(
-        "",
-        a,
-        b,
-        label,
-        (
-            [(start, end, claim in answered) for claim, start, end in left],
-            [(start, end, claim in said) for claim, start, end in right],
-        ),
-    )
-
-
-# ---- steps made from the world ----------------------------------------------------------------
+    ours = [(start, end, claim in answered) for claim, start, end in left]
+    theirs = [(start, end, claim in said) for claim, start, end in right]
+    return Pair("", a, b, label, (ours, theirs))
 
 
 def write(rng: random.Random, domain: Domain, kind: str, slots: Slots) -> str:
@@ -150,12 +138,9 @@ def claims_of(rng: random.Random, problem: Problem, kind: str, at: int) -> Slots
     if kind == "value":
         definition = problem.definitions[min(at, len(problem.definitions) - 1)]
         domain = world.DOMAINS[problem.domain]
-        return {
-            "v": definition.name,
-            "E": definition.expression,
-            "X": domain.substitute(definition.expression, values),
-            "r": values[definition.name],
-        }
+        substituted = domain.substitute(definition.expression, values)
+        name, expression = definition.name, definition.expression
+        return {"v": name, "E": expression, "X": substituted, "r": values[name]}
     if kind == "recap":
         u, v = names[max(0, at - 1)], names[max(1, at)]
         return {"u": u, "p": values[u], "v": v, "r": values[v]}
@@ -185,12 +170,8 @@ def mutate(rng: random.Random, slots: Slots, swaps: float = 0.0) -> Slots:
     weights = {"X": 3, "r": 3, "p": 2, "E": 2}
     names = sorted(slots)
     name = rng.choices(names, [weights.get(n, 1) for n in names])[0]
-    spots = list(
-        re.finditer(
-            rf"\d|\b[a-z]\b|(?<= )[-+*](?= )|after|before|{'|'.join(WEEKDAYS)}", slots[name]
-        )
-    )
-    spot = rng.choice(spots)
+    words = rf"\d|\b[a-z]\b|(?<= )[-+*](?= )|after|before|{'|'.join(WEEKDAYS)}"
+    spot = rng.choice(list(re.finditer(words, slots[name])))
     start, end = spot.span()
     changed[name] = slots[name][:start] + _other(rng, spot[0], slots) + slots[name][end:]
     return changed
@@ -289,22 +270,13 @@ def prefix(rng: random.Random, problem: Problem, kind: str, at: int) -> str:
     return text
 
 
-def prompt(question: str) -> str:
-    """As the chat template of the embedded pair writes it, the thinking opened."""
-    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{world.THINK_OPEN}"
-
-
-# ---- steps sampled from a model ---------------------------------------------------------------
-
-
 def contexts(seed: int, count: int) -> list[str]:
     """Prompts with true steps so far, cut anywhere, half of each domain."""
     found = []
     for i in range(count):
         rng = random.Random(f"{seed} context {i}")
         domain = list(world.DOMAINS.values())[i % 2]
-        problem = domain.make(rng)
-        steps = world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
+        problem, steps = solved(rng, domain)
         found.append(prompt(problem.question) + "".join(steps[: rng.randrange(len(steps))]))
     return found
 

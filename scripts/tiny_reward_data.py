@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import torch
+from train_tiny_pair import solved
 
 from semspec import world
 from semspec.config import build, compose
 from semspec.models.text import Text
-from semspec.solver import Solver
+from semspec.solver import Solution, Solver
 
 ROWS = 16  # a batch
 WITHIN = 0.1  # what a token inside a step counts, against 1 for a step's end
+BALANCE = 7.0  # ... and a wrong step's end, as 1 in 8 is: a reward of 0.5 is then even odds
 SAMPLED_SHARE = 0.6  # of a batch's rows
-BALANCE = (
-    7.0  # ... and a wrong step, where 1 in 8 is: a reward of 0.5 says as likely right as wrong
-)
 
 
 @dataclass(frozen=True)
@@ -45,28 +45,34 @@ def labelled(problem: world.Problem, steps: list[str]) -> Row:
     return Row(problem.question, tuple(steps[: len(labels)]), tuple(labels))
 
 
-def sample(draft: Path, temperature: float, count: int, seed: int) -> list[Row]:
-    """Solutions as the draft model writes them by itself."""
-    options = ["draft=none", f"temperature={temperature}", "concurrency=50", "top_p=1"]
-    options += [f"model.path={draft}", f"benchmark.seed={seed}", f"problems={count}"]
-    config = build(compose(options))
-    rows = []
-    with Solver(config) as solver:
-        problems = list(islice(config.benchmark.problems(), count))
-        for number, done in enumerate(solver.solve(problems, "plain"), start=1):
+def alone(
+    model: Path, temperature: float, count: int, seed: int, at_once: int = 50
+) -> Iterator[tuple[Solver, Solution, world.Problem]]:
+    """Yield the solutions of fresh problems that a model writes by itself."""
+    options = ["draft=none", "accept=logprob", f"model.path={model}", f"benchmark.seed={seed}"]
+    options += [f"temperature={temperature}", f"problems={count}", f"concurrency={at_once}"]
+    with Solver(build(compose(options))) as solver:
+        problems = list(islice(solver.config.benchmark.problems(), count))
+        for done in solver.solve(problems, "plain"):
             problem = world.find_problem(done.problem.question)
             assert problem is not None
-            rows.append(labelled(problem, world.split_steps(done.text)))
-            if number % 250 == 0:
-                print(f"sampled {number:4d}/{count} at T = {temperature}", flush=True)
+            yield solver, done, problem
+
+
+def sample(draft: Path, temperature: float, count: int, seed: int) -> list[Row]:
+    """Solutions as the draft model writes them by itself."""
+    rows = []
+    for _, done, problem in alone(draft, temperature, count, seed):
+        rows.append(labelled(problem, world.split_steps(done.text)))
+        if len(rows) % 250 == 0:
+            print(f"sampled {len(rows):4d}/{count} at T = {temperature}", flush=True)
     return rows
 
 
 def made(rng: random.Random) -> Row:
     """A true solution, or one with a step that was changed."""
     domain = rng.choice(list(world.DOMAINS.values()))
-    problem = domain.make(rng)
-    steps = world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
+    problem, steps = solved(rng, domain)
     if rng.random() < 0.25:
         return labelled(problem, steps)
     at = rng.randrange(len(steps))

@@ -9,27 +9,20 @@ Both stages go on after a kill: the target's states in shards, the training from
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from tiny_head_data import batches, collect, common_tokens
-from tiny_head_training import Batch, held_out, train, write_head
+from tiny_head_data import Batch, collect, common_tokens
+from tiny_head_training import begin, learn, write_head
 from torch import Tensor
 
 from semspec.heads._files import from_target
 from semspec.heads.eagle3 import EMBEDDING, Attend, Eagle3, Shape, config_of
 from semspec.models.folder import read_json
-from semspec.models.location import ModelConfig
-from semspec.models.spec import read_spec
-from semspec.storage.swap import check_replaceable
 
 DECAY = 0.8  # what a step further on counts, relative to the one before it
 INNER = 384
-HELD_OUT = 100  # solutions
 
 
 def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
@@ -76,11 +69,7 @@ def steps_of(head: Eagle3, tokens: Tensor, features: Tensor, steps: int) -> Iter
 
 
 def loss_of(
-    head: Eagle3,
-    teacher: Tensor,
-    sizes: Tensor,
-    steps: int,
-    batch: Batch,
+    head: Eagle3, teacher: Tensor, sizes: Tensor, steps: int, batch: Batch
 ) -> tuple[Tensor, list[float]]:
     """Cross-entropy with the target's distribution over the draft vocabulary, of every step.
 
@@ -110,44 +99,25 @@ def loss_of(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--work", type=Path, required=True, help="states of the target, and progress"
+    unroll = (5, "tokens of a draft that are learned")
+    vocabulary = (224, "tokens that can be drafted")
+    a, target, spec, layers = begin(
+        __doc__, "eagle3", steps=850, batch=8, unroll=unroll, vocabulary=vocabulary
     )
-    parser.add_argument("--out", type=Path, default=Path("hub_artifacts/eagle3-tiny"))
-    parser.add_argument("--target", default="embedded/tiny-target")
-    parser.add_argument("--solutions", type=int, default=1600)
-    parser.add_argument("--steps", type=int, default=850)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--unroll", type=int, default=5, help="tokens of a draft that are learned")
-    parser.add_argument("--vocabulary", type=int, default=224, help="tokens that can be drafted")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    check_replaceable(arguments.out, "eagle3_head")
-    torch.set_num_threads(1)
-    target = ModelConfig(path=arguments.target).fetch()
-    spec = read_spec(target, 0)
-    layers = (2, spec.layers // 2, spec.layers - 3)
-    rows = collect(target, (*layers, -1), arguments.solutions, arguments.seed, arguments.work)
-    ids = torch.tensor(common_tokens(rows, arguments.vocabulary, sorted(spec.stop_ids)))
+    rows = collect(target, (*layers, -1), a.solutions, a.seed, a.work)
+    ids = torch.tensor(common_tokens(rows, a.vocabulary, sorted(spec.stop_ids)))
+    alike = ("width", "heads", "kv_heads", "head_dim", "eps", "vocabulary", "frequencies")
     shape = Shape(
-        width=spec.width,
         target_width=spec.width,
         inner=INNER,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head_dim=spec.head_dim,
-        eps=spec.eps,
-        vocabulary=spec.vocabulary,
         draft_vocabulary=len(ids),
         layers=layers,
-        frequencies=spec.frequencies,
-        rope_scale=spec.rope_scale,
+        **{name: getattr(spec, name) for name in (*alike, "rope_scale")},
     )
     size = (spec.vocabulary, spec.width)
     embedding = from_target(target, f"model.{EMBEDDING}", size).float()
     teacher = embedding if spec.tied else from_target(target, "lm_head.weight", size).float()
-    torch.manual_seed(arguments.seed)
+    torch.manual_seed(a.seed)
     parameters: dict[str, Tensor] = {}
     for name, (wanted, _) in shape.layout(embedding=False, mapped=False).items():
         parameters[name] = torch.ones(wanted)
@@ -163,29 +133,15 @@ def main() -> None:
     def loss(own: dict[str, Tensor], batch: Batch) -> tuple[Tensor, list[float]]:
         with torch.autocast("cpu", torch.bfloat16):
             head = Eagle3(shape, own | maps | {EMBEDDING: embedding})
-            return loss_of(head, teacher, sizes, arguments.unroll, batch)
+            return loss_of(head, teacher, sizes, a.unroll, batch)
 
-    seconds = train(
-        parameters,
-        loss,
-        lambda first: batches(rows, arguments.batch, arguments.seed, first),
-        arguments.steps,
-        arguments.work / f"eagle3-{arguments.seed}.safetensors",
-        outer={"lm_head.weight"},
+    read = (*layers, -1)
+    training = learn(
+        a, "eagle3", "An EAGLE-3 head", rows, read, parameters, loss, {"lm_head.weight"}
     )
-    fresh = collect(target, (*layers, -1), HELD_OUT, arguments.seed + 1, arguments.work)
-    some = list(islice(batches(fresh, 10, 0), HELD_OUT // 10))
-    told = {
-        "what": "An EAGLE-3 head",
-        "script": "scripts/train_eagle3.py",
-        "target": arguments.target,
-        "seconds": seconds,
-        "agreement": held_out(parameters, loss, some),
-        **{k: v for k, v in vars(arguments).items() if k not in ("work", "out", "target")},
-    }
     parameters["fc.weight"] = parameters["fc.weight"] / sizes.flatten()
     config = config_of(shape, read_json(target / "config.json"))
-    write_head(arguments.out, parameters | maps, config, told)
+    write_head(a.out, parameters | maps, config, training)
 
 
 if __name__ == "__main__":

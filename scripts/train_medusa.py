@@ -9,24 +9,16 @@ are those that ``train_eagle3.py`` keeps.
 
 from __future__ import annotations
 
-import argparse
-from itertools import islice
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
-from tiny_head_data import batches, collect
-from tiny_head_training import Batch, held_out, train, write_head
+from tiny_head_data import Batch, collect
+from tiny_head_training import begin, learn, write_head
 from torch import Tensor
 
 from semspec.heads._files import from_target
 from semspec.heads.medusa import Medusa, Shape, config_of
-from semspec.models.location import ModelConfig
-from semspec.models.spec import read_spec
-from semspec.storage.swap import check_replaceable
 
 DECAY = 0.8  # what a head counts, relative to the one before it
-HELD_OUT = 100  # solutions
 
 
 def loss_of(heads: Medusa, teacher: Tensor, batch: Batch) -> tuple[Tensor, list[float]]:
@@ -48,28 +40,13 @@ def loss_of(heads: Medusa, teacher: Tensor, batch: Batch) -> tuple[Tensor, list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--work", type=Path, required=True, help="states of the target, and progress"
-    )
-    parser.add_argument("--out", type=Path, default=Path("hub_artifacts/medusa-tiny"))
-    parser.add_argument("--target", default="embedded/tiny-target")
-    parser.add_argument("--solutions", type=int, default=1600)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--batch", type=int, default=12)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    check_replaceable(arguments.out, "medusa_head")
-    torch.set_num_threads(1)
-    target = ModelConfig(path=arguments.target).fetch()
-    spec = read_spec(target, 0)
-    layers = (2, spec.layers // 2, spec.layers - 3, -1)
-    rows = collect(target, layers, arguments.solutions, arguments.seed, arguments.work)
+    a, target, spec, some = begin(__doc__, "medusa", steps=1500, batch=12, heads=4)
+    layers = (*some, -1)  # of which only the last is read: the others are kept for EAGLE-3
+    rows = collect(target, layers, a.solutions, a.seed, a.work)
     size = (spec.vocabulary, spec.width)
     name = "model.embed_tokens.weight" if spec.tied else "lm_head.weight"
     teacher = from_target(target, name, size).float()
-    shape = Shape(arguments.heads, 1, spec.width, spec.vocabulary)
+    shape = Shape(a.heads, 1, spec.width, spec.vocabulary)
     # as published: blocks begin as the identity, the last matrices as the target's own
     parameters = {
         name: teacher.clone() if len(wanted) == 2 and wanted == size else torch.zeros(wanted)
@@ -80,25 +57,9 @@ def main() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return loss_of(Medusa(shape, own), teacher, batch)
 
-    seconds = train(
-        parameters,
-        loss,
-        lambda first: batches(rows, arguments.batch, arguments.seed, first),
-        arguments.steps,
-        arguments.work / f"medusa-{arguments.seed}.safetensors",
-        outer={n for n, p in parameters.items() if tuple(p.shape) == size},
-    )
-    fresh = collect(target, layers, HELD_OUT, arguments.seed + 1, arguments.work)
-    some = list(islice(batches(fresh, 10, 0), HELD_OUT // 10))
-    told = {
-        "what": "Medusa heads",
-        "script": "scripts/train_medusa.py",
-        "target": arguments.target,
-        "seconds": seconds,
-        "agreement": held_out(parameters, loss, some),
-        **{k: v for k, v in vars(arguments).items() if k not in ("work", "out", "target")},
-    }
-    write_head(arguments.out, parameters, config_of(shape, arguments.target), told)
+    outer = {n for n, p in parameters.items() if tuple(p.shape) == size}
+    training = learn(a, "medusa", "Medusa heads", rows, layers, parameters, loss, outer)
+    write_head(a.out, parameters, config_of(shape, a.target), training)
 
 
 if __name__ == "__main__":

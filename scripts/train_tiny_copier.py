@@ -10,8 +10,6 @@ the pair's; a draft model it has none.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import re
@@ -20,11 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from script_kit import HUB, parser, read
 from torch import Tensor
-from train_tiny_pair import IGNORED, Rows, Stage, configuration, fit, ship, told, user_turn
+from train_tiny_pair import Rows, Stage, configuration, fit, ship, task_row
+from training_kit import write_legs
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from semspec import world
 from semspec.storage.packaged import beside_package
 from semspec.storage.swap import check_replaceable
 from semspec.world.reuse import Editing, Grounded, Reuse
@@ -53,46 +52,23 @@ def shortened(source: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> L
     return small
 
 
-def row(rng: random.Random) -> tuple[str, str]:
-    """A task and its solution: (text that is given, text that is learned)."""
-    task = rng.choice(TASKS)
-    problem = task.make(rng)
-    solution = world.render_solution(problem, task.solve(rng, problem))
-    return user_turn(problem.question) + world.THINK_OPEN, (
-        solution.removeprefix(world.THINK_OPEN) + "<|im_end|>"
-    )
-
-
-def batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(rows: Rows, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     rng = random.Random(seed)
     while True:
-        rows = [row(rng) for _ in range(20 * ROWS)]
-        given = tokenizer([a for a, _ in rows])["input_ids"]
-        learned = tokenizer([b for _, b in rows])["input_ids"]
-        encoded = sorted(
-            zip(given, learned, strict=True), key=lambda pair: len(pair[0]) + len(pair[1])
-        )
+        encoded = rows.encode([task_row(rng, rng.choice(TASKS)) for _ in range(20 * ROWS)])
+        encoded.sort(key=lambda row: len(row[0]))
         groups = [encoded[i : i + ROWS] for i in range(0, len(encoded), ROWS)]
         rng.shuffle(groups)
         for group in groups:
-            width = max(len(a) + len(b) for a, b in group)
-            inputs = torch.full((ROWS, width), tokenizer.pad_token_id)
-            labels = torch.full((ROWS, width), IGNORED)
-            for i, (a, b) in enumerate(group):
-                inputs[i, : len(a) + len(b)] = torch.tensor(a + b)
-                labels[i, len(a) : len(a) + len(b)] = torch.tensor(b)
-            yield inputs, labels
+            yield rows.collate(group, [])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("hub_artifacts/tiny-copier"))
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    a = parser.parse_args()
+    a = parser(__doc__, out=HUB / "tiny-copier", threads=os.cpu_count() or 1).parse_args()
     torch.set_num_threads(a.threads)
     target = beside_package("hub_artifacts") / "tiny-target"
     tokenizer = PreTrainedTokenizerFast.from_pretrained(target)
-    is_value = Rows(tokenizer, 0).is_value
+    rows = Rows(tokenizer, 0)
     done = [(s, t) for s in LEGS if (t := finished(a.out, s)) is not None]
     if not done:
         check_replaceable(a.out, "model")
@@ -102,16 +78,16 @@ def main() -> int:
         model = LlamaForCausalLM.from_pretrained(begin, dtype=torch.float32)
         if not done:
             model = shortened(model, tokenizer)
-        done.append((stage, fit(model, stage, batches(tokenizer, stage.seed), is_value)))
+        done.append((stage, fit(model, stage, batches(rows, stage.seed), rows.is_value)))
         ship(model, a.out, tokenizer)
-        told(done, a.out, "scripts/train_tiny_copier.py")
+        write_legs(a.out, "scripts/train_tiny_copier.py", done)
     return 0
 
 
 def finished(folder: Path, stage: Stage) -> float | None:
     """Seconds of a leg that the folder's weights have behind them."""
     file = folder / "training.json"
-    legs = json.loads(file.read_text(encoding="utf-8"))["stages"] if file.exists() else []
+    legs = read(file)["stages"] if file.exists() else []
     return next((leg["seconds"] for leg in legs if leg["name"] == stage.name), None)
 
 

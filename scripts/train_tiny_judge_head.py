@@ -9,18 +9,18 @@ error at each of its steps, which stand beside it as leaves of a tree.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from script_kit import HUB, parser
 from tiny_reward_data import corrupt, labelled
 from torch import Tensor
+from train_tiny_pair import solved
 
 from semspec import world
 from semspec.artifacts import base, binding
@@ -45,8 +45,7 @@ def example(rng: random.Random, text: Text) -> tuple[list[int], list[int], list[
     The tree is a true solution, and at the side of each of its steps the first token of an error in it.
     """
     domain = rng.choice(list(world.DOMAINS.values()))
-    problem = domain.make(rng)
-    steps = world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
+    problem, steps = solved(rng, domain)
     encoded = [text.encode(step) for step in steps]
     tokens = [token for step in encoded for token in step]
     parents, right = list(range(-1, len(tokens) - 1)), [True] * len(tokens)
@@ -73,9 +72,7 @@ def states(
     for number in range(problems):
         prompt, tokens, parents, right = example(rng, text)
         context = Context(group * 10**6 + number, prompt)
-        query = Query(
-            *("target", context, Sampling(1.0), rng), tokens=tokens, parents=parents, reads=(LAST,)
-        )
+        query = Query("target", context, Sampling(1.0), rng, tokens=tokens, parents=parents, reads=(LAST,))  # fmt: skip
         (answer,) = engine.answer([query])
         engine.forget(context)
         found.append(answer[LAST][1:, 0])
@@ -118,11 +115,7 @@ def measured(head: JudgeHead, x: Tensor, right: Tensor) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--problems", type=int, default=250)
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--out", type=Path, default=Path("hub_artifacts"))
-    a = parser.parse_args(arguments)
+    a = parser(__doc__, problems=250, seed=SEED, out=HUB).parse_args(arguments)
     started = time.perf_counter()
     model = ModelConfig(path=TARGET)
     text = Text(str(model.fetch()))
@@ -130,10 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rng = random.Random(a.seed)
     held = max(1, int(TESTED * a.problems))
     with torch.inference_mode():
-        train, test = (
-            states(engine, text, rng, a.problems - held, 0),
-            states(engine, text, rng, held, 1),
-        )
+        train = states(engine, text, rng, a.problems - held, 0)
+        test = states(engine, text, rng, held, 1)
     x, right = (part.clone() for part in train)
     weight, bias = fit(x, right)
     config = {

@@ -12,33 +12,29 @@ context, where inputs are short, and to skip the context afterwards.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
-import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_model, save_model
+from script_kit import HUB, parser, read
 from tiny_nli_data import CONTRADICTION, ENTAILMENT, NEUTRAL, Pair, contexts, made, sample, sampled
 from tokenizers import AddedToken, processors
-from transformers import (
-    DebertaV2Config,
-    DebertaV2ForSequenceClassification,
-    PreTrainedTokenizerFast,
-)
+from training_kit import IGNORED, completing, falling, for_blocks, write_legs
+from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
+from transformers import PreTrainedTokenizerFast as Tokenizer
 
 from semspec.probes.cluster import Entailment
 from semspec.storage.swap import check_replaceable
 
 LONGEST = 128  # tokens in an input: both steps, and what they leave of the context, twice
 BATCH = 48
-IGNORED = -100
 LABELS = {CONTRADICTION: "CONTRADICTION", NEUTRAL: "NEUTRAL", ENTAILMENT: "ENTAILMENT"}
 
 
@@ -68,24 +64,21 @@ STAGES = (
 )
 
 
-def build_tokenizer(source: Path) -> PreTrainedTokenizerFast:
+def build_tokenizer(source: Path) -> Tokenizer:
     """The embedded pair's tokenizer, two special tokens added behind its vocabulary."""
-    fast = PreTrainedTokenizerFast.from_pretrained(source)
+    fast = Tokenizer.from_pretrained(source)
+    own = {"cls_token": "[CLS]", "sep_token": "[SEP]"}
     fast.add_special_tokens(
-        {
-            name: AddedToken(text, special=True, normalized=False)
-            for name, text in (("cls_token", "[CLS]"), ("sep_token", "[SEP]"))
-        }
+        {name: AddedToken(text, special=True, normalized=False) for name, text in own.items()}
     )
     fast.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(t, fast.convert_tokens_to_ids(t)) for t in ("[CLS]", "[SEP]")],
+        special_tokens=[(t, fast.convert_tokens_to_ids(t)) for t in own.values()],
     )
-    return PreTrainedTokenizerFast(
+    return Tokenizer(
         tokenizer_object=fast.backend_tokenizer,
-        cls_token="[CLS]",
-        sep_token="[SEP]",
+        **own,
         pad_token="<|endoftext|>",
         model_max_length=LONGEST,
         truncation_side="left",
@@ -94,7 +87,7 @@ def build_tokenizer(source: Path) -> PreTrainedTokenizerFast:
     )
 
 
-def configuration(tokenizer: PreTrainedTokenizerFast) -> DebertaV2Config:
+def configuration(tokenizer: Tokenizer) -> DebertaV2Config:
     return DebertaV2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -134,9 +127,6 @@ class Lessons(torch.nn.Module):
         return logits.float(), self.claims(hidden).squeeze(-1).float()
 
 
-# ---- rows -------------------------------------------------------------------------------------
-
-
 class Rows:
     """Batches of pairs of similar length, with a target for each pair and for each claim."""
 
@@ -151,10 +141,8 @@ class Rows:
 
     def batches(self, stage: Stage) -> Iterator[tuple[dict[str, torch.Tensor], ...]]:
         while True:
-            pairs = sorted(
-                (self.draw(stage) for _ in range(BATCH * 20)),
-                key=lambda pair: len(pair.a) + len(pair.b),
-            )
+            pairs = [self.draw(stage) for _ in range(BATCH * 20)]
+            pairs.sort(key=lambda pair: len(pair.a) + len(pair.b))
             starts = list(range(0, len(pairs), BATCH))
             self.rng.shuffle(starts)
             for start in starts:
@@ -163,11 +151,8 @@ class Rows:
                 self.entailment.max_length = self.rng.choice(stage.longest)
                 rows = self.entailment._encode([(p.context, p.a, p.b) for p in batch])
                 inputs = dict(self.tokenizer.pad(rows, return_tensors="pt"))
-                yield (
-                    inputs,
-                    {"label": torch.tensor([p.label for p in batch])}
-                    | {"claims": self.claims(batch, rows["input_ids"], inputs["input_ids"].shape)},
-                )
+                claims = self.claims(batch, rows["input_ids"], inputs["input_ids"].shape)
+                yield inputs, {"label": torch.tensor([p.label for p in batch]), "claims": claims}
 
     def claims(self, batch: list[Pair], rows: list[list[int]], shape: torch.Size) -> torch.Tensor:
         """1 or 0 at the tokens of every claim: what the other step says too, or does not."""
@@ -189,34 +174,17 @@ class Rows:
         return said
 
 
-# ---- training ---------------------------------------------------------------------------------
-
-
-def train(stage: Stage, before: Path | None, work: Path, tokenizer: PreTrainedTokenizerFast,
+def train(stage: Stage, before: Path | None, work: Path, tokenizer: Tokenizer,
           written: Iterator[Pair] | None, seed: int) -> None:  # fmt: skip
     torch.manual_seed(seed + stage.seed)
     lessons = Lessons(configuration(tokenizer))
     if before is not None:
         load_model(lessons, before / "lessons.safetensors")
     lessons.train()
-    named = list(lessons.named_parameters())
-    blocks = [p for n, p in named if p.ndim == 2 and ".layer." in n]
-    others = [p for n, p in named if not (p.ndim == 2 and ".layer." in n)]
-    optimizers = [
-        torch.optim.Muon(blocks, stage.matrix_rate, weight_decay=0.02, momentum=0.95,
-                         nesterov=True, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, stage.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
-    ]  # fmt: skip
-    rates = [stage.matrix_rate, stage.other_rate]
+    optimizers = for_blocks(lessons, ".layer.", (stage.matrix_rate, stage.other_rate))
     rows = Rows(Entailment(lessons.model, tokenizer), random.Random(seed + stage.seed), written)
     batches, started, recent = rows.batches(stage), time.perf_counter(), []
     for step in range(stage.steps):
-        progress = step / stage.steps
-        factor = min(1.0, (step + 1) / 40)
-        if progress > stage.constant:
-            factor *= max(stage.floor, 1 - (progress - stage.constant) / (1 - stage.constant))
-        for optimizer, rate in zip(optimizers, rates, strict=True):
-            optimizer.param_groups[0]["lr"] = rate * factor
         inputs, truth = next(batches)
         with torch.autocast("cpu", torch.bfloat16):
             logits, claims = lessons(inputs)
@@ -225,11 +193,8 @@ def train(stage: Stage, before: Path | None, work: Path, tokenizer: PreTrainedTo
         target = truth["claims"][known].float()
         # what differs is rare, and is what matters
         single = F.binary_cross_entropy_with_logits(claims[known], target, weight=4 - 3 * target)
-        (loss + stage.claims * single).backward()
-        torch.nn.utils.clip_grad_norm_(lessons.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        factor = falling(step, stage.steps, 40, stage.constant, stage.floor)
+        optimizers.step(loss + stage.claims * single, factor)
         same = truth["label"] == ENTAILMENT
         right = ((logits.argmax(-1) == ENTAILMENT) == same).float().mean()
         apart = (claims[known] < 0)[target == 0].float()
@@ -243,48 +208,36 @@ def train(stage: Stage, before: Path | None, work: Path, tokenizer: PreTrainedTo
                 f"  {time.perf_counter() - started:4.0f} s",
                 flush=True,
             )
-    part = work / f"{stage.name}.part"
-    part.mkdir()
-    save_model(lessons, str(part / "lessons.safetensors"))
-    (part / "seconds.json").write_text(json.dumps(time.perf_counter() - started))
-    part.rename(work / stage.name)
+    with completing(work / stage.name) as folder:
+        save_model(lessons, str(folder / "lessons.safetensors"))
+        (folder / "seconds.json").write_text(json.dumps(time.perf_counter() - started))
 
 
-def export(work: Path, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+def export(work: Path, folder: Path, tokenizer: Tokenizer) -> None:
     lessons = Lessons(configuration(tokenizer))
     load_model(lessons, work / STAGES[-1].name / "lessons.safetensors")
     folder.mkdir(parents=True, exist_ok=True)
     lessons.model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    seconds = {s.name: json.loads((work / s.name / "seconds.json").read_text()) for s in STAGES}
-    training = {
-        "script": "scripts/train_tiny_nli.py",
-        "seconds": sum(seconds.values()),
-        "stages": [asdict(s) | {"seconds": seconds[s.name]} for s in STAGES],
-    }
-    (folder / "training.json").write_text(json.dumps(training, indent=1) + "\n", encoding="utf-8")
+    legs = [(stage, read(work / stage.name / "seconds.json")) for stage in STAGES]
+    write_legs(folder, "scripts/train_tiny_nli.py", legs)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="stages are kept here")
-    parser.add_argument("--out", type=Path, default=Path("hub_artifacts/tiny-nli"))
-    parser.add_argument("--draft", type=Path, default=Path("hub_artifacts/tiny-draft"))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    check_replaceable(arguments.out, "model")
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    tokenizer = build_tokenizer(arguments.draft)
+    threads, out, draft = os.cpu_count() or 1, HUB / "tiny-nli", HUB / "tiny-draft"
+    work = (Path, "stages are kept here")
+    a = parser(__doc__, work=work, out=out, draft=draft, seed=0, threads=threads).parse_args()
+    torch.set_num_threads(a.threads)
+    check_replaceable(a.out, "model")
+    a.work.mkdir(parents=True, exist_ok=True)
+    tokenizer = build_tokenizer(a.draft)
     before: Path | None = None
     for stage in STAGES:
-        shutil.rmtree(arguments.work / f"{stage.name}.part", ignore_errors=True)
-        if not (arguments.work / stage.name).exists():
-            written = samples(arguments.draft, arguments.seed) if stage.sampled else None
-            train(stage, before, arguments.work, tokenizer, written, arguments.seed)
-        before = arguments.work / stage.name
-    export(arguments.work, arguments.out, tokenizer)
+        if not (a.work / stage.name).exists():
+            written = samples(a.draft, a.seed) if stage.sampled else None
+            train(stage, before, a.work, tokenizer, written, a.seed)
+        before = a.work / stage.name
+    export(a.work, a.out, tokenizer)
 
 
 def samples(draft: Path, seed: int) -> Iterator[Pair]:

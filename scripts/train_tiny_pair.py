@@ -14,29 +14,22 @@ several times faster per second than deep ones, which is what makes a deep targe
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import os
 import random
 import re
-import shutil
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    pre_tokenizers,
-    trainers,
-)
+from script_kit import HUB, parser, read
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from training_kit import IGNORED, completing, falling, for_blocks, write_legs
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from semspec import world
@@ -44,7 +37,6 @@ from semspec.storage.swap import check_replaceable
 from semspec.world.base import LETTERS
 from semspec.world.weekdays import WEEKDAYS
 
-IGNORED = -100
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 ADDED = ["<think>", "</think>", "\n\n"]  # one token each; "\n\n" ends a step
 VOCABULARY = 704  # every word of the world becomes one token within this
@@ -105,26 +97,30 @@ STAGES = (
 DRAFT, TARGET = "d5", "w24"
 
 
-# ---- text -------------------------------------------------------------------------------------
-
-
-def user_turn(question: str) -> str:
-    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+def prompt(question: str) -> str:
+    """As the chat template writes it, the thinking opened."""
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{world.THINK_OPEN}"
 
 
 def draw_domain(rng: random.Random, weekdays: float) -> world.Domain:
-    name = rng.choices(["residues", "weekdays"], [1 - weekdays, weekdays])[0]
-    return world.DOMAINS[name]
+    return world.DOMAINS[rng.choices(["residues", "weekdays"], [1 - weekdays, weekdays])[0]]
+
+
+def solved(rng: random.Random, domain: Any) -> tuple[Any, list[str]]:
+    """A problem, and the steps of its solution."""
+    problem = domain.make(rng)
+    return problem, world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
+
+
+def task_row(rng: random.Random, task: Any) -> tuple[str, str]:
+    """A problem and its solution: (text that is given, text that is learned)."""
+    problem = task.make(rng)
+    solution = world.render_solution(problem, task.solve(rng, problem))
+    return prompt(problem.question), solution.removeprefix(world.THINK_OPEN) + "<|im_end|>"
 
 
 def solution_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
-    """A problem and its solution: (text that is given, text that is learned)."""
-    domain = draw_domain(rng, weekdays)
-    problem = domain.make(rng)
-    solution = world.render_solution(problem, domain.solve(rng, problem))
-    return user_turn(problem.question) + world.THINK_OPEN, (
-        solution.removeprefix(world.THINK_OPEN) + "<|im_end|>"
-    )
+    return task_row(rng, draw_domain(rng, weekdays))
 
 
 def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> tuple[str, str]:
@@ -176,12 +172,9 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     # " x=" is ONE token right before the value: looking a value up becomes an induction head
     words = r" ?[a-z]=| ?\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(words), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(words), "isolated")
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, whole])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
     rng = random.Random(seed)
@@ -207,9 +200,6 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     return fast
 
 
-# ---- rows -------------------------------------------------------------------------------------
-
-
 class Rows:
     """Token rows drawn on the fly, in batches of similar length."""
 
@@ -224,32 +214,31 @@ class Rows:
         self.is_value = torch.zeros(len(ids), dtype=torch.bool)
         self.is_value[[ids[t] for t in digits + days if t in ids]] = True
 
-    def _encode(self, rows: list[tuple[str, str]]) -> list[tuple[list[int], int]]:
-        given = self.tokenizer([g for g, _ in rows])["input_ids"] if rows else []
-        learned = self.tokenizer([x for _, x in rows])["input_ids"] if rows else []
+    def encode(self, rows: list[tuple[str, str]]) -> list[tuple[list[int], int]]:
+        """Token ids of a row, and how many of them are given."""
+        if not rows:
+            return []
+        given, learned = (
+            self.tokenizer(list(part))["input_ids"] for part in zip(*rows, strict=True)
+        )
         return [(g + x, len(g)) for g, x in zip(given, learned, strict=True)]
 
     def batches(self, stage: Stage) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        solutions, drills, share = stage.solutions, stage.drills, stage.weekdays
-        recalls = stage.recalls
+        solutions, drills, recalls = stage.solutions, stage.drills, stage.recalls
+        rng, share = self.rng, stage.weekdays
         while True:
-            rows = sorted(
-                self._encode([solution_row(self.rng, share) for _ in range(40 * solutions)]),
-                key=lambda row: len(row[0]),
-            )
-            drill = self._encode(
-                [drill_row(self.rng, share, stage.spread) for _ in range(40 * drills)]
-            )
-            recall = self._encode([recall_row(self.rng, share) for _ in range(40 * recalls)])
+            rows = self.encode([solution_row(rng, share) for _ in range(40 * solutions)])
+            rows.sort(key=lambda row: len(row[0]))
+            drill = self.encode([drill_row(rng, share, stage.spread) for _ in range(40 * drills)])
+            recall = self.encode([recall_row(rng, share) for _ in range(40 * recalls)])
             order = list(range(40))
-            self.rng.shuffle(order)
+            rng.shuffle(order)
             for i in order:
-                batch = rows[i * solutions : (i + 1) * solutions]
                 others = drill[i * drills : (i + 1) * drills]
                 others += recall[i * recalls : (i + 1) * recalls]
-                yield self._collate(batch, others)
+                yield self.collate(rows[i * solutions : (i + 1) * solutions], others)
 
-    def _collate(
+    def collate(
         self, solutions: list[tuple[list[int], int]], drills: list[tuple[list[int], int]]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         width = max(len(ids) for ids, _ in solutions)
@@ -270,9 +259,6 @@ class Rows:
                         known[at + 2 : at + 3] = bool(self.is_value[ids[min(at + 2, len(row) - 1)]])
                 labels[i, : len(row)] = torch.where(known, row, IGNORED)
         return inputs, labels
-
-
-# ---- training ---------------------------------------------------------------------------------
 
 
 def configuration(
@@ -322,10 +308,9 @@ def train(stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: in
         grow(LlamaForCausalLM.from_pretrained(work / stage.grown_from, dtype=torch.float32), model)
     rows = Rows(tokenizer, seed * 1009 + 7)
     seconds = fit(model, stage, rows.batches(stage), rows.is_value)
-    unfinished = work / f"{stage.name}.part"
-    model.save_pretrained(unfinished)
-    (unfinished / "seconds.json").write_text(json.dumps(seconds))
-    unfinished.rename(work / stage.name)
+    with completing(work / stage.name) as folder:
+        model.save_pretrained(folder)
+        (folder / "seconds.json").write_text(json.dumps(seconds))
 
 
 def fit(
@@ -336,30 +321,10 @@ def fit(
 ) -> float:
     """Trains on ``stage.steps`` batches of (inputs, labels); values count three times. Seconds."""
     model.train()
-    blocks = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
-    others = [p for n, p in model.named_parameters() if not (p.ndim == 2 and ".layers." in n)]
-    optimizers = [
-        torch.optim.Muon(
-            blocks,
-            stage.matrix_rate,
-            weight_decay=0.02,
-            momentum=0.95,
-            nesterov=True,
-            adjust_lr_fn="match_rms_adamw",
-        ),
-        torch.optim.AdamW(others, stage.other_rate, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
-    rates = [stage.matrix_rate, stage.other_rate]
+    optimizers = for_blocks(model, ".layers.", (stage.matrix_rate, stage.other_rate))
     started, tokens = time.perf_counter(), 0
     losses: list[tuple[float, float]] = []
     for step in range(stage.steps):
-        progress = step / stage.steps
-        factor = min(1.0, (step + 1) / stage.warmup)
-        if progress > stage.constant:
-            fall = (progress - stage.constant) / (1 - stage.constant)
-            factor *= max(stage.floor, 1 - fall)
-        for optimizer, rate in zip(optimizers, rates, strict=True):
-            optimizer.param_groups[0]["lr"] = rate * factor
         inputs, labels = next(batches)
         tokens += inputs.numel()
         with torch.autocast("cpu", torch.bfloat16):
@@ -370,39 +335,25 @@ def fit(
         loss = F.cross_entropy(logits.float(), truth, reduction="none")
         value = is_value[truth]
         weight = torch.where(value, 3.0, 1.0)  # the values are where meaning is
-        ((loss * weight).sum() / weight.sum()).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        factor = falling(step, stage.steps, stage.warmup, stage.constant, stage.floor)
+        optimizers.step((loss * weight).sum() / weight.sum(), factor)
         losses.append((loss.detach().mean().item(), loss.detach()[value].mean().item()))
         if (step + 1) % 25 == 0 or step + 1 == stage.steps:
-            recent = losses[-25:]
+            recent, of_values = map(fmean, zip(*losses[-25:], strict=True))
             seconds = time.perf_counter() - started
             print(
-                f"{stage.name} {step + 1:4d}/{stage.steps}  loss {mean(x for x, _ in recent):.3f}"
-                f"  values {mean(x for _, x in recent):.3f}  {seconds:5.0f} s"
+                f"{stage.name} {step + 1:4d}/{stage.steps}  loss {recent:.3f}"
+                f"  values {of_values:.3f}  {seconds:5.0f} s"
                 f"  {tokens / seconds:,.0f} tokens/s",
                 flush=True,
             )
     return time.perf_counter() - started
 
 
-def mean(values: Iterator[float]) -> float:
-    collected = list(values)
-    return math.fsum(collected) / len(collected)
-
-
-# ---- what is shipped --------------------------------------------------------------------------
-
-
 def export(source: Path, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     ship(LlamaForCausalLM.from_pretrained(source, dtype=torch.float32), folder, tokenizer)
-    legs = ancestry(source.name)
-    seconds = {
-        s.name: json.loads((source.parent / s.name / "seconds.json").read_text()) for s in legs
-    }
-    told([(s, seconds[s.name]) for s in legs], folder, "scripts/train_tiny_pair.py")
+    legs = [(s, read(source.parent / s.name / "seconds.json")) for s in ancestry(source.name)]
+    write_legs(folder, "scripts/train_tiny_pair.py", legs)
 
 
 def ship(model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -415,16 +366,6 @@ def ship(model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFa
     tokenizer.save_pretrained(folder)
 
 
-def told(legs: Sequence[tuple[Stage, float]], folder: Path, script: str) -> None:
-    """How the model was trained: every leg with its seconds."""
-    training = {
-        "script": script,
-        "seconds": sum(seconds for _, seconds in legs),
-        "stages": [asdict(stage) | {"seconds": seconds} for stage, seconds in legs],
-    }
-    (folder / "training.json").write_text(json.dumps(training, indent=1) + "\n", encoding="utf-8")
-
-
 def ancestry(name: str) -> list[Stage]:
     """A stage and all that it was grown from, in order."""
     stage = next(s for s in STAGES if s.name == name)
@@ -432,32 +373,29 @@ def ancestry(name: str) -> list[Stage]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="stages are kept here")
-    parser.add_argument("--out", type=Path, default=Path("hub_artifacts"))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--until", default=TARGET, choices=[s.name for s in STAGES])
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    options = parser(
+        __doc__, work=(Path, "stages are kept here"), out=HUB, seed=0, threads=os.cpu_count() or 1
+    )
+    options.add_argument("--until", default=TARGET, choices=[s.name for s in STAGES])
+    a = options.parse_args()
+    torch.set_num_threads(a.threads)
     for name in ("tiny-draft", "tiny-target"):
-        check_replaceable(arguments.out / name, "model")
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    tokenizer = build_tokenizer(arguments.seed)
-    kept = arguments.work / "vocabulary.json"
+        check_replaceable(a.out / name, "model")
+    a.work.mkdir(parents=True, exist_ok=True)
+    tokenizer = build_tokenizer(a.seed)
+    kept = a.work / "vocabulary.json"
     vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True)
     if kept.exists() and kept.read_text() != vocabulary:
-        parser.error(f"{arguments.work} holds stages of another tokenizer: give an empty folder")
+        options.error(f"{a.work} holds stages of another tokenizer: give an empty folder")
     kept.write_text(vocabulary)
     for stage in STAGES:
-        shutil.rmtree(arguments.work / f"{stage.name}.part", ignore_errors=True)
-        if not (arguments.work / stage.name).exists():
-            train(stage, arguments.work, tokenizer, arguments.seed + stage.seed)
-        if stage.name == arguments.until:
+        if not (a.work / stage.name).exists():
+            train(stage, a.work, tokenizer, a.seed + stage.seed)
+        if stage.name == a.until:
             break
     for name, stage_name in (("tiny-draft", DRAFT), ("tiny-target", TARGET)):
-        if (arguments.work / stage_name).exists():
-            export(arguments.work / stage_name, arguments.out / name, tokenizer)
+        if (a.work / stage_name).exists():
+            export(a.work / stage_name, a.out / name, tokenizer)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ accept=semantic_risk goes by is then drawn from more problems, by
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
+
+from script_kit import HUB, parser
 
 from semspec.cli.train_probe import result_table
 from semspec.errors import UserError
@@ -49,25 +50,19 @@ PROBES = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--work", type=Path, default=Path("runs/tiny-probes"))
-    parser.add_argument("--out", type=Path, default=Path("hub_artifacts"))
-    parser.add_argument("--only", nargs="*", default=[], help="names, such as target-paper")
-    parser.add_argument("--cluster", default="oracle")
-    parser.add_argument("more", nargs="*", help="options for all of them: problems=20 ...")
-    arguments = parser.parse_intermixed_args()
+    only = ([], "names, such as target-paper")
+    known = parser(__doc__, work=Path("runs/tiny-probes"), out=HUB, only=only, cluster="oracle")
+    known.add_argument("more", nargs="*", help="options for all of them: problems=20 ...")
+    a = known.parse_intermixed_args()
     console = open_console()
     began, cpu = time.monotonic(), time.process_time()
     for name, own in PROBES.items():
-        if arguments.only and name not in arguments.only:
+        if a.only and name not in a.only:
             continue
         role, split = name.partition("-")[0], name.endswith("-sentence") * "-sentence"
-        folder = f"folder={arguments.work / (role + split)}"
-        out = f"out={arguments.out / f'probe-tiny-{name}'}"
-        cluster = f"cluster={arguments.cluster}"
-        given = (*COMMON, PROBLEMS[split], *SAMPLING[role], *TRAINING, cluster, folder, out)
-        options = {argument.partition("=")[0]: argument for argument in (*given, *own)}
-        options |= {argument.partition("=")[0]: argument for argument in arguments.more}
+        places = (f"folder={a.work / (role + split)}", f"out={a.out / f'probe-tiny-{name}'}")
+        given = (*COMMON, PROBLEMS[split], *SAMPLING[role], *TRAINING, f"cluster={a.cluster}")
+        options = {word.partition("=")[0]: word for word in (*given, *places, *own, *a.more)}
         console.print(f"\n[bold]probe-tiny-{name}[/]")
         try:
             probe, _ = make(build(list(options.values())), Steps(console))

@@ -12,8 +12,6 @@ that value up. Stages (samples, legs of the training) are kept in
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import time
 from dataclasses import asdict
@@ -22,7 +20,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from script_kit import HUB, parser, read
 from tiny_reward_data import ROWS, Batches, Row, sample
+from training_kit import completing, for_blocks
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from semspec.models.text import Text
@@ -33,7 +33,7 @@ LAYERS = 4
 SEED = 20261130  # of problems; evaluation, probes and benchmarks use others
 SAMPLED = {0.6: 1400, 1.0: 800}  # temperature -> solutions written by the draft
 LEGS, STEPS = 4, 160  # of the training
-RATE, OTHER_RATE, WARMUP = 3e-3, 2e-3, 30
+RATES, WARMUP = (3e-3, 2e-3), 30  # of matrices and of all else
 
 
 def start(draft: Path) -> Any:
@@ -60,19 +60,11 @@ def start(draft: Path) -> Any:
 def train(leg: int, model: Any, batches: Batches, folder: Path) -> None:
     """``STEPS`` steps of weighted binary cross-entropy."""
     model.train()
-    blocks = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
-    others = [p for n, p in model.named_parameters() if not (p.ndim == 2 and ".layers." in n)]
-    optimizers = [
-        torch.optim.Muon(blocks, RATE, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
+    optimizers = for_blocks(model, ".layers.", RATES)
     started, losses = time.perf_counter(), list[float]()
     for step in range(STEPS):
         number = leg * STEPS + step
         left = 1 - number / (LEGS * STEPS)
-        factor = min(1.0, (step + 1) / WARMUP) * min(1.0, 0.02 + 1.4 * left)
-        for optimizer, rate in zip(optimizers, (RATE, OTHER_RATE), strict=True):
-            optimizer.param_groups[0]["lr"] = rate * factor
         inputs, labels, weights = batches.batch(number)
         with torch.autocast("cpu", torch.bfloat16):
             hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
@@ -81,71 +73,57 @@ def train(leg: int, model: Any, batches: Batches, folder: Path) -> None:
         weight = weights[judged]
         entropy = F.binary_cross_entropy_with_logits(logits, labels[judged], reduction="none")
         loss = (entropy * weight).sum() / weight.sum()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        optimizers.step(loss, min(1.0, (step + 1) / WARMUP) * min(1.0, 0.02 + 1.4 * left))
         losses.append(float(loss.detach()))
         if (step + 1) % 20 == 0:
-            seconds = time.perf_counter() - started
-            print(
-                f"leg {leg + 1}/{LEGS} {step + 1:4d}/{STEPS}  loss {sum(losses[-20:]) / 20:.4f}"
-                f"  {seconds:4.0f} s",
-                flush=True,
-            )
+            done = f"leg {leg + 1}/{LEGS} {step + 1:4d}/{STEPS}  loss {sum(losses[-20:]) / 20:.4f}"
+            print(f"{done}  {time.perf_counter() - started:4.0f} s", flush=True)
     save(model, folder, {"seconds": time.perf_counter() - started})
 
 
 def save(model: Any, folder: Path, training: dict[str, Any]) -> None:
-    unfinished = folder.with_suffix(".part")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    model.save_pretrained(unfinished)
-    write_json(unfinished / "training.json", training)
-    unfinished.rename(folder)
+    with completing(folder) as unfinished:
+        model.save_pretrained(unfinished)
+        write_json(unfinished / "training.json", training)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="stages are kept here")
-    parser.add_argument("--out", type=Path, default=Path("hub_artifacts"))
-    parser.add_argument("--draft", type=Path, default=Path("hub_artifacts/tiny-draft"))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    arguments.work.mkdir(parents=True, exist_ok=True)
+    work, draft = (Path, "stages are kept here"), HUB / "tiny-draft"
+    a = parser(__doc__, work=work, out=HUB, draft=draft, seed=0, threads=1).parse_args()
+    torch.set_num_threads(a.threads)
+    a.work.mkdir(parents=True, exist_ok=True)
     rows, sampling = list[Row](), 0.0
     for temperature, count in SAMPLED.items():
-        path = arguments.work / f"sampled-{temperature}.json"
+        path = a.work / f"sampled-{temperature}.json"
         if not path.exists():
             started = time.perf_counter()
-            found = sample(arguments.draft, temperature, count, SEED + round(100 * temperature))
+            found = sample(a.draft, temperature, count, SEED + round(100 * temperature))
             seconds = time.perf_counter() - started
             write_json(path, {"seconds": seconds, "rows": [asdict(row) for row in found]})
-        told = json.loads(path.read_text(encoding="utf-8"))
-        rows += [Row(r["question"], tuple(r["steps"]), tuple(r["labels"])) for r in told["rows"]]
-        sampling += told["seconds"]
-    batches = Batches(Text(str(arguments.draft)), rows, arguments.seed)
-    torch.manual_seed(arguments.seed)
-    model = start(arguments.draft)
+        kept = read(path)
+        rows += [Row(r["question"], tuple(r["steps"]), tuple(r["labels"])) for r in kept["rows"]]
+        sampling += kept["seconds"]
+    batches = Batches(Text(str(a.draft)), rows, a.seed)
+    torch.manual_seed(a.seed)
+    model = start(a.draft)
     for leg in range(LEGS):
-        folder = arguments.work / f"leg{leg}"
+        folder = a.work / f"leg{leg}"
         if folder.exists():
             model = LlamaForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
         else:
             train(leg, model, batches, folder)
-    legs = [json.loads((arguments.work / f"leg{i}/training.json").read_text()) for i in range(LEGS)]
     training = {
         "script": "scripts/train_tiny_reward.py",
-        "seed": arguments.seed,
+        "seed": a.seed,
         "sampled": {f"T={t:g}": n for t, n in SAMPLED.items()},
         "steps": LEGS * STEPS,
         "rows_a_step": ROWS,
         "seconds_sampling": round(sampling),
-        "seconds": round(sum(leg["seconds"] for leg in legs)),
+        "seconds": round(
+            sum(read(a.work / f"leg{i}/training.json")["seconds"] for i in range(LEGS))
+        ),
     }
-    out = arguments.out / "tiny-reward"
+    out = a.out / "tiny-reward"
     check_replaceable(out, "model")
     shutil.rmtree(out, ignore_errors=True)
     save(model.to(torch.bfloat16), out, training)

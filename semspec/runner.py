@@ -22,9 +22,8 @@ from semspec.errors import UserError
 from semspec.models.text import Text
 from semspec.protocols import BenchmarkProblem
 from semspec.report import terminal
-from semspec.report.page import REPORT
-from semspec.report.transcript import pieces
-from semspec.report.write import write_run
+from semspec.report.page import REPORT, write_run
+from semspec.report.transcript import Transcript, pieces
 from semspec.results import metrics
 from semspec.results.records import (
     Mode,
@@ -161,7 +160,7 @@ def _check_alike(first: Arm, arm: Arm) -> None:
 
 
 def _open(arm: Arm, problems: int, started: Mapping[str, Any], grow: bool) -> OpenRun:
-    return RunFolder.open(
+    return OpenRun(
         arm.folder,
         recorded(arm.config, arm.resolved),
         total=min(problems, arm.config.problems),
@@ -358,4 +357,4 @@ def _show_transcript(
     rounds = run.round_lines(shown.id, "speculative")
 
     parts = pieces(rounds, text.readable, "tokens" if config.split == "token" else "steps")
-    console.print(terminal.transcript(parts))
+    console.print(Transcript(parts))

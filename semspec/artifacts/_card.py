@@ -51,8 +51,7 @@ def default(artifact: Artifact, name: str) -> str:
     }
     if not bases:
         del front["base_model"]
-    figures = artifact.figures()
-    if figures:
+    if figures := artifact.figures():
         front["model-index"] = [_results(artifact, name, figures)]
     rows = [f"| kind | {artifact.kind}, version {artifact.version} |"]
     for model in models:
@@ -62,13 +61,10 @@ def default(artifact: Artifact, name: str) -> str:
     if "split" in config:
         rows.append(f"| steps | split={config['split']} |")
     if "temperature" in config:
-        temperature = config["temperature"]
-        rows.append(
-            "| temperature | {sampled:g}; for {lowest:g} to {highest:g} |".format(**temperature)
-        )
+        shown = "| temperature | {sampled:g}; for {lowest:g} to {highest:g} |"
+        rows.append(shown.format(**config["temperature"]))
     rows += [f"| {name} | {value:.4g} |" for name, value in figures.items()]
-    packages = config.get("provenance", {}).get("packages") or {}
-    if packages:
+    if packages := config.get("provenance", {}).get("packages"):
         rows.append(f"| made with | {', '.join(f'{n} {v}' for n, v in packages.items())} |")
     return TEMPLATE.format(
         front=yaml.safe_dump(front, sort_keys=False),
@@ -82,16 +78,12 @@ def default(artifact: Artifact, name: str) -> str:
 def _results(artifact: Artifact, name: str, figures: Mapping[str, float]) -> dict[str, Any]:
     data = artifact.config.get("data", {})
     source = str(data.get("data") or data.get("source") or "semspec's embedded world")
-    return {
-        "name": name,
-        "results": [
-            {
-                "task": {"type": artifact.kind},
-                "dataset": {"name": source, "type": source if "/" in source else "synthetic"},
-                "metrics": [{"type": k, "value": float(v)} for k, v in figures.items()],
-            }
-        ],
+    result = {
+        "task": {"type": artifact.kind},
+        "dataset": {"name": source, "type": source if "/" in source else "synthetic"},
+        "metrics": [{"type": k, "value": float(v)} for k, v in figures.items()],
     }
+    return {"name": name, "results": [result]}
 
 
 class _Plain(yaml.SafeLoader):  # type: ignore[misc]
@@ -109,9 +101,8 @@ def front_matter(text: str) -> dict[str, Any]:
         raise ValueError("the card is too large")
     found = re.match(r"---\r?\n(.*?\n)---\r?\n", text, re.DOTALL)
     if not found or len(found[1]) > LARGEST_FRONT:
-        raise ValueError(
-            "the card has no front matter" if not found else "the front matter is too large"
-        )
+        wrong = "front matter is too large" if found else "card has no front matter"
+        raise ValueError(f"the {wrong}")
     try:
         front = yaml.load(found[1], _Plain)
     except Exception as error:  # odd tags make the parser raise errors of any type

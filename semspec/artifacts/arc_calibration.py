@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from semspec.artifacts import base, binding
 from semspec.calibration.arc import COLUMNS, Setting
@@ -18,55 +18,21 @@ from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE
 from semspec.registry import register
-from semspec.storage.json_schema import Schema
+from semspec.storage.json_schema import array, integer, record, string
 from semspec.storage.tensors import Layout
 
+NAMES = ("c_s", "alpha_kappa", "tau")
 _FACTOR = {"type": "number", "minimum": 0, "maximum": 1e12}
-_CONSTANTS = {
-    "type": "object",
-    "required": ["c_s", "alpha_kappa", "tau"],
-    "additionalProperties": False,
-    "properties": dict.fromkeys(("c_s", "alpha_kappa", "tau"), _FACTOR),
-}
-SCHEMA = base.of_schema(
-    {
-        "model": binding.model_with("layers", "width"),
-        "temperature": binding.TEMPERATURE,
-        "settings": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 64,
-            "items": {
-                "type": "object",
-                "required": ["temperature", "constants"],
-                "additionalProperties": False,
-                "properties": {
-                    "temperature": {"type": "number", "minimum": 0, "maximum": 1e6},
-                    "constants": _CONSTANTS,
-                    "buckets": {
-                        "type": ["object", "null"],
-                        "required": ["depths", "entropies", "constants"],
-                        "additionalProperties": False,
-                        "properties": {
-                            "depths": {"type": "array", "items": {"type": "integer", "minimum": 1}},
-                            "entropies": {"type": "array", "items": {"type": "number"}},
-                            "constants": {
-                                "type": "array",
-                                "items": {"type": "array", "items": _CONSTANTS},
-                            },
-                        },
-                    },
-                    "figures": {"type": "object"},
-                },
-            },
-        },
-        "prompts": {
-            "type": "array",
-            "items": {"type": "string", "minLength": 16, "maxLength": 16},
-        },
-    },
-    ("model", "temperature", "settings", "prompts", "data", "training"),
-)
+_CONSTANTS = record(**dict.fromkeys(NAMES, _FACTOR))
+_BUCKETS = record(
+    depths=array(integer(1)), entropies=array({"type": "number"}), constants=array(array(_CONSTANTS))
+)  # fmt: skip
+_SETTING = record(
+    temperature=binding.DEGREES,
+    constants=_CONSTANTS,
+    buckets=_BUCKETS | {"type": ["object", "null"]},
+    figures={"type": "object"},
+) | {"required": ["temperature", "constants"]}
 
 
 def check_sampled(name: str, temperature: float, allow_mismatch: bool = False) -> None:
@@ -87,14 +53,21 @@ class ArcCalibration(base.Artifact):
     ``evidence`` [pairs, columns], the columns being ``semspec.calibration.arc.COLUMNS``.
     """
 
-    name: str = "arc"
-
-    kind: ClassVar[str] = "arc"
-    schema: ClassVar[Schema] = SCHEMA
-    made_by: ClassVar[str] = "python -m semspec.calibrate"
-    tags: ClassVar[tuple[str, ...]] = ("arc-decode", "calibration")
+    kind = "arc"
+    schema = base.of_schema(
+        {
+            "model": binding.model_with("layers", "width"),
+            "temperature": binding.TEMPERATURE,
+            "settings": array(_SETTING, minItems=1, maxItems=64),
+            "prompts": array(string(16, 16)),
+        },
+        ("model", "temperature", "settings", "prompts", "data", "training"),
+    )
+    made_by = "python -m semspec.calibrate"
+    tags = ("arc-decode", "calibration")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.settings = [Setting.from_json(setting) for setting in self.config["settings"]]
 
     @classmethod
@@ -121,38 +94,29 @@ class ArcCalibration(base.Artifact):
     def example(cls) -> Self:
         pairs = 400  # one a text, without divergence: a threshold can be certified
         evidence = torch.zeros(pairs, len(COLUMNS))
-        for name, values in (
-            ("group", torch.arange(pairs)),
-            ("distance", torch.linspace(0.1, 9, pairs)),
-            ("margin", torch.linspace(0.1, 9, pairs)),
-            ("drafted", torch.ones(pairs)),
-        ):
+        spread = torch.linspace(0.1, 9, pairs)
+        columns = {"group": torch.arange(pairs), "distance": spread, "margin": spread}
+        for name, values in (columns | {"drafted": torch.ones(pairs)}).items():
             evidence[:, COLUMNS.index(name)] = values
-        config = {
-            "kind": cls.kind,
-            "version": cls.version,
-            "model": binding.of(EXAMPLE),
-            "temperature": {"sampled": 1.0, "lowest": 1.0, "highest": 1.0},
-            "settings": [Setting(1.0, Constants(0.05, 0.2, 0.5)).to_json()],
-            "prompts": ["0123456789abcdef"],
-            "data": {"source": "embedded"},
-            "training": {},
-        }
+        config = cls.config_of(
+            model=binding.of(EXAMPLE),
+            temperature={"sampled": 1.0, "lowest": 1.0, "highest": 1.0},
+            settings=[Setting(1.0, Constants(0.05, 0.2, 0.5)).to_json()],
+            prompts=["0123456789abcdef"],
+            data={"source": "embedded"},
+            training={},
+        )
         return cls(config, {"sigma": torch.ones(4), "evidence": evidence})
 
     def figures(self) -> Mapping[str, float]:
-        found: dict[str, float] = {}
-        for setting in self.settings:
-            by = setting.constants
-            for name, value in (("c_s", by.c_s), ("alpha_kappa", by.alpha_kappa), ("tau", by.tau)):
-                found[f"{name} at T = {setting.temperature:g}"] = float(value)
-        return found
+        return {
+            f"{name} at T = {setting.temperature:g}": float(getattr(setting.constants, name))
+            for setting in self.settings
+            for name in NAMES
+        }
 
     def at(self, temperature: float, allow_mismatch: bool = False) -> int:
-        """Return the index in ``settings`` for this temperature.
-
-        Raises UserError if there is none, unless ``allow_mismatch`` accepts the nearest.
-        """
+        """Return the index of this temperature's setting, or of the nearest if that is allowed."""
         gaps = [abs(setting.temperature - temperature) for setting in self.settings]
         nearest = gaps.index(min(gaps))
         if gaps[nearest] > 1e-6 and not allow_mismatch:

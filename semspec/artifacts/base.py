@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from semspec.artifacts import _card, binding
-from semspec.artifacts.upload import upload
+from semspec.artifacts.upload import WHOLE, upload
 from semspec.deferred import Tensor, tensor_files
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
 from semspec.storage import foreign, json_schema, manifests, provenance, swap
-from semspec.storage.files import dumps, os_errors_as_user_errors, replacing, write_all
+from semspec.storage.files import dumps, os_errors_as_user_errors, replacing, write_all, write_bytes
 from semspec.storage.packaged import beside_package
 from semspec.storage.tensors import Layout, read_tensor_file
 
@@ -32,32 +32,22 @@ CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md
 LARGEST_CONFIG = 4 * 2**20  # bytes; no config of ours is larger
 LARGEST_TEXT = 4 * 2**20  # of a card or a plot
 
-WANTED = Wanted(
-    noun="artifact",
-    option="the artifact's name",
-    patterns=("*.safetensors", "*.json", "*.jsonl"),
-    unwanted=("*/*",),
-    refuses=manifests.strange_in_repository,
-)
+_LOADED = ("*.safetensors", "*.json", "*.jsonl")
+WANTED = replace(WHOLE, option="the artifact's name", patterns=_LOADED, unwanted=("*/*",))
 
 
 def of_schema(properties: Mapping[str, Any], required: tuple[str, ...]) -> dict[str, Any]:
     """Return a kind's schema: its own properties and those that every config has."""
     common: dict[str, Any] = {
         "kind": {"type": "string"},
-        "version": {"type": "integer", "minimum": 1},
-        "license": {"type": "string", "minLength": 1, "maxLength": 64},
-        "provenance": {"type": "object"},
-        "data": {"type": "object"},
-        "training": {"type": "object"},
-        "metrics": {"type": "object"},
+        "version": json_schema.integer(1),
+        "license": json_schema.string(1, 64),
+        **{name: {"type": "object"} for name in ("provenance", "data", "training", "metrics")},
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
+        **json_schema.record(**common | dict(properties)),
         "required": ["kind", "version", *required],
-        "additionalProperties": False,
-        "properties": common | dict(properties),
     }
 
 
@@ -68,7 +58,7 @@ class Artifact(ABC):
     config: dict[str, Any]
     tensors: dict[str, Tensor] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)  # card and plots, saved with it
-    name: str = "artifact"
+    name: str = ""  # by default its kind
     parts: dict[str, Path] = field(default_factory=dict)  # further files, of any size, not loaded
 
     kind: ClassVar[str]
@@ -77,6 +67,14 @@ class Artifact(ABC):
     made_by: ClassVar[str]  # the command that makes one, for errors and cards
     tags: ClassVar[tuple[str, ...]] = ()  # the card's tags beside semspec and the kind
     text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt"})
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.kind
+
+    @classmethod
+    def config_of(cls, **properties: Any) -> dict[str, Any]:
+        """Return a config of this kind and version."""
+        return {"kind": cls.kind, "version": cls.version, **properties}
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
@@ -126,7 +124,13 @@ class Artifact(ABC):
             what = first_line(error)
             raise UserError(f"{folder / CONFIG} is no {cls.kind}'s config ({what})") from error
         tensors = cls.own_tensors(folder, layout)
-        made = cls(config, tensors, read_texts(folder, cls.text_suffixes), folder.name)
+        texts = {  # if they are there: a load from the Hub does not download them
+            path.name: foreign.read_text(path, LARGEST_TEXT)
+            for path in sorted(folder.iterdir())
+            if path.suffix in cls.text_suffixes and path.name not in (CONFIG, MANIFEST)
+            if not path.name.startswith(".")
+        }
+        made = cls(config, tensors, texts, folder.name)
         try:
             made.check_content()
         except ValueError as error:
@@ -135,7 +139,18 @@ class Artifact(ABC):
 
     @classmethod
     def own_config(cls, folder: Path) -> dict[str, Any]:
-        return read_config(folder, cls.kind, cls.version)
+        """Read config.json; raises UserError if kind, version or another file is wrong."""
+        config = read_json(folder, cls.kind)
+        found, version = config.get("kind"), config.get("version")
+        if found != cls.kind:
+            shown = found[:64] if isinstance(found, str) and found else "something else"
+            raise UserError(f"{folder} holds {shown!r}, not a {cls.kind}")
+        if type(version) is not int or version != cls.version:
+            raise UserError(
+                f"{folder} is a {cls.kind} of version {str(version)[:20]}, this semspec reads version"
+                f" {cls.version}: update semspec, or make it again"
+            )
+        return config
 
     @classmethod
     def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
@@ -146,13 +161,33 @@ class Artifact(ABC):
         return {}
 
     def save(self, folder: str | Path) -> None:
-        """Write the folder atomically; raises ValueError if ``load`` would refuse it."""
-        folder = Path(folder)
+        """Write the folder: at every moment it is the old or the new one, see ``storage.swap``.
+
+        Raises ValueError if ``load`` would refuse it, and UserError if the folder holds anything but an
+        artifact of this kind.
+        """
         json_schema.check(foreign.parse(dumps(self.config).encode()), self.schema)
-        texts = dict(self.texts)
+        texts = self.texts
         if CARD not in texts:
-            texts[CARD] = _card.default(self, folder.name)
-        write(folder, self.config, self.tensors, texts, self.kind, self.version, self.parts)
+            texts = texts | {CARD: _card.default(self, Path(folder).name)}
+        folder = swap.place(Path(folder))
+        contents = {CONFIG: (dumps(self.config, indent=2) + "\n").encode()}
+        contents |= {name: text.encode() for name, text in texts.items()}
+        if self.tensors:
+            stored = {n: t.contiguous() for n, t in self.tensors.items()}
+            contents[TENSORS] = tensor_files.save(stored, {"format": "pt"})
+        with os_errors_as_user_errors(folder):
+            swap.recover(folder)
+            swap.check_replaceable(folder, self.kind)
+            beside = swap.stage(folder)
+            for name, data in contents.items():
+                write_bytes(beside / name, data)
+            for name, path in self.parts.items():
+                with path.open("rb") as source, replacing(beside / name) as fd:
+                    while data := source.read(1 << 24):
+                        write_all(fd, data)
+            manifests.seal(beside, self.kind, self.version)
+            swap.finish(beside, folder)
 
     @classmethod
     def from_pretrained(
@@ -249,28 +284,11 @@ def made_with() -> dict[str, Any]:
     return {name: found[name] for name in ("git", "packages", "python")}
 
 
-def read_config(folder: Path, kind: str, version: int) -> dict[str, Any]:
-    """Read config.json of an artifact; raises UserError if kind, version or another file is wrong."""
-    config = read_json(folder, kind)
-    if config.get("kind") != kind:
-        found = config.get("kind")
-        shown = found[:64] if isinstance(found, str) and found else "something else"
-        raise UserError(f"{folder} holds {shown!r}, not a {kind}")
-    stands = config.get("version")
-    if type(stands) is not int or stands != version:
-        raise UserError(
-            f"{folder} is a {kind} of version {str(stands)[:20]}, this semspec reads version"
-            f" {version}: update semspec, or make it again"
-        )
-    return config
-
-
 def read_json(folder: Path, kind: str) -> dict[str, Any]:
     """Read config.json of any kind; raises UserError if the folder holds a file that no artifact may."""
     config = foreign.read_object(folder / CONFIG, LARGEST_CONFIG, f"it is no {kind}'s folder")
     files = [f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
-    wrong = manifests.strange(files)
-    if wrong:
+    if wrong := manifests.strange(files):
         raise UserError(f"{folder} holds {wrong}: remove it, or take another artifact")
     return config
 
@@ -278,49 +296,3 @@ def read_json(folder: Path, kind: str) -> dict[str, Any]:
 def read_tensors(folder: Path, layout: Layout) -> dict[str, Tensor]:
     """Read exactly the tensors of ``layout``; raises UserError as ``read_tensor_file`` does."""
     return read_tensor_file(folder / TENSORS, layout)
-
-
-def read_texts(folder: Path, suffixes: Collection[str]) -> dict[str, str]:
-    """Read card and plots, if they are there: a load from the Hub does not download them."""
-    texts = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix not in suffixes or path.name in (CONFIG, MANIFEST) or path.name[0] == ".":
-            continue
-        texts[path.name] = foreign.read_text(path, LARGEST_TEXT)
-    return texts
-
-
-def write(
-    folder: Path,
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    texts: Mapping[str, str],
-    kind: str | None = None,
-    version: int | None = None,
-    parts: Mapping[str, Path] | None = None,
-) -> None:
-    """Write an artifact; at every moment the folder is the old or the new one, see ``storage.swap``.
-
-    Raises UserError if the folder holds anything but an artifact of this kind.
-    """
-    kind, version = kind or str(config["kind"]), version or int(config["version"])
-    folder = swap.place(folder)
-    contents = {CONFIG: (dumps(config, indent=2) + "\n").encode()}
-    contents |= {name: text.encode() for name, text in texts.items()}
-    if tensors:
-        contents[TENSORS] = tensor_files.save(
-            {n: t.contiguous() for n, t in tensors.items()}, {"format": "pt"}
-        )
-    with os_errors_as_user_errors(folder):
-        swap.recover(folder)
-        swap.check_replaceable(folder, kind)
-        beside = swap.stage(folder)
-        for name, data in contents.items():
-            with replacing(beside / name) as fd:
-                write_all(fd, data)
-        for name, path in (parts or {}).items():
-            with path.open("rb") as source, replacing(beside / name) as fd:
-                while data := source.read(1 << 24):
-                    write_all(fd, data)
-        manifests.seal(beside, kind, version)
-        swap.finish(beside, folder)

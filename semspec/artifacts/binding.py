@@ -7,37 +7,24 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from semspec.models.location import ModelFacts
+from semspec.storage.json_schema import integer, record, string
 from semspec.types import Sampling
 
 LARGEST = 1 << 24  # layers, widths and the like; no model is larger
-SIZE = {"type": "integer", "minimum": 0, "maximum": LARGEST}
-TEXT = {"type": "string", "minLength": 1, "maxLength": 512}
+SIZE = integer(0, LARGEST)
+TEXT = string(1, 512)
+SPLIT = string(1, 64)
+DEGREES = {"type": "number", "minimum": 0, "maximum": 1e6}
 _TEXT_OR_NONE = {"type": ["string", "null"], "maxLength": 512}
 
-MODEL = {
-    "type": "object",
-    "required": ["id", "tokenizer"],
-    "additionalProperties": False,
-    "properties": {
-        "id": TEXT,
-        "revision": _TEXT_OR_NONE,
-        "fingerprint": _TEXT_OR_NONE,
-        "layers": SIZE,
-        "width": SIZE,
-        "tokenizer": TEXT,
-    },
-}
+MODEL = record(
+    **dict.fromkeys(("id", "tokenizer"), TEXT),
+    **dict.fromkeys(("revision", "fingerprint"), _TEXT_OR_NONE),
+    **dict.fromkeys(("layers", "width"), SIZE),
+) | {"required": ["id", "tokenizer"]}
 """The schema of a model's description by ``of``; ``model_with`` also requires layers or width."""
 
-TEMPERATURE = {
-    "type": "object",
-    "required": ["sampled", "lowest", "highest"],
-    "additionalProperties": False,
-    "properties": {
-        name: {"type": "number", "minimum": 0, "maximum": 1e6}
-        for name in ("sampled", "lowest", "highest")
-    },
-}
+TEMPERATURE = record(**dict.fromkeys(("sampled", "lowest", "highest"), DEGREES))
 """The schema of the temperature that an artifact was made at, and the range that it is for."""
 
 
@@ -66,10 +53,7 @@ def differences(
     temperature: float | None,
     role: str | None,
 ) -> tuple[list[str], list[str]]:
-    """Return the differences that cannot work at all, and the others.
-
-    Properties that the config lacks are not compared.
-    """
+    """Return the differences that cannot work at all, and the others, of what the config states."""
     made, impossible, unlike = config[at], [], []
     for what, theirs in (("layers", model.layers), ("width", model.width)):
         if what in made and made[what] != theirs:

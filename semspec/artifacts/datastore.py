@@ -19,26 +19,28 @@ from typing import Any, ClassVar, Self
 from semspec.artifacts import base
 from semspec.errors import UserError
 from semspec.storage import manifests
+from semspec.storage.json_schema import array, integer
 
-COUNT = {"type": "integer", "minimum": 0, "maximum": 1 << 48}
-SHARDS = {
-    "type": "array",
-    "items": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
-    "minItems": 1,
-    "maxItems": 1 << 16,
+COUNT = integer(0, 1 << 48)
+COMMON = {
+    # how many entries each has
+    "shards": array(integer(1, 2**31 - 1), minItems=1, maxItems=1 << 16),
+    "documents": COUNT,
+    "responses": {"enum": ["target", "as_is"]},
 }
-"""How many entries each shard has."""
+"""The part of the schema that all datastores have."""
 
 
 class Datastore(base.Artifact):
     """An artifact with memory-mapped ``parts``."""
 
+    tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
     hashed_later: ClassVar[frozenset[str]] = frozenset()  # parts that are hashed when they are read
 
     @classmethod
-    @abstractmethod
     def part_names(cls, config: Mapping[str, Any]) -> list[str]:
         """Return the names of the files that a config implies."""
+        return shard_names(len(config["shards"]))
 
     @abstractmethod
     def open(self) -> Any:
@@ -58,14 +60,14 @@ class Datastore(base.Artifact):
         made.open()
         return made
 
+    @classmethod
+    @cache
+    def example_shard(cls) -> Path:
+        """Return the path of an example's shard, in a folder that is removed when the process ends."""
+        folder = Path(tempfile.mkdtemp(prefix=f"semspec-{cls.kind}-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return folder / shard_names(1)[0]
+
 
 def shard_names(count: int) -> list[str]:
     return [f"shard-{number:05d}.safetensors" for number in range(count)]
-
-
-@cache
-def example_folder(kind: str) -> Path:
-    """Return a folder for an example's parts that is removed when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix=f"semspec-{kind}-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder

@@ -1,16 +1,10 @@
-"""A target's states over a corpus and the tokens that followed them; ``dresd`` drafts from it.
-
-store = DenseDatastore.load("embedded/dense-tiny")
-store.check(read_facts(model, tokenizer))
-neighbours = store.open().nearest(state, 10, 20)
-"""
+"""A target's states over a corpus and the tokens that followed them; ``dresd`` drafts from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,35 +17,13 @@ from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage import manifests
-from semspec.storage.json_schema import Schema
+from semspec.storage.json_schema import integer, mapping, record
 from semspec.storage.tensors import Layout
 
 INDEX = "index.safetensors"
-SCHEMA = base.of_schema(
-    {
-        "model": binding.model_with("layers", "width"),
-        "dims": {"type": "integer", "minimum": 1, "maximum": 4096},
-        "shards": datastore.SHARDS,
-        "documents": datastore.COUNT,
-        "responses": {"enum": ["target", "as_is"]},
-        "index": {
-            "type": "object",
-            "required": ["name", "files"],
-            "additionalProperties": False,
-            "properties": {
-                "name": {"enum": list(indices.NAMES)},
-                "files": {  # names and sizes in bytes; all of them are in one file
-                    "type": "object",
-                    "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 1 << 48},
-                },
-            },
-        },
-    },
-    (
-        *("model", "dims", "shards", "documents", "responses", "index"),
-        *("data", "training", "metrics"),
-    ),
-)
+# files: names and sizes in bytes; all of them are in one file
+_INDEX = record(name={"enum": list(indices.NAMES)}, files=mapping(datastore.COUNT))
+_OWN = {"model": binding.model_with("layers", "width"), "dims": integer(1, 4096), "index": _INDEX}
 
 
 @register("artifact", "dense_datastore")
@@ -63,13 +35,12 @@ class DenseDatastore(datastore.Datastore):
     are standardised to, with their ``centre``.
     """
 
-    name: str = "dense_datastore"
-
-    kind: ClassVar[str] = "dense_datastore"
-    schema: ClassVar[Schema] = SCHEMA
-    made_by: ClassVar[str] = "python -m semspec.build_datastore kind=dense"
-    tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
-    hashed_later: ClassVar[frozenset[str]] = frozenset({INDEX})
+    kind = "dense_datastore"
+    schema = base.of_schema(
+        _OWN | datastore.COMMON, (*_OWN, *datastore.COMMON, "data", "training", "metrics")
+    )
+    made_by = "python -m semspec.build_datastore kind=dense"
+    hashed_later = frozenset({INDEX})
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
@@ -77,14 +48,12 @@ class DenseDatastore(datastore.Datastore):
         if dims > width:
             raise ValueError(f"dims is {dims}, of states of width {width}")
         row = ((width,), (torch.float32,))
-        return dict.fromkeys(("mean", "deviation", "centre"), row) | {
-            "components": ((dims, width), (torch.float32,))
-        }
+        rows = dict.fromkeys(("mean", "deviation", "centre"), row)
+        return {**rows, "components": ((dims, width), (torch.float32,))}
 
     @classmethod
     def part_names(cls, config: Mapping[str, Any]) -> list[str]:
-        names = datastore.shard_names(len(config["shards"]))
-        return [*names, INDEX] if config["index"]["files"] else names
+        return super().part_names(config) + [INDEX] * bool(config["index"]["files"])
 
     def check_content(self) -> None:
         if not bool((self.tensors["deviation"] > 0).all()):
@@ -93,8 +62,7 @@ class DenseDatastore(datastore.Datastore):
             raise ValueError("the index has no files")
 
     def projection(self) -> Projection:
-        arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
-        return Projection(**arrays)
+        return Projection(**{name: tensor.numpy() for name, tensor in self.tensors.items()})
 
     def open(self, index: bool = False) -> DenseStore:
         """Map the shards; with ``index`` also open the index, for which the first question waits."""
@@ -104,27 +72,20 @@ class DenseDatastore(datastore.Datastore):
             if len(shard) != entries:
                 raise UserError(f"{path} has {len(shard):,} entries, not {entries:,}")
         keys = [shard.keys for shard in shards]
-        name = self.config["index"]["name"]
+        name, sizes = self.config["index"]["name"], self.config["index"]["files"]
         found: indices.Index = indices.Exact(keys)
         if index and name != "exact":
-            files, path = self._index_files(), self.parts[INDEX]
+            path = self.parts[INDEX]
+            mapped = open_arrays(path, {name: ("U8", (size,)) for name, size in sizes.items()})
+            files = {name: mapped.array(name) for name in sizes}
 
             def read() -> indices.Index:
-                self._check_index()
+                # its hash first: a native reader checks little
+                manifests.check(path.parent, manifests.read(path.parent), (path.name,))
                 return indices.load(name, files, keys, path)
 
             found = indices.Opening(read)
         return DenseStore(shards, self.projection(), found)
-
-    def _check_index(self) -> None:
-        """Verify the index's hash before a native reader, which checks little, opens it."""
-        path = self.parts[INDEX]
-        manifests.check(path.parent, manifests.read(path.parent), (path.name,))
-
-    def _index_files(self) -> indices.Files:
-        path, sizes = self.parts[INDEX], self.config["index"]["files"]
-        mapped = open_arrays(path, {name: ("U8", (size,)) for name, size in sizes.items()})
-        return {name: mapped.array(name) for name in sizes}
 
     def figures(self) -> Mapping[str, float]:
         metrics = self.config["metrics"]
@@ -134,29 +95,22 @@ class DenseDatastore(datastore.Datastore):
 
     @classmethod
     def example(cls) -> Self:
-        path: Path = datastore.example_folder(cls.kind) / "shard-00000.safetensors"
+        path = cls.example_shard()
         rng, count = np.random.default_rng(0), 40
         turns = rng.uniform(0, 2 * np.pi, count)
         keys = np.stack([np.cos(turns), np.sin(turns)], 1).astype(np.float32)
         tokens = rng.integers(0, EXAMPLE_VOCABULARY, count + 1).tolist()
         write_shard(path, keys, np.arange(count, dtype=np.int32), tokens)
-        config = {
-            "kind": cls.kind,
-            "version": cls.version,
-            "model": binding.of(EXAMPLE),
-            "dims": 2,
-            "shards": [count],
-            "documents": 1,
-            "responses": "target",
-            "index": {"name": "exact", "files": {}},
-            "data": {"source": "embedded"},
-            "training": {"rows": count},
-            "metrics": {"mrr": 1.0},
-        }
-        tensors = {
-            "mean": torch.zeros(4),
-            "deviation": torch.ones(4),
-            "centre": torch.zeros(4),
-            "components": torch.eye(2, 4),
-        }
-        return cls(config, tensors, parts={path.name: path})
+        config = cls.config_of(
+            model=binding.of(EXAMPLE),
+            dims=2,
+            shards=[count],
+            documents=1,
+            responses="target",
+            index={"name": "exact", "files": {}},
+            data={"source": "embedded"},
+            training={"rows": count},
+            metrics={"mrr": 1.0},
+        )
+        tensors = {"mean": torch.zeros(4), "deviation": torch.ones(4), "centre": torch.zeros(4)}
+        return cls(config, tensors | {"components": torch.eye(2, 4)}, parts={path.name: path})

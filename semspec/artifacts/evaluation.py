@@ -1,49 +1,32 @@
-"""An evaluation result: the figures of a finished run, and what they were measured with.
-
-Evaluation.of_run(Path("runs/mine")).save("my-evaluation")
-"""
+"""An evaluation result: the figures of a finished run, and what they were measured with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from semspec.artifacts import base
 from semspec.errors import UserError
 from semspec.registry import register
 from semspec.results.records import RunFolder
 from semspec.storage.digest import flat
-from semspec.storage.json_schema import Schema
+from semspec.storage.json_schema import integer
 from semspec.storage.provenance import without_folders
 
 _RATE = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
 _FIGURE = {"type": ["number", "null"], "minimum": 0}
-SCHEMA = base.of_schema(
-    {
-        "options": {  # options of semspec.run, dotted
-            "type": "object",
-            "additionalProperties": {
-                "type": ["string", "number", "boolean", "null", "array", "object"]
-            },
-        },
-        "result": {
-            "type": "object",
-            "required": ["problems", "pass_at_1", "tokens_per_second", "speedup"],
-            "properties": {
-                "problems": {"type": "integer", "minimum": 0},
-                "pass_at_1": _RATE,
-                "acceptance_rate": _RATE,
-                "accept_length": _FIGURE,
-                "tokens_per_second": _FIGURE,
-                "speedup": _FIGURE,
-                "plain": {"type": ["object", "null"]},
-            },
-        },
+_RESULT = {
+    "type": "object",
+    "required": ["problems", "pass_at_1", "tokens_per_second", "speedup"],
+    "properties": {
+        "problems": integer(0),
+        **dict.fromkeys(("pass_at_1", "acceptance_rate"), _RATE),
+        **dict.fromkeys(("accept_length", "tokens_per_second", "speedup"), _FIGURE),
+        "plain": {"type": ["object", "null"]},
     },
-    ("options", "result"),
-)
+}
 HIDDEN = ("hydra", "quiet", "transcript", "prompt")  # options without influence on the figures
 
 
@@ -52,12 +35,13 @@ HIDDEN = ("hydra", "quiet", "transcript", "prompt")  # options without influence
 class Evaluation(base.Artifact):
     """The figures of a finished run: quality, speed, acceptance, and the options they belong to."""
 
-    name: str = "evaluation"
-
-    kind: ClassVar[str] = "evaluation"
-    schema: ClassVar[Schema] = SCHEMA
-    made_by: ClassVar[str] = "python -m semspec.artifacts evaluation run=FOLDER out=FOLDER"
-    tags: ClassVar[tuple[str, ...]] = ("evaluation",)
+    kind = "evaluation"
+    # options: those of semspec.run, dotted
+    schema = base.of_schema(
+        {"options": {"type": "object"}, "result": _RESULT}, ("options", "result")
+    )
+    made_by = "python -m semspec.artifacts evaluation run=FOLDER out=FOLDER"
+    tags = ("evaluation",)
 
     @classmethod
     def of_run(cls, folder: Path) -> Self:
@@ -69,17 +53,12 @@ class Evaluation(base.Artifact):
         measured = {k: v for k, v in result.items() if k != "provenance"}
         origin = result.get("provenance") or {}
         kept = ("git", "packages", "python", "machine", "seed")
-        made = {
-            "kind": cls.kind,
-            "version": cls.version,
-            "options": {
-                name: without_folders(value) if isinstance(value, str) else value
-                for name, value in flat(config, HIDDEN).items()
-            },
-            "result": measured,
-            "provenance": {name: origin[name] for name in kept if name in origin},
+        options = {
+            name: without_folders(value) if isinstance(value, str) else value
+            for name, value in flat(config, HIDDEN).items()
         }
-        return cls(made)
+        made = {name: origin[name] for name in kept if name in origin}
+        return cls(cls.config_of(options=options, result=measured, provenance=made))
 
     def summary(self) -> str:
         own = self.config["options"]
@@ -96,13 +75,7 @@ class Evaluation(base.Artifact):
 
     @classmethod
     def example(cls) -> Self:
-        result = {
-            "problems": 2,
-            "pass_at_1": 0.5,
-            "acceptance_rate": 0.75,
-            "tokens_per_second": 100.0,
-            "speedup": None,
-            "plain": None,
-        }
+        rates = {"pass_at_1": 0.5, "acceptance_rate": 0.75, "tokens_per_second": 100.0}
+        result = {"problems": 2, **rates, "speedup": None, "plain": None}
         options = {"model.path": "owner/model", "draft.model.path": "owner/draft", "seed": 0}
-        return cls({"kind": cls.kind, "version": cls.version, "options": options, "result": result})
+        return cls(cls.config_of(options=options, result=result))

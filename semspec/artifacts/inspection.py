@@ -36,16 +36,14 @@ def local(place: str) -> Path:
 
 
 def kind_of(folder: Path) -> type[base.Artifact]:
-    """Return the kind of an artifact's folder: named by its config, or a model in transformers' format.
-
-    Raises UserError if it is neither.
-    """
+    """Return the kind of an artifact's or model's folder; raises UserError for any other."""
     config = base.read_json(folder, "artifact")
     known = registry.plugins("artifact")
     kind = config.get("kind")
     if kind is None and "model_type" in config:
-        heads = (n for n, p in known.items() if _is_of(p.cls, config.get("architectures")))
-        kind = next(heads, "model")
+        heads = {n: p.cls.architecture for n, p in known.items() if issubclass(p.cls, Model)}
+        own = (n for n, a in heads.items() if a and [a] == config.get("architectures"))
+        kind = next(own, "model")
     if not isinstance(kind, str) or kind not in known:
         raise UserError(f"{folder} is no artifact's folder: its config.json names no kind of"
                         f" {', '.join(known)}")  # fmt: skip
@@ -53,38 +51,25 @@ def kind_of(folder: Path) -> type[base.Artifact]:
     return cls
 
 
-def _is_of(cls: type[base.Artifact], architectures: object) -> bool:
-    return (
-        issubclass(cls, Model)
-        and cls.architecture is not None
-        and [cls.architecture] == architectures
-    )
-
-
 def seal(folder: Path) -> type[base.Artifact]:
     """Write the manifest of a valid folder, and a card if there is none; raises UserError if invalid."""
     with os_errors_as_user_errors(folder):
-        return _seal(folder)
-
-
-def _seal(folder: Path) -> type[base.Artifact]:
-    cls = kind_of(folder)
-    if not (folder / base.CARD).exists():
-        (folder / base.MANIFEST).unlink(missing_ok=True)
-        text = _card.default(cls.read(folder), folder.name)
-        (folder / base.CARD).write_text(text, encoding="utf-8")
-    old = folder / base.MANIFEST
-    was = old.read_bytes() if old.exists() else None
-    manifests.seal(folder, cls.kind, cls.version)
-    try:
-        check(folder)
-    except UserError:
-        if was is None:
-            old.unlink()
-        else:
-            old.write_bytes(was)
-        raise
-    return cls
+        cls, manifest = kind_of(folder), folder / base.MANIFEST
+        if not (folder / base.CARD).exists():
+            manifest.unlink(missing_ok=True)
+            text = _card.default(cls.read(folder), folder.name)
+            (folder / base.CARD).write_text(text, encoding="utf-8")
+        was = manifest.read_bytes() if manifest.exists() else None
+        manifests.seal(folder, cls.kind, cls.version)
+        try:
+            check(folder)
+        except UserError:
+            if was is None:
+                manifest.unlink()
+            else:
+                manifest.write_bytes(was)
+            raise
+        return cls
 
 
 def check(folder: Path) -> base.Artifact:
@@ -92,8 +77,7 @@ def check(folder: Path) -> base.Artifact:
     manifest = manifests.read(folder)
     if manifest is None:
         raise UserError(f"{folder} has no {base.MANIFEST}: run python -m semspec.artifacts seal path={folder}")  # fmt: skip
-    unlike = manifests.differences(folder, manifest)
-    if unlike:
+    if unlike := manifests.differences(folder, manifest):
         raise UserError(f"{folder} is not as its manifest says: {'; '.join(unlike[:3])}")
     cls = kind_of(folder)
     if (manifest["kind"], manifest["version"]) != (cls.kind, cls.version):
@@ -102,8 +86,7 @@ def check(folder: Path) -> base.Artifact:
             f" folder of a {cls.kind}, version {cls.version}"
         )
     artifact = cls.read(folder)
-    card = folder / base.CARD
-    if not card.is_file():
+    if not (folder / base.CARD).is_file():
         raise UserError(f"{folder} has no {base.CARD}: an artifact has a card")
     _card.check(artifact.texts[base.CARD], artifact.library())
     return artifact
@@ -122,11 +105,10 @@ def below(path: Path) -> Iterator[Found]:
 
 
 def _found(folder: Path) -> Found:
-    wrong: list[str] = []
     kind = None
     try:
         kind = kind_of(folder).kind
         check(folder)
     except UserError as error:
-        wrong.append(str(error))
-    return Found(folder, kind, tuple(wrong))
+        return Found(folder, kind, (str(error),))
+    return Found(folder, kind, ())

@@ -1,46 +1,31 @@
-"""A judge of single tokens: one linear map over the target's last hidden state.
-
-head = JudgeHead.load("embedded/judge-head-tiny-target")
-head.check(read_facts(model, tokenizer))
-right = head(states)        # [tokens, width] after the final norm -> probability that each is right
-"""
+"""A judge of single tokens: one linear map over the target's last hidden state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from semspec.artifacts import base, binding
 from semspec.deferred import Tensor, torch
 from semspec.models.location import EXAMPLE
 from semspec.registry import register
-from semspec.storage.json_schema import Schema
+from semspec.storage.json_schema import mapping
 from semspec.storage.tensors import Layout
-
-SCHEMA = base.of_schema(
-    {
-        "model": binding.model_with("layers", "width"),
-        "metrics": {"type": "object", "additionalProperties": {"type": "number"}},
-    },
-    ("model", "data", "training", "metrics"),
-)
 
 
 @register("artifact", "judge_head")
 @dataclass
 class JudgeHead(base.Artifact):
-    """Says of every token that the target has read how probable it is that it is right.
+    """Says of every token that the target has read how probable it is that it is right."""
 
-    ``tensors`` holds ``weight`` [width] and ``bias`` [1].
-    """
-
-    name: str = "judge_head"
-
-    kind: ClassVar[str] = "judge_head"
-    schema: ClassVar[Schema] = SCHEMA
-    made_by: ClassVar[str] = "python scripts/train_tiny_judge_head.py"
-    tags: ClassVar[tuple[str, ...]] = ("judge-decoding",)
+    kind = "judge_head"
+    schema = base.of_schema(
+        {"model": binding.model_with("layers", "width"), "metrics": mapping({"type": "number"})},
+        ("model", "data", "training", "metrics"),
+    )
+    made_by = "python scripts/train_tiny_judge_head.py"
+    tags = ("judge-decoding",)
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
@@ -57,12 +42,10 @@ class JudgeHead(base.Artifact):
 
     @classmethod
     def example(cls) -> Self:
-        config = {
-            "kind": cls.kind,
-            "version": cls.version,
-            "model": binding.of(EXAMPLE),
-            "data": {"name": "owner/data"},
-            "training": {"tokens": 8},
-            "metrics": {"auroc": 0.75},
-        }
+        config = cls.config_of(
+            model=binding.of(EXAMPLE),
+            data={"name": "owner/data"},
+            training={"tokens": 8},
+            metrics={"auroc": 0.75},
+        )
         return cls(config, {"weight": torch.linspace(-1, 1, 4), "bias": torch.zeros(1)})

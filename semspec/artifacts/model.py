@@ -14,7 +14,7 @@ from semspec.artifacts import base
 from semspec.deferred import Tensor, torch
 from semspec.registry import register
 from semspec.storage import foreign
-from semspec.storage.json_schema import Schema
+from semspec.storage.json_schema import Schema, array
 from semspec.storage.tensors import Layout, check_finite
 
 
@@ -22,8 +22,6 @@ from semspec.storage.tensors import Layout, check_finite
 @dataclass
 class Model(base.Artifact):
     """A small language model's weights, tokenizer and figures, as transformers reads them."""
-
-    name: str = "model"
 
     kind: ClassVar[str] = "model"
     # the architecture, in transformers' config, of this kind's folders; None: any that no other kind has
@@ -33,12 +31,11 @@ class Model(base.Artifact):
         "required": ["model_type", "architectures"],
         "properties": {
             "model_type": {"type": "string", "minLength": 1},
-            "architectures": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "architectures": array({"type": "string"}, minItems=1),
         },
     }
     made_by: ClassVar[str] = "scripts/train_tiny_pair.py"
-
-    text_suffixes: ClassVar[frozenset[str]] = frozenset({".md", ".svg", ".txt", ".json", ".jinja"})
+    text_suffixes = base.Artifact.text_suffixes | {".json", ".jinja"}
 
     @classmethod
     def own_config(cls, folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from semspec.artifacts import base, binding
 from semspec.deferred import Tensor, torch
@@ -22,70 +22,21 @@ from semspec.probes.features import LOGPROB_NAMES, Features, of_logprobs
 from semspec.probes.mlp import NAMES, Folded, shapes
 from semspec.registry import register
 from semspec.storage.files import dumps
-from semspec.storage.json_schema import Schema
+from semspec.storage.json_schema import array, integer, mapping, record
 from semspec.storage.tensors import Layout
 from semspec.types import Read, What
 
 LOGPROBS = Read(What.LOGPROBS)
 Spans = Sequence[tuple[int, int]]
-
-SCHEMA = base.of_schema(
-    {
-        "role": {"enum": ["target", "draft"]},
-        "model": binding.model_with("layers", "width"),
-        "split": {"type": "string", "minLength": 1, "maxLength": 64},
-        "temperature": binding.TEMPERATURE,
-        "features": {
-            "type": "object",
-            "required": ["pooling", "layers", "logprobs", "inputs", "hidden", "activation"],
-            "additionalProperties": False,
-            "properties": {
-                "pooling": {
-                    "type": "array",
-                    "items": {"enum": ["mean", "max", "last"]},
-                    "maxItems": 3,
-                    "uniqueItems": True,
-                },
-                "layers": {
-                    "type": "array",
-                    "items": binding.SIZE,
-                    "maxItems": 4096,
-                    "uniqueItems": True,
-                },
-                "logprobs": {"type": "boolean"},
-                "inputs": {"type": "integer", "minimum": 1, "maximum": 1 << 40},
-                "hidden": {
-                    "type": "array",
-                    "items": {"type": "integer", "minimum": 1, "maximum": binding.LARGEST},
-                    "minItems": 2,
-                    "maxItems": 2,
-                },
-                "activation": {"enum": ["relu", "gelu"]},
-            },
-        },
-        "calibration": {"type": "object"},
-        "metrics": {
-            "type": "object",
-            "properties": {
-                "test": {
-                    "type": "object",
-                    "properties": {
-                        "all": {
-                            "type": "object",
-                            "additionalProperties": {"type": ["number", "null"]},
-                        }
-                    },
-                }
-            },
-        },
-        "guard": {  # a step with a token less likely than this is scored 0
-            "type": ["object", "null"],
-            "required": ["lowest"],
-            "additionalProperties": {"type": "number"},
-        },
-    },
-    ("role", "model", "split", "temperature", "features", "data", "training", "metrics"),
+_FEATURES = record(
+    pooling=array({"enum": ["mean", "max", "last"]}, maxItems=3, uniqueItems=True),
+    layers=array(binding.SIZE, maxItems=4096, uniqueItems=True),
+    logprobs={"type": "boolean"},
+    inputs=integer(1, 1 << 40),
+    hidden=array(integer(1, binding.LARGEST), minItems=2, maxItems=2),
+    activation={"enum": ["relu", "gelu"]},
 )
+_TEST = {"type": "object", "properties": {"all": mapping({"type": ["number", "null"]})}}
 
 
 @register("artifact", "probe")
@@ -98,14 +49,26 @@ class Probe(base.Artifact):
     of steps of the kind that a rule judges, and their true probabilities.
     """
 
-    name: str = "probe"
-
-    kind: ClassVar[str] = "probe"
-    schema: ClassVar[Schema] = SCHEMA
-    made_by: ClassVar[str] = "python -m semspec.train_probe"
-    tags: ClassVar[tuple[str, ...]] = ("semantic-probability",)
+    kind = "probe"
+    schema = base.of_schema(
+        {
+            "role": {"enum": ["target", "draft"]},
+            "model": binding.model_with("layers", "width"),
+            "split": binding.SPLIT,
+            "temperature": binding.TEMPERATURE,
+            "features": _FEATURES,
+            "calibration": {"type": "object"},
+            "metrics": {"type": "object", "properties": {"test": _TEST}},
+            # a step with a token less likely than its "lowest" is scored 0
+            "guard": mapping({"type": "number"}) | {"type": ["object", "null"], "required": ["lowest"]},
+        },
+        ("role", "model", "split", "temperature", "features", "data", "training", "metrics"),
+    )  # fmt: skip
+    made_by = "python -m semspec.train_probe"
+    tags = ("semantic-probability",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.features = _features(self.config)
         model = self.config["model"]
         self.layers, self.width = int(model["layers"]), int(model["width"])
@@ -118,18 +81,25 @@ class Probe(base.Artifact):
         guard = self.config.get("guard")
         # the lowest log-probability of a token in a step, see "guard" above
         self.guard = float(guard["lowest"]) if guard else -torch.inf
-        layers = self.features.layers
-        pooled = [
-            Read(What.POOLED, layers=layers, reduce=p)  # type: ignore[arg-type]
-            for p in self.features.pooling
-        ]
-        self._generating = (*pooled, LOGPROBS) if self.features.logprobs else tuple(pooled)
+        self._generating = self._reads(())
 
     # ---- files --------------------------------------------------------------------------------
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
-        return _layout(config)
+        model, own, features = config["model"], config["features"], _features(config)
+        if any(i > model["layers"] for i in features.layers):
+            raise ValueError(f"features.layers: the model has layers 0 to {model['layers']}")
+        size = features.size(model["layers"], model["width"])
+        if not size or size != own["inputs"]:
+            raise ValueError(f"features.inputs is {own['inputs']}, the features are {size} numbers")
+        single, stored = (torch.float32,), (torch.float16, torch.float32)
+        return {
+            **{name: (shape, stored) for name, shape in shapes(size, own["hidden"]).items()},
+            **dict.fromkeys(("mean", "std"), ((size,), single)),
+            **{f"calibration.{n}": ((-1,), single) for n in ("scores", "semantic")},
+            "calibration.groups": ((-1,), (torch.int64,)),
+        }
 
     def check_content(self) -> None:
         if not bool((self.tensors["std"] > 0).all()):
@@ -155,26 +125,18 @@ class Probe(base.Artifact):
             "calibration.semantic": torch.ones(count),
             "calibration.groups": torch.arange(count),
         }
-        config = {
-            "kind": cls.kind,
-            "version": cls.version,
-            "role": role,
-            "model": binding.of(EXAMPLE),
-            "split": "paragraph",
-            "temperature": {"sampled": 0.6, "lowest": 0.0, "highest": 1.0},
-            "features": {
-                "pooling": pooling,
-                "layers": layers,
-                "logprobs": plus,
-                "inputs": size,
-                "hidden": list(hidden),
-                "activation": "relu",
-            },
-            "calibration": {"temperature": 1.0},
-            "data": {"source": "embedded"},
-            "training": {},
-            "metrics": {"test": {"all": {"spearman": 0.5, "r2": None}}},
-        }
+        own = {"pooling": pooling, "layers": layers, "logprobs": plus}
+        config = cls.config_of(
+            role=role,
+            model=binding.of(EXAMPLE),
+            split="paragraph",
+            temperature={"sampled": 0.6, "lowest": 0.0, "highest": 1.0},
+            features=own | {"inputs": size, "hidden": list(hidden), "activation": "relu"},
+            calibration={"temperature": 1.0},
+            data={"source": "embedded"},
+            training={},
+            metrics={"test": {"all": {"spearman": 0.5, "r2": None}}},
+        )
         return cls(config, made)
 
     def figures(self) -> Mapping[str, float]:
@@ -211,9 +173,11 @@ class Probe(base.Artifact):
 
     def reads(self, spans: Spans) -> tuple[Read, ...]:
         """Return the reads of a query that scores these steps."""
-        own = tuple(tuple(span) for span in spans)
+        return self._reads(tuple((start, end) for start, end in spans))
+
+    def _reads(self, spans: tuple[tuple[int, int], ...]) -> tuple[Read, ...]:
         pooled = tuple(
-            Read(What.POOLED, layers=self.features.layers, spans=own, reduce=p)  # type: ignore[arg-type]
+            Read(What.POOLED, layers=self.features.layers, spans=spans, reduce=p)  # type: ignore[arg-type]
             for p in self.features.pooling
         )
         return (*pooled, LOGPROBS) if self.features.logprobs else pooled
@@ -228,25 +192,19 @@ class Probe(base.Artifact):
         ``reads`` are those that ``values`` answers: ``reads(spans)`` or ``draft_reads()``.
         """
         count, parts = len(spans), []
-        beyond: list[int] = []  # steps with a token unlike any in the training data
+        rows: list[list[float]] = []
         with torch.inference_mode():
             for read in reads:
                 if read.what is not What.POOLED:
                     continue
-                states = values[read]
-                if len(states) != count:  # a generated tail that is not a unit of the draft
-                    states = states[:count]
-                parts.append(states.reshape(count, self._block))
+                # without a generated tail that is not a unit of the draft
+                parts.append(values[read][:count].reshape(count, self._block))
             if self.features.logprobs:
                 logprobs = values[LOGPROBS].tolist()
                 rows = [of_logprobs(logprobs[a:b]) for a, b in spans]
-                beyond = [unit for unit, row in enumerate(rows) if row[0] < self.guard]
                 parts.append(torch.tensor(rows, device=values[LOGPROBS].device))
             x = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
-            scores = self._on(x.device)(x.float())
-            if beyond:
-                scores[beyond] = 0.0
-            return self._checked(scores)
+            return self._guarded(self._on(x.device)(x.float()), rows)
 
     def begin(self, states: Sequence[Tensor]) -> Tensor:
         """Return the first layer's sums over the states [steps, hidden], before ``finish``.
@@ -266,11 +224,7 @@ class Probe(base.Artifact):
                 return self._checked(folded.finish(hidden))
             rows = [of_logprobs(step) for step in logprobs]
             further = torch.tensor(rows, device=hidden.device)
-            scores = folded.finish(folded.rest(hidden, further))
-            beyond = [unit for unit, row in enumerate(rows) if row[0] < self.guard]
-            if beyond:
-                scores[beyond] = 0.0
-            return self._checked(scores)
+            return self._guarded(folded.finish(folded.rest(hidden, further)), rows)
 
     def of_rows(self, rows: Tensor) -> Tensor:
         """Return scores of features that are assembled already [rows, features]."""
@@ -280,6 +234,12 @@ class Probe(base.Artifact):
                 lowest = rows[:, rows.shape[1] - len(LOGPROB_NAMES)]
                 scores[lowest < self.guard] = 0.0
             return self._checked(scores)
+
+    def _guarded(self, scores: Tensor, rows: Sequence[Sequence[float]]) -> Tensor:
+        """Score steps 0 that have a token unlike any in the training data; check the scores."""
+        if beyond := [unit for unit, row in enumerate(rows) if row[0] < self.guard]:
+            scores[beyond] = 0.0
+        return self._checked(scores)
 
     def _checked(self, scores: Tensor) -> Tensor:
         """Return the scores; raises UserError if one is NaN, before it decides anything."""
@@ -294,21 +254,3 @@ class Probe(base.Artifact):
 def _features(config: Mapping[str, Any]) -> Features:
     own = config["features"]
     return Features(tuple(own["pooling"]), tuple(own["layers"]), bool(own["logprobs"]))
-
-
-def _layout(config: Mapping[str, Any]) -> Layout:
-    """Return the tensors that a config implies; raises ValueError if it contradicts itself."""
-    model, own, features = config["model"], config["features"], _features(config)
-    if any(i > model["layers"] for i in features.layers):
-        raise ValueError(f"features.layers: the model has layers 0 to {model['layers']}")
-    size = features.size(model["layers"], model["width"])
-    if not size or size != own["inputs"]:
-        raise ValueError(f"features.inputs is {own['inputs']}, the features are {size} numbers")
-    stored = (torch.float16, torch.float32)
-    layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
-        name: (shape, stored) for name, shape in shapes(size, own["hidden"]).items()
-    }
-    layout |= dict.fromkeys(("mean", "std"), ((size,), (torch.float32,)))
-    layout |= {f"calibration.{n}": ((-1,), (torch.float32,)) for n in ("scores", "semantic")}
-    layout["calibration.groups"] = ((-1,), (torch.int64,))
-    return layout

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from semspec.artifacts import base, binding
 from semspec.artifacts.probe import Probe
@@ -18,26 +18,12 @@ from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
 from semspec.registry import register
-from semspec.storage.json_schema import Schema
+from semspec.storage.json_schema import mapping, record
 from semspec.storage.tensors import Layout
 
 COLUMNS = ("scores", "semantic", "groups")
-SCHEMA = base.of_schema(
-    {
-        "model": binding.MODEL,
-        "split": {"type": "string", "minLength": 1, "maxLength": 64},
-        "temperature": binding.TEMPERATURE,
-        "probe": {
-            "type": "object",
-            "required": ["name", "digest"],
-            "additionalProperties": False,
-            "properties": {"name": binding.TEXT, "digest": binding.TEXT},
-        },
-        "score": {"enum": ["logprob"]},  # instead of a probe
-        "metrics": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
-    },
-    ("model", "split", "temperature", "data", "metrics"),
-)
+Columns = Mapping[str, Tensor]
+Facts = Mapping[str, Any]
 
 
 @register("artifact", "risk")
@@ -48,21 +34,23 @@ class RiskCalibration(base.Artifact):
     The scores are those of ``probe``, or the steps' lowest log-probabilities. ``tensors``: ``scores`` and ``semantic`` [steps], ``groups`` [steps] (problem numbers).
     """
 
-    name: str = "risk"
-
-    kind: ClassVar[str] = "risk"
-    schema: ClassVar[Schema] = SCHEMA
-    made_by: ClassVar[str] = "python -m semspec.calibrate_risk"
-    tags: ClassVar[tuple[str, ...]] = ("semantic-probability", "risk-control")
+    kind = "risk"
+    schema = base.of_schema(
+        {
+            "model": binding.MODEL,
+            "split": binding.SPLIT,
+            "temperature": binding.TEMPERATURE,
+            "probe": record(name=binding.TEXT, digest=binding.TEXT),
+            "score": {"enum": ["logprob"]},  # instead of a probe
+            "metrics": mapping({"type": ["number", "null"]}),
+        },
+        ("model", "split", "temperature", "data", "metrics"),
+    )
+    made_by = "python -m semspec.calibrate_risk"
+    tags = ("semantic-probability", "risk-control")
 
     @classmethod
-    def of(
-        cls,
-        probe: Probe,
-        columns: Mapping[str, Tensor],
-        metrics: Mapping[str, Any],
-        how: Mapping[str, Any] | None = None,
-    ) -> Self:
+    def of(cls, probe: Probe, columns: Columns, metrics: Facts, how: Facts | None = None) -> Self:
         """Build the calibration of a probe, bound to the same model, split and temperature.
 
         ``how`` the steps were drawn: temperature, top_k, top_p, and the draft that wrote them.
@@ -73,50 +61,34 @@ class RiskCalibration(base.Artifact):
 
     @classmethod
     def of_logprobs(
-        cls,
-        model: ModelFacts,
-        split: str,
-        columns: Mapping[str, Tensor],
-        metrics: Mapping[str, Any],
-        how: Mapping[str, Any],
+        cls, model: ModelFacts, split: str, columns: Columns, metrics: Facts, how: Facts
     ) -> Self:
         """Build the calibration of the free score of a target's steps; ``how`` as in ``of``."""
-        by = {"score": "logprob"}
-        return cls._of(by, binding.of(model), split, columns, metrics, how)
+        return cls._of({"score": "logprob"}, binding.of(model), split, columns, metrics, how)
 
     @classmethod
     def _of(
-        cls,
-        by: Mapping[str, Any],
-        model: Mapping[str, Any],
-        split: str,
-        columns: Mapping[str, Tensor],
-        metrics: Mapping[str, Any],
-        how: Mapping[str, Any],
+        cls, by: Facts, model: Facts, split: str, columns: Columns, metrics: Facts, how: Facts
     ) -> Self:
         data = {"steps": len(columns["scores"]), "problems": len(set(columns["groups"].tolist()))}
         drawn = dict(how)
         temperature = drawn.pop("temperature")
-        config = {
-            "kind": cls.kind,
-            "version": cls.version,
-            "model": dict(model),
-            "split": split,
-            "temperature": dict.fromkeys(("sampled", "lowest", "highest"), temperature),
+        config = cls.config_of(
+            model=dict(model),
+            split=split,
+            temperature=dict.fromkeys(("sampled", "lowest", "highest"), temperature),
             **by,
-            "data": drawn | data,
-            "metrics": dict(metrics),
-        }  # fmt: skip
+            data=drawn | data,
+            metrics=dict(metrics),
+        )
         return cls(config, dict(columns))
 
     @classmethod
     def layout(cls, config: Mapping[str, Any]) -> Layout:
         if ("probe" in config) == ("score" in config):
             raise ValueError("it names either its probe or its score")
-        made: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = dict.fromkeys(
-            ("scores", "semantic"), ((-1,), (torch.float32,))
-        )
-        return made | {"groups": ((-1,), (torch.int64,))}
+        numbers = dict.fromkeys(("scores", "semantic"), ((-1,), (torch.float32,)))
+        return {**numbers, "groups": ((-1,), (torch.int64,))}
 
     def check_content(self) -> None:
         if len({len(self.tensors[name]) for name in COLUMNS}) != 1:

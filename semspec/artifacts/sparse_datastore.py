@@ -1,34 +1,20 @@
-"""A corpus as a suffix array, from which ``rest`` and ``suffix`` copy.
-
-store = SparseDatastore.load("embedded/sparse-tiny")
-store.check(read_facts(model, tokenizer))
-matches = store.open().longest(context.tokens, 16, 2)
-"""
+"""A corpus as a suffix array, from which ``rest`` and ``suffix`` copy."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from semspec.artifacts import base, binding, datastore
 from semspec.datastores.sparse import SparseStore, write_shard
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY, ModelFacts
 from semspec.registry import register
-from semspec.storage.json_schema import Schema
+from semspec.storage.json_schema import integer
 
-SCHEMA = base.of_schema(
-    {
-        "model": binding.MODEL,
-        "depth": {"type": "integer", "minimum": 1, "maximum": 4096},
-        "shards": datastore.SHARDS,
-        "documents": datastore.COUNT,
-        "responses": {"enum": ["target", "as_is"]},
-    },
-    ("model", "depth", "shards", "documents", "responses", "data"),
-)
+_OWN = {"model": binding.MODEL, "depth": integer(1, 4096)} | datastore.COMMON
 
 
 @register("artifact", "sparse_datastore")
@@ -36,16 +22,9 @@ SCHEMA = base.of_schema(
 class SparseDatastore(datastore.Datastore):
     """A corpus in a model's tokens, sorted so that the longest match of a text's end is found at once."""
 
-    name: str = "sparse_datastore"
-
-    kind: ClassVar[str] = "sparse_datastore"
-    schema: ClassVar[Schema] = SCHEMA
-    made_by: ClassVar[str] = "python -m semspec.build_datastore kind=sparse"
-    tags: ClassVar[tuple[str, ...]] = ("datastore", "retrieval")
-
-    @classmethod
-    def part_names(cls, config: Mapping[str, Any]) -> list[str]:
-        return datastore.shard_names(len(config["shards"]))
+    kind = "sparse_datastore"
+    schema = base.of_schema(_OWN, (*_OWN, "data"))
+    made_by = "python -m semspec.build_datastore kind=sparse"
 
     def open(self) -> SparseStore:
         names = self.part_names(self.config)
@@ -60,20 +39,18 @@ class SparseDatastore(datastore.Datastore):
 
     @classmethod
     def example(cls) -> Self:
-        path = datastore.example_folder(cls.kind) / "shard-00000.safetensors"
+        path = cls.example_shard()
         rng = random.Random(0)
         texts = [rng.choices(range(EXAMPLE_VOCABULARY), k=12) for _ in range(8)]
         count = write_shard(path, texts, 16)
-        config = {
-            "kind": cls.kind,
-            "version": cls.version,
-            "model": bound_to(EXAMPLE),
-            "depth": 16,
-            "shards": [count],
-            "documents": len(texts),
-            "responses": "as_is",
-            "data": {"source": "embedded"},
-        }
+        config = cls.config_of(
+            model=bound_to(EXAMPLE),
+            depth=16,
+            shards=[count],
+            documents=len(texts),
+            responses="as_is",
+            data={"source": "embedded"},
+        )
         return cls(config, parts={path.name: path})
 
 

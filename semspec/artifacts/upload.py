@@ -69,18 +69,19 @@ def upload(
         if same:
             commit = head.commit
         else:
-            additions = [CommitOperationAdd(n, str(folder / n)) for n in files]
+            added = [CommitOperationAdd(n, str(folder / n)) for n in files]
+            manifest = manifests.read(folder)
+            assert manifest is not None, f"{folder} is not sealed"
             commit = api.create_commit(
                 repo_id,
-                [*additions, *(CommitOperationDelete(n) for n in gone)],
-                commit_message=commit_message or f"{_kind(folder)}: {folder.name}",
+                [*added, *map(CommitOperationDelete, gone)],
+                commit_message=commit_message or f"{manifest['kind']}: {folder.name}",
                 parent_commit=head.commit,  # never undoes somebody else's commit
             ).oid
     if not same:
         with _errors_after_commit(f"{repo_id}@{commit}", "looking at what arrived", token):
             _, listing = list_files(repo_id, commit, WHOLE, token)
-        unlike = _unlike(folder, files, listing)
-        if unlike:
+        if unlike := _unlike(folder, files, listing):
             raise UserError(
                 f"{repo_id} at {commit} does not hold what was sent ({', '.join(unlike)}): publish"
                 " again with update=true"
@@ -89,12 +90,6 @@ def upload(
         with _errors_after_commit(f"{repo_id}@{commit}", f"the tag {tag}", token):
             api.create_tag(repo_id, tag=tag, revision=commit)
     return commit
-
-
-def _kind(folder: Path) -> str:
-    manifest = manifests.read(folder)
-    assert manifest is not None, f"{folder} is not sealed"
-    return str(manifest["kind"])
 
 
 def _with_owner(api: HfApi, repo: str, token: str | None) -> str:
@@ -137,9 +132,10 @@ def _may_replace(repo: str, head: Head, private: bool | None, update: bool) -> N
 
 
 def _unlike(folder: Path, files: Sequence[str], listing: Listing) -> list[str]:
-    return [
-        n for n in files if n not in listing or content_hash(folder / n, listing[n][1]) != listing[n][1]
-    ]  # fmt: skip
+    def same(name: str) -> bool:
+        return name in listing and content_hash(folder / name, listing[name][1]) == listing[name][1]
+
+    return [name for name in files if not same(name)]
 
 
 @contextmanager
@@ -155,8 +151,8 @@ def _hub_errors(repo: str, token: str | None) -> Iterator[None]:
         raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME") from e
     except errors.OfflineModeIsEnabled as e:
         raise UserError("HF_HUB_OFFLINE is set: publish where there is a network") from e
-    except errors.HfHubHTTPError as e:
-        status = e.response.status_code
+    except Exception as e:  # network, disk: errors of whatever HTTP library the Hub client uses
+        status = e.response.status_code if isinstance(e, errors.HfHubHTTPError) else None
         if status in (401, 403):
             raise UserError(
                 f"no right to write to {repo}: log in with 'hf auth login' and a token that may"
@@ -167,9 +163,9 @@ def _hub_errors(repo: str, token: str | None) -> Iterator[None]:
                 f"{repo} was changed by somebody else meanwhile ({_line(e, token)}): look at it, then"
                 " publish again with update=true"
             ) from e
-        raise UserError(f"{repo}: the upload failed ({_line(e, token)}); what was there is as it was: try again") from e  # fmt: skip
-    except Exception as e:  # network, disk: errors of whatever HTTP library the Hub client uses
-        raise UserError(f"{repo}: the upload failed ({_line(e, token)}); what was there is as it was: try again") from e  # fmt: skip
+        raise UserError(
+            f"{repo}: the upload failed ({_line(e, token)}); what was there is as it was: try again"
+        ) from e
 
 
 @contextmanager

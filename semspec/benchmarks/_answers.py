@@ -53,7 +53,6 @@ def chosen_letter(text: str, options: Sequence[str]) -> str | None:
         return named[-1] if named else None
     boxed = _STYLE.sub(lambda m: m[1], boxed).strip().strip("$").strip()
     known = {" ".join(option.split()): letters[i] for i, option in enumerate(options)}
-    if " ".join(boxed.split()) in known:
-        return known[" ".join(boxed.split())]
     found = _LETTER.fullmatch(boxed)
-    return found[1] if found and found[1] in letters else None
+    lettered = found[1] if found and found[1] in letters else None
+    return known.get(" ".join(boxed.split()), lettered)

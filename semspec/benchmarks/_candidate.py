@@ -44,10 +44,8 @@ ALLOWED = {
     },
 }
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h
-OPEN = {
-    "x86_64": ((2, 1), (257, 2)),
-    "aarch64": ((56, 2),),
-}  # the call, and the position of its flags
+# the calls that open a file, and the position of their flags
+OPEN = {"x86_64": ((2, 1), (257, 2)), "aarch64": ((56, 2),)}
 FCNTL = {"x86_64": 72, "aarch64": 25}
 IOCTL = {"x86_64": 16, "aarch64": 29}
 PRLIMIT = {"x86_64": 302, "aarch64": 261}

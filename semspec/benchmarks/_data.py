@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,18 +49,16 @@ class DataBenchmark(Benchmark):
 
     def problems(self) -> Iterator[BenchmarkProblem]:
         """Yield the problems; an id is the row's number, whatever the order."""
-        numbered: Iterator[tuple[int, tuple[str, Any]]] = enumerate(self.rows(), 1)
+        numbered: Iterable[tuple[int, tuple[str, Any]]] = enumerate(self.rows(), 1)
         if self.order is not None:
-            everything = list(numbered)
-            random.Random(f"{self.order} {self.name}").shuffle(everything)
-            numbered = iter(everything)
-        found = False
+            numbered = list(numbered)
+            random.Random(f"{self.order} {self.name}").shuffle(numbered)
+        number = 0
         for number, (where, row) in numbered:
-            found = True
             if not isinstance(row, Mapping):
                 raise UserError(f"{where} is no object with columns: see docs/benchmarks.md")
             yield self.problem(f"{self.name}-{number:04d}", where, row)
-        if not found:
+        if not number:
             raise UserError(f"{self.data or self.repo} holds no rows: download it again")
 
     def rows(self) -> rows.Rows:
@@ -74,11 +73,9 @@ class DataBenchmark(Benchmark):
         path = Path(self.data).expanduser()
         if not path.exists():
             raise UserError(f"benchmark.data={self.data}: there is no such file or folder")
-        found = rows.tables(path, files)
-        if not found:
-            raise UserError(
-                f"benchmark.data={self.data} holds no {' or '.join(files)}: point it at the file"
-            )
+        if not (found := rows.tables(path, files)):
+            wanted = " or ".join(files)
+            raise UserError(f"benchmark.data={self.data} holds no {wanted}: point it at the file")
         return found
 
     def fetch(self, files: Sequence[str]) -> Path:
@@ -99,6 +96,12 @@ class DataBenchmark(Benchmark):
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade: ...
 
 
+def in_turn(tables: Iterable[Iterable[tuple[str, Any]]]) -> rows.Rows:
+    """Yield the first row of each table, then the second ones, and so on."""
+    turns = chain.from_iterable(zip_longest(*tables))
+    return (entry for entry in turns if entry is not None)
+
+
 def pick(where: str, row: Row, *names: str) -> Any:
     """Return the first of these columns that the row has; raises UserError if it has none."""
     for name in names:
@@ -112,6 +115,13 @@ def pick(where: str, row: Row, *names: str) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class MathBenchmark(DataBenchmark):
     """A benchmark whose answers are boxed and compared as mathematics."""
+
+    asked: ClassVar[Sequence[str]]  # the question's column under any of its names
+    answered: ClassVar[Sequence[str]] = ("answer",)  # that of the gold answer
+
+    def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
+        question = f"{pick(where, row, *self.asked)}\n\n{BOXED}"
+        return BenchmarkProblem(name, question, str(pick(where, row, *self.answered)))
 
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
         found = last_boxed(after_thinking(text))

@@ -55,11 +55,8 @@ class OpenBenchmark(DataBenchmark):
 
     def _ask(self, content: str) -> str:
         url = self.judge.rstrip("/") + "/chat/completions"
-        body = {
-            "model": self.judge_model,
-            "messages": [{"role": "user", "content": content}],
-            "temperature": 0,
-        }
+        messages = [{"role": "user", "content": content}]
+        body = {"model": self.judge_model, "messages": messages, "temperature": 0}
         headers = {"Content-Type": "application/json"}
         if os.environ.get(KEY):
             headers["Authorization"] = f"Bearer {os.environ[KEY]}"

@@ -36,17 +36,15 @@ def same(gold: str, answer: str) -> bool:
         return _same_digits(base, _plain(answer))
     gold_number, gold_is_percent = _without_percent(gold)
     number, is_percent = _without_percent(answer)
-    if gold_is_percent or is_percent:
-        # Hydra wants antlr 4.9.3, with which math-verify reads 50\% as 50, so percentages are handled here. One
-        # may be written as its number ("what percent" asks for 50) or as the fraction that it is.
-        if _equal(gold_number, number):
-            return True
-        return gold_is_percent != is_percent and (
-            _equal(rf"\frac{{{gold_number}}}{{100}}", number)
-            if gold_is_percent
-            else _equal(gold_number, rf"\frac{{{number}}}{{100}}")
-        )
-    return _equal(gold, answer)
+    if not gold_is_percent and not is_percent:
+        return _equal(gold, answer)
+    # Hydra wants antlr 4.9.3, with which math-verify reads 50\% as 50, so percentages are handled here. One
+    # may be written as its number ("what percent" asks for 50) or as the fraction that it is.
+    if _equal(gold_number, number):
+        return True
+    if gold_is_percent:
+        return not is_percent and _equal(rf"\frac{{{gold_number}}}{{100}}", number)
+    return _equal(gold_number, rf"\frac{{{number}}}{{100}}")
 
 
 def _equal(gold: str, answer: str) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from semspec.benchmarks._data import Row, pick
 from semspec.benchmarks._judge import OpenBenchmark
@@ -19,9 +17,9 @@ class Alpaca(OpenBenchmark):
 
     revision: str = "2edc6fad8be6b14ea7230aabfd08188da6b8b814"
 
-    name: ClassVar[str] = "alpaca"
-    repo: ClassVar[str] = "tatsu-lab/alpaca_eval"
-    files: ClassVar[Sequence[str]] = ("alpaca_eval.json",)
+    name = "alpaca"
+    repo = "tatsu-lab/alpaca_eval"
+    files = ("alpaca_eval.json",)
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
         parts = [str(pick(where, row, "instruction")), str(row.get("input") or "")]

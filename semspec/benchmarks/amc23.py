@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from semspec.benchmarks._data import BOXED, MathBenchmark, Row, pick
-from semspec.protocols import BenchmarkProblem
+from semspec.benchmarks._data import MathBenchmark
 from semspec.registry import register
 
 
@@ -18,10 +15,7 @@ class Amc23(MathBenchmark):
 
     revision: str = "f9810c0439cd3c670ec885d328a2f06a87f3694a"
 
-    name: ClassVar[str] = "amc23"
-    repo: ClassVar[str] = "zwhe99/amc23"
-    files: ClassVar[Sequence[str]] = ("*test*.parquet", "*test*.jsonl")
-
-    def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
-        question = f"{pick(where, row, 'question', 'problem')}\n\n{BOXED}"
-        return BenchmarkProblem(name, question, str(pick(where, row, "answer")))
+    name = "amc23"
+    repo = "zwhe99/amc23"
+    files = ("*test*.parquet", "*test*.jsonl")
+    asked = ("question", "problem")

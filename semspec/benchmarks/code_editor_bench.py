@@ -6,13 +6,10 @@ answers repeat most of the program that they edit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
 from pathlib import Path
-from typing import ClassVar
 
-from semspec.benchmarks._data import Row, pick
+from semspec.benchmarks._data import Row, in_turn, pick
 from semspec.benchmarks._judge import OpenBenchmark
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
@@ -37,9 +34,9 @@ class CodeEditorBench(OpenBenchmark):
     tasks: tuple[str, ...] = ("debug", "translate", "polish", "switch")
     part: str = "primary"  # or plus
 
-    name: ClassVar[str] = "code_editor_bench"
-    repo: ClassVar[str] = "m-a-p/CodeEditorBench"
-    files: ClassVar[Sequence[str]] = ("code_*.jsonl",)
+    name = "code_editor_bench"
+    repo = "m-a-p/CodeEditorBench"
+    files = ("code_*.jsonl",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(self.tasks))
@@ -58,8 +55,7 @@ class CodeEditorBench(OpenBenchmark):
                 f"benchmark.data={self.data} holds no {' or '.join(missing)}: leave these tasks out"
                 " of benchmark.tasks"
             )
-        turns = zip_longest(*(rows.read(file) for file in files))
-        yield from (entry for entry in chain.from_iterable(turns) if entry is not None)
+        yield from in_turn(rows.read(file) for file in files)
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
         return BenchmarkProblem(name, _question(where, row))
@@ -73,19 +69,18 @@ def _question(where: str, row: Row) -> str:
         wanted = pick(where, row, f"public_{which}tests_output")
         return f"Input:\n{given}\nOutput:\n{wanted}"
 
+    code, then = "source_code", ""
     if "incorrect_solutions" in row:
-        language = pick(where, row, "code_language")
-        ask = f"Correct the errors in this {language} program."
-        code, then = pick(where, row, "incorrect_solutions"), f"It must pass this test.\n{test()}"
+        code = "incorrect_solutions"
+        ask = f"Correct the errors in this {pick(where, row, 'code_language')} program."
     elif "similar_source_code" in row:
+        code = "similar_source_code"
         ask = "Change this program, so that it solves another, related problem."
-        code = pick(where, row, "similar_source_code")
         then = f"Now it does this.\n{test('similar_')}\n\nIt must do this.\n{test('target_')}"
     elif "target_lang" in row:
         languages = f"{pick(where, row, 'source_lang')} to {pick(where, row, 'target_lang')}"
         ask = f"Translate this program from {languages}."
-        code, then = pick(where, row, "source_code"), f"It must pass this test.\n{test()}"
     else:
         ask = "Make this program faster and let it use less memory, without changing what it does."
-        code, then = pick(where, row, "source_code"), f"It must pass this test.\n{test()}"
-    return f"{ask}\n\n```\n{str(code).strip()}\n```\n\n{then}\n\n{ONLY_CODE}"
+    then = then or f"It must pass this test.\n{test()}"
+    return f"{ask}\n\n```\n{str(pick(where, row, code)).strip()}\n```\n\n{then}\n\n{ONLY_CODE}"

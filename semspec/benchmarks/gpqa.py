@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from semspec.benchmarks._answers import LETTERS
 from semspec.benchmarks._data import ChoiceBenchmark, Row, choice_question, pick
@@ -23,9 +21,9 @@ class Gpqa(ChoiceBenchmark):
     revision: str = "633f5ee89ab8ad4522a9f850766b73f62147ffdd"
     seed: int = 0  # for the options' order: in the data set the right one always comes first
 
-    name: ClassVar[str] = "gpqa"
-    repo: ClassVar[str] = "Idavidrein/gpqa"
-    files: ClassVar[Sequence[str]] = ("gpqa_diamond.csv",)
+    name = "gpqa"
+    repo = "Idavidrein/gpqa"
+    files = ("gpqa_diamond.csv",)
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
         options = [str(pick(where, row, column)).strip() for column in ("Correct Answer", *WRONG)]

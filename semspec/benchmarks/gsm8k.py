@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from semspec.benchmarks._data import BOXED, MathBenchmark, Row, pick
 from semspec.errors import UserError
@@ -21,9 +19,9 @@ class Gsm8k(MathBenchmark):
 
     revision: str = "740312add88f781978c0658806c59bc2815b9866"
 
-    name: ClassVar[str] = "gsm8k"
-    repo: ClassVar[str] = "openai/gsm8k"
-    files: ClassVar[Sequence[str]] = ("main/test-*.parquet", "test.jsonl")
+    name = "gsm8k"
+    repo = "openai/gsm8k"
+    files = ("main/test-*.parquet", "test.jsonl")
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
         _, mark, answer = str(pick(where, row, "answer")).rpartition(MARK)

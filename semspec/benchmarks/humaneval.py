@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from semspec.benchmarks._answers import after_thinking
 from semspec.benchmarks._confine import run_program
@@ -34,9 +33,9 @@ class HumanEval(DataBenchmark):
     confine: str = "strict"  # limits: time and memory only, the network is open
     seconds: float = 10.0  # for one program and its tests
 
-    name: ClassVar[str] = "humaneval"
-    repo: ClassVar[str] = "openai/openai_humaneval"
-    files: ClassVar[Sequence[str]] = ("openai_humaneval/test-*.parquet", "HumanEval.jsonl")
+    name = "humaneval"
+    repo = "openai/openai_humaneval"
+    files = ("openai_humaneval/test-*.parquet", "HumanEval.jsonl")
 
     def __post_init__(self) -> None:
         if self.confine not in ("strict", "limits"):
@@ -46,11 +45,8 @@ class HumanEval(DataBenchmark):
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
         head = str(pick(where, row, "prompt"))
-        tests = {
-            "head": head,
-            "test": str(pick(where, row, "test")),
-            "entry": str(pick(where, row, "entry_point")),
-        }
+        test, entry = (str(pick(where, row, name)) for name in ("test", "entry_point"))
+        tests = {"head": head, "test": test, "entry": entry}
         return BenchmarkProblem(name, f"{ASK}\n\n```python\n{head}```", json.dumps(tests))
 
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
@@ -61,8 +57,7 @@ class HumanEval(DataBenchmark):
             return Grade(False, None, {"without_code": 1})
         before, code = written
         if _defines(code, asked["entry"]):  # with the imports and helpers of the question
-            code = textwrap.dedent(code)  # a block may be indented within a list
-            code = _before(asked) + code
+            code = _before(asked) + textwrap.dedent(code)  # a block may be indented within a list
         else:  # only the body: a completion of the question's head
             code = asked["head"] + code
         outcome = self._run(code, asked)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from semspec.benchmarks._data import BOXED, MathBenchmark, Row, pick
-from semspec.protocols import BenchmarkProblem
+from semspec.benchmarks._data import MathBenchmark
 from semspec.registry import register
 
 
@@ -18,10 +15,7 @@ class Math500(MathBenchmark):
 
     revision: str = "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
 
-    name: ClassVar[str] = "math500"
-    repo: ClassVar[str] = "HuggingFaceH4/MATH-500"
-    files: ClassVar[Sequence[str]] = ("test.jsonl",)
-
-    def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
-        question = f"{pick(where, row, 'problem')}\n\n{BOXED}"
-        return BenchmarkProblem(name, question, str(pick(where, row, "answer")))
+    name = "math500"
+    repo = "HuggingFaceH4/MATH-500"
+    files = ("test.jsonl",)
+    asked = ("problem",)

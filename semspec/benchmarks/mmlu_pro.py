@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from semspec.benchmarks._answers import LETTERS
 from semspec.benchmarks._data import ChoiceBenchmark, Row, choice_question, pick
@@ -23,9 +21,9 @@ class MmluPro(ChoiceBenchmark):
     revision: str = "b189ec765aa7ed75c8acfea42df31fdae71f97be"
     order: int | None = 0
 
-    name: ClassVar[str] = "mmlu_pro"
-    repo: ClassVar[str] = "TIGER-Lab/MMLU-Pro"
-    files: ClassVar[Sequence[str]] = ("data/test-*.parquet",)
+    name = "mmlu_pro"
+    repo = "TIGER-Lab/MMLU-Pro"
+    files = ("data/test-*.parquet",)
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
         options = [str(option) for option in pick(where, row, "options") if option != FILLER]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from semspec.benchmarks._data import Row, pick
 from semspec.benchmarks._judge import OpenBenchmark
@@ -19,9 +17,9 @@ class MtBench(OpenBenchmark):
 
     revision: str = "b60d01a44377daa2d9434e50a91a9e4169a090d5"
 
-    name: ClassVar[str] = "mtbench"
-    repo: ClassVar[str] = "HuggingFaceH4/mt_bench_prompts"
-    files: ClassVar[Sequence[str]] = ("data/train-*.parquet", "question.jsonl")
+    name = "mtbench"
+    repo = "HuggingFaceH4/mt_bench_prompts"
+    files = ("data/train-*.parquet", "question.jsonl")
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
         reference = row.get("reference") or None

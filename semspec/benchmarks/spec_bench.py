@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from semspec.benchmarks._data import Row, pick
+from semspec.benchmarks._data import Row, in_turn, pick
 from semspec.benchmarks._judge import OpenBenchmark
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
@@ -19,9 +18,8 @@ from semspec.storage import dataset_rows as rows
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 MT_BENCH = "writing roleplay reasoning math coding extraction stem humanities".split()
 COMMIT = "5544fd7a98df8aaf0662381f0c96e8696207e93d"
-URL = (
-    f"https://raw.githubusercontent.com/hemingkx/Spec-Bench/{COMMIT}/data/spec_bench/question.jsonl"
-)
+RAW = "https://raw.githubusercontent.com/hemingkx/Spec-Bench"
+URL = f"{RAW}/{COMMIT}/data/spec_bench/question.jsonl"
 
 
 @register("benchmark", "spec_bench")
@@ -31,9 +29,9 @@ class SpecBench(OpenBenchmark):
 
     tasks: tuple[str, ...] = TASKS
 
-    name: ClassVar[str] = "spec_bench"
-    repo: ClassVar[str] = "hemingkx/Spec-Bench"
-    files: ClassVar[Sequence[str]] = ("question.jsonl",)
+    name = "spec_bench"
+    repo = "hemingkx/Spec-Bench"
+    files = ("question.jsonl",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(self.tasks))
@@ -52,11 +50,9 @@ class SpecBench(OpenBenchmark):
         for where, row in super().rows():
             category = pick(where, row, "category")
             by_task["mt_bench" if category in MT_BENCH else category].append((where, row))
-        missing = [task for task in self.tasks if task not in by_task]
-        if missing:
+        if missing := [task for task in self.tasks if task not in by_task]:
             raise UserError(f"benchmark.data={self.data} has no rows of {', '.join(missing)}")
-        turns = zip_longest(*(by_task[task] for task in self.tasks))
-        yield from (entry for entry in chain.from_iterable(turns) if entry is not None)
+        yield from in_turn(by_task[task] for task in self.tasks)
 
     def problem(self, name: str, where: str, row: Row) -> BenchmarkProblem:
         number = pick(where, row, "question_id")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 
 from semspec import world
 from semspec.benchmarks._answers import after_thinking, last_boxed
@@ -34,13 +35,9 @@ class Synthetic(Benchmark):
 
     def problems(self) -> Iterator[BenchmarkProblem]:
         """Yield problems without end, from the domains in turn, each drawn from a seed of its own."""
-        number = 0
-        while True:
-            domain = KINDS[self.domains[number % len(self.domains)]]
-            problem = domain.make(random.Random(f"{self.seed} {domain.name} {number}"))
-            name = f"{domain.name}-{number:04d}"
-            yield BenchmarkProblem(name, problem.question, problem.answer)
-            number += 1
+        for number, name in enumerate(cycle(self.domains)):
+            problem = KINDS[name].make(random.Random(f"{self.seed} {name} {number}"))
+            yield BenchmarkProblem(f"{name}-{number:04d}", problem.question, problem.answer)
 
     def grade(self, problem: BenchmarkProblem, text: str) -> Grade:
         posed = world.find_problem(problem.question)
@@ -51,10 +48,10 @@ class Synthetic(Benchmark):
         at = len(text) - sum(map(len, steps))  # after the tag that opens the thinking
         judged: list[tuple[int, int, bool]] = []
         for step in steps:
-            meaning = world.meaning(posed, step)
-            judged.append((at, at + len(step), world.is_next(posed, before, meaning)))
+            meaning, end = world.meaning(posed, step), at + len(step)
+            judged.append((at, end, world.is_next(posed, before, meaning)))
             before.append(meaning or ("unreadable",))
-            at += len(step)
+            at = end
         details = {
             "steps": len(steps),
             "steps_true": sum(true for _, _, true in judged),

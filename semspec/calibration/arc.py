@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -119,14 +119,11 @@ class Buckets:
 
     def of(self, depths: Tensor, entropy: float) -> Constants:
         """Return the constants of each node, whose ``depths`` are [n]."""
-        column = sum(entropy >= edge for edge in self.entropies)
-        edges = torch.tensor(self.depths, device=depths.device)
-        row = torch.bucketize(depths, edges, right=True)
-        table = torch.tensor(
-            [[c.c_s, c.alpha_kappa, c.tau] for c in (r[column] for r in self.constants)],
-            device=depths.device,
-        )[row]
-        return Constants(*table.unbind(-1))
+        column, on = sum(entropy >= edge for edge in self.entropies), depths.device
+        row = torch.bucketize(depths, torch.tensor(self.depths, device=on), right=True)
+        own = [row[column] for row in self.constants]
+        table = torch.tensor([[c.c_s, c.alpha_kappa, c.tau] for c in own], device=on)
+        return Constants(*table[row].unbind(-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +140,13 @@ class Setting:
 
     @classmethod
     def from_json(cls, parsed: Mapping[str, Any]) -> Setting:
-        buckets = parsed.get("buckets")
-        return cls(
-            float(parsed["temperature"]),
-            _constants(parsed["constants"]),
-            Buckets(
-                tuple(int(d) for d in buckets["depths"]),
-                tuple(float(e) for e in buckets["entropies"]),
-                tuple(tuple(map(_constants, row)) for row in buckets["constants"]),
-            )
-            if buckets
-            else None,
-            dict(parsed.get("figures") or {}),
-        )
+        buckets, constants = None, _constants(parsed["constants"])
+        if given := parsed.get("buckets"):
+            depths, entropies = map(int, given["depths"]), map(float, given["entropies"])
+            table = tuple(tuple(map(_constants, row)) for row in given["constants"])
+            buckets = Buckets(tuple(depths), tuple(entropies), table)
+        figures = dict(parsed.get("figures") or {})
+        return cls(float(parsed["temperature"]), constants, buckets, figures)
 
 
 def _constants(parsed: Mapping[str, Any]) -> Constants:
@@ -172,16 +163,10 @@ def fit_setting(
     drafted = _column(pairs, "drafted") > 0
     chosen = pairs[drafted if source == "drafted" else ~drafted]
     constants = fit(chosen, by)
-    entropies = tuple(
-        float(q) for q in _column(chosen, "entropy").quantile(torch.tensor([1 / 3, 2 / 3]).double())
-    )
-    edges = torch.tensor(DEPTHS).double()
-    rows = torch.bucketize(_column(chosen, "depth"), edges, right=True)
-    columns = torch.bucketize(
-        _column(chosen, "entropy"), torch.tensor(entropies).double(), right=True
-    )
-    table = []
-    counts = []
+    thirds = _column(chosen, "entropy").quantile(torch.tensor([1 / 3, 2 / 3]).double())
+    rows = torch.bucketize(_column(chosen, "depth"), torch.tensor(DEPTHS).double(), right=True)
+    columns = torch.bucketize(_column(chosen, "entropy"), thirds, right=True)
+    table, counts = [], []
     for row in range(len(DEPTHS) + 1):
         own = [chosen[(rows == row) & (columns == column)] for column in range(3)]
         counts.append([len(part) for part in own])
@@ -192,7 +177,8 @@ def fit_setting(
         "uniform": figures_of(pairs[~drafted], constants),
         "drafted": figures_of(pairs[drafted], constants),
     }
-    return Setting(temperature, constants, Buckets(DEPTHS, entropies, tuple(table)), figures)
+    buckets = Buckets(DEPTHS, tuple(thirds.tolist()), tuple(table))
+    return Setting(temperature, constants, buckets, figures)
 
 
 def figures_of(pairs: Tensor, by: Constants) -> dict[str, Any] | None:
@@ -250,9 +236,3 @@ def vacuous(tau: float) -> str | None:
 def hashed(prompt: str) -> str:
     """Return the hash of a prompt that a calibration stores, to exclude the prompt from evaluation."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
-
-
-def overlap(prompts: Sequence[str], calibrated: Sequence[str]) -> list[str]:
-    """Return the prompts that a calibration has used."""
-    known = set(calibrated)
-    return [prompt for prompt in prompts if hashed(prompt) in known]

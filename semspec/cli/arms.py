@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError, describe_error
-from semspec.jobs import sweep
+from semspec.jobs.job import Job, resolve, say
 from semspec.report.terminal import Screen
 from semspec.results.records import now
 from semspec.runner import Arm, execute_arms
@@ -15,9 +15,9 @@ from semspec.storage.screen import complain
 from semspec.training.calibration.audit import audited
 
 
-def do_arms(job: sweep.Job, root: Path, console: Screen) -> None:
+def do_arms(job: Job, root: Path, console: Screen) -> None:
     """Carry out a job whose runs are arms; one that cannot be had here is left out, and says why."""
-    made = [Arm(*sweep.resolve(arm), root / arm.name, arm.about) for arm in job.arms]
+    made = [Arm(*resolve(arm), root / arm.name, arm.about) for arm in job.arms]
     left_out: dict[Path, UserError] = {}
     aside = _divergences if "divergence" in job.overrides else None
     started = now()
@@ -25,7 +25,7 @@ def do_arms(job: sweep.Job, root: Path, console: Screen) -> None:
     for arm in job.arms:
         if error := left_out.get(root / arm.name):
             complain(f"{arm.name}: left out: {error}")
-            sweep.say(arm, root, "failed", describe_error(error), started, left_out=True)
+            say(arm, root, "failed", describe_error(error), started, left_out=True)
 
 
 def _divergences(solver: Solver, solved: Solution) -> dict[str, Any]:
@@ -35,8 +35,5 @@ def _divergences(solver: Solver, solved: Solution) -> dict[str, Any]:
     (kept,) = audited(solver, [solved])
     other = [a for a in kept if not a.likeliest]
     covered = [a.js <= a.u for a in other if a.u is not None]
-    return {
-        "kept_tokens": len(kept),
-        "js": [round(a.js, 5) for a in other],
-        "covered": sum(covered) if covered else None,
-    }
+    js, within = [round(a.js, 5) for a in other], sum(covered) if covered else None
+    return {"kept_tokens": len(kept), "js": js, "covered": within}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -16,7 +16,7 @@ from semspec import registry
 from semspec.artifacts import base, inspection
 from semspec.artifacts.evaluation import Evaluation
 from semspec.artifacts.upload import WHOLE
-from semspec.cli.command import ends_in_one_line
+from semspec.cli.command import run_command
 from semspec.config import did_you_mean
 from semspec.errors import UserError
 from semspec.jobs.options import strings
@@ -44,12 +44,17 @@ To publish or fetch one: python -m semspec.publish --help, python -m semspec.pul
 """
 
 
-def show_list(given: Mapping[str, str]) -> int:
-    path = inspection.local(given.get("path") or str(beside_package("hub_artifacts")))
+def _table(*headings: str, right: str = "") -> Table:
+    """Return an empty table with one column of numbers at most; what it shows may be foreign text."""
     table = Table(box=SIMPLE_HEAD)
-    for name in ("name", "kind", "for", "KiB", ""):
-        table.add_column(name, justify="right" if name == "KiB" else "left", no_wrap=name == "name")
-    for found in inspection.below(path):
+    for name in headings:
+        table.add_column(name, justify="right" if name == right else "left", no_wrap=name == "name")
+    return table
+
+
+def show_list(path: str = "") -> int:
+    table = _table("name", "kind", "for", "KiB", "", right="KiB")
+    for found in inspection.below(inspection.local(path or str(beside_package("hub_artifacts")))):
         if found.folder.is_dir():
             config = base.read_json(found.folder, found.kind) if found.kind else {}
             model = config.get("model")
@@ -62,35 +67,26 @@ def show_list(given: Mapping[str, str]) -> int:
     return 0
 
 
-def inspect(given: Mapping[str, str]) -> int:
-    folder = base.find(required(given, "path"), wanted=replace(WHOLE, option="path"))
+def inspect(path: str) -> int:
+    folder = base.find(path, wanted=replace(WHOLE, option="path"))
     artifact = inspection.kind_of(folder).read(folder)
     manifest = manifests.read(folder)
     out = open_console()
     out.say(f"{artifact.kind} {folder}", "bold")
     for name in ("model", "draft", "role", "split", "temperature", "provenance"):
         if name in artifact.config:
-            shown = json.dumps(artifact.config[name])
-            out.say(f"  {name}: {shown}")
-    figures = artifact.figures()
-    if figures:
+            out.say(f"  {name}: {json.dumps(artifact.config[name])}")
+    if figures := artifact.figures():
         shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
         out.print(visible(f"  figures: {shown}", newline=" "))
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("file", "bytes", "sha256"):
-        table.add_column(name, justify="right" if name == "bytes" else "left")
+    table = _table("file", "bytes", "sha256", right="bytes")
     for file, entry in (manifest or {"files": {}})["files"].items():
         table.add_row(visible(file, newline=" "), f"{entry['size']:,}", entry["sha256"][:16])
     out.print(table)
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("tensor", "shape", "type"):
-        table.add_column(name)
+    table = _table("tensor", "shape", "type")
     for name, tensor in artifact.tensors.items():
-        table.add_row(
-            visible(name, newline=" "),
-            str(list(tensor.shape)),
-            str(tensor.dtype).removeprefix("torch."),
-        )
+        kind = str(tensor.dtype).removeprefix("torch.")
+        table.add_row(visible(name, newline=" "), str(list(tensor.shape)), kind)
     if artifact.tensors:
         out.print(table)
     if manifest is None:
@@ -98,14 +94,14 @@ def inspect(given: Mapping[str, str]) -> int:
     return 0
 
 
-def verify(given: Mapping[str, str]) -> int:
-    path = inspection.local(required(given, "path"))
-    found = list(inspection.below(path))
+def verify(path: str, repo: str = "") -> int:
+    folder = inspection.local(path)
+    found = list(inspection.below(folder))
     wrong = [line for one in found for line in one.wrong]
-    if given.get("repo"):
-        wrong += _unlike_repository(path, given["repo"])
+    if repo:
+        wrong += _unlike_repository(folder, repo)
     if not found:
-        wrong.append(f"{path} holds no artifact")
+        wrong.append(f"{folder} holds no artifact")
     for line in wrong:
         echo(line, newline=" ")
     good = sum(not one.wrong for one in found)
@@ -128,69 +124,62 @@ def _unlike_repository(folder: Path, name: str) -> list[str]:
     return wrong
 
 
-def seal(given: Mapping[str, str]) -> int:
-    path = inspection.local(required(given, "path"))
-    folders = [found.folder for found in inspection.below(path) if found.folder.is_dir()]
+def seal(path: str) -> int:
+    top = inspection.local(path)
+    folders = [found.folder for found in inspection.below(top) if found.folder.is_dir()]
     if not folders:
-        raise UserError(f"{path} holds no artifact: give the folder of one, or of several")
+        raise UserError(f"{top} holds no artifact: give the folder of one, or of several")
     for folder in folders:
-        cls = inspection.seal(folder)
-        echo(f"sealed {folder} ({cls.kind})", newline=" ")
+        echo(f"sealed {folder} ({inspection.seal(folder).kind})", newline=" ")
     return 0
 
 
-def evaluation(given: Mapping[str, str]) -> int:
-
-    out = Path(required(given, "out"))
-    Evaluation.of_run(Path(required(given, "run"))).save(out)
-    echo(f"evaluation: {out}", newline=" ")
+def evaluation(out: str, run: str) -> int:
+    Evaluation.of_run(Path(run)).save(Path(out))
+    echo(f"evaluation: {Path(out)}", newline=" ")
     return 0
 
 
-def kinds(given: Mapping[str, str]) -> int:
+def kinds() -> int:
     for name, plugin in registry.plugins("artifact").items():
         echo(f"{name:12} {plugin.summary}")
     return 0
 
 
-def schema(given: Mapping[str, str]) -> int:
-    cls = registry.plugin("artifact", required(given, "kind")).cls
-    echo(json.dumps(cls.schema, indent=2))
+def schema(kind: str) -> int:
+    echo(json.dumps(registry.plugin("artifact", kind).cls.schema, indent=2))
     return 0
 
 
-COMMANDS: dict[str, tuple[Callable[[Mapping[str, str]], int], tuple[str, ...]]] = {
-    "list": (show_list, ("path",)),
-    "inspect": (inspect, ("path",)),
-    "verify": (verify, ("path", "repo")),
-    "seal": (seal, ("path",)),
-    "evaluation": (evaluation, ("run", "out")),
-    "kinds": (kinds, ()),
-    "schema": (schema, ("kind",)),
+COMMANDS: dict[str, Callable[..., int]] = {  # their parameters are their options
+    "list": show_list,
+    "inspect": inspect,
+    "verify": verify,
+    "seal": seal,
+    "evaluation": evaluation,
+    "kinds": kinds,
+    "schema": schema,
 }
 
 
-def required(given: Mapping[str, str], name: str) -> str:
-    if not given.get(name):
-        raise UserError(f"{name}= is missing: see python -m semspec.artifacts --help")
-    return given[name]
+def options_of(name: str, arguments: Sequence[str]) -> dict[str, str]:
+    """Return a command's options; raises UserError for an unknown or missing one."""
+    takes = signature(COMMANDS[name]).parameters
+    given = strings(arguments, list(takes), f"semspec.artifacts {name}")
+    for option, one in takes.items():
+        if one.default is one.empty and not given.get(option):
+            raise UserError(f"{option}= is missing: see python -m semspec.artifacts --help")
+    return given
 
 
-def run(arguments: Sequence[str]) -> int:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        echo(HELP.rstrip())
-        return 0
-    name = arguments[0]
+def run(arguments: Sequence[str]) -> None:
+    name, *rest = arguments
     if name not in COMMANDS:
         near = did_you_mean(name, list(COMMANDS))
         raise UserError(f"unknown command '{name}'{near} known: {', '.join(COMMANDS)}")
-    command, known = COMMANDS[name]
-    return command(strings(arguments[1:], known, f"semspec.artifacts {name}"))
+    if code := COMMANDS[name](**options_of(name, rest)):
+        sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    codes: list[Any] = []
-    ends_in_one_line(lambda: codes.append(run(given)))
-    if any(codes):
-        sys.exit(1)
+    run_command(run, HELP, arguments, bare=False)

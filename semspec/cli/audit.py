@@ -13,9 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
 from semspec import config as shared
 from semspec.calibration.arc import vacuous
 from semspec.cli.arguments import check_arguments
@@ -24,7 +21,7 @@ from semspec.config import build, compose
 from semspec.errors import UserError
 from semspec.jobs.options import described, names, option, read_known
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console
+from semspec.report.terminal import Screen, open_console, table_of
 from semspec.solver import Solver
 from semspec.storage.files import write_json
 from semspec.training.calibration.audit import Accepted, audited, summary
@@ -55,10 +52,7 @@ Every rule that keeps tokens can be audited; coverage only for accept=arc and ac
 
 
 def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
-    """Solve, measure, and return the figures.
-
-    Raises UserError for wrong options, and for a rule that does not keep drafted tokens.
-    """
+    """Solve, measure, and return the figures; UserError for a rule that does not keep drafted tokens."""
     own, passed = read_known(Options, arguments, "semspec.audit")
     passed = shared.expand_shorthands(passed)
     check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))
@@ -94,10 +88,7 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
 
 
 def show(figures: dict[str, Any], console: Screen) -> None:
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("drafted tokens")
-    for heading in ("tokens", "mean JS", "99th", "JS <= U [95 %, Wilson]"):
-        table.add_column(heading, justify="right")
+    table = table_of("drafted tokens", "tokens", "mean JS", "99th", "JS <= U [95 %, Wilson]")
     for name, f in figures["kept"].items():
         share = "-"
         if f["coverage"] is not None:

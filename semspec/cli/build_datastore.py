@@ -7,29 +7,25 @@ Texts, then a suffix array (sparse), or the target's states over them, a project
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from semspec.artifacts.datastore import Datastore
 from semspec.cli.command import run_command
 from semspec.jobs import stages
-from semspec.jobs.sweep import Job
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console
+from semspec.report.terminal import open_console, table_of
 from semspec.training.datastores.build import make
 from semspec.training.datastores.settings import HELP, split_options
 from semspec.training.datastores.stages import Reading
 
 
 def result_table(made: Datastore) -> Table:
-    table = Table(box=SIMPLE_HEAD)
     figures = {"documents": float(made.config["documents"]), **made.figures()}
-    for name in figures:
-        table.add_column(name, justify="right")
-    table.add_row(
-        *(f"{v:,.0f}" if v == round(v) and v > 1 else f"{v:.4f}" for v in figures.values())
-    )
+    table = table_of(*figures, words=0)
+    forms = {name: ",.0f" if v == round(v) and v > 1 else ".4f" for name, v in figures.items()}
+    table.add_row(*(format(value, forms[name]) for name, value in figures.items()))
     return table
 
 
@@ -38,9 +34,7 @@ def work_of(arguments: Sequence[str]) -> Reading:
     return Reading(config, options)
 
 
-def run_shard(job: Job, console: Screen) -> None:
-    """Run one shard as a launcher's job."""
-    stages.run_job(work_of, job, console)
+run_shard = partial(stages.run_job, work_of)  # a launcher's job
 
 
 def run(arguments: Sequence[str]) -> None:

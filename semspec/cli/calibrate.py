@@ -10,10 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from typing import Any, cast
 
 from semspec.artifacts import base, binding
 from semspec.artifacts.arc_calibration import ArcCalibration
@@ -26,7 +23,7 @@ from semspec.jobs.options import described, names, option, pairs, read_known
 from semspec.jobs.stages import hold
 from semspec.models.location import ModelFacts, canonical_name
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console
+from semspec.report.terminal import Screen, open_console, table_of
 from semspec.training.calibration.arc_card import card, plots
 from semspec.training.calibration.next_step import Measure
 from semspec.training.calibration.pairs import Spots, as_columns, measure_chains
@@ -90,17 +87,13 @@ usage: python -m semspec.calibrate model=NAME [draft=NAME] [out=FOLDER] [...]
 
 
 def split_options(arguments: Sequence[str]) -> tuple[Options, dict[str, str]]:
-    """Return the command's own options, and those of semspec.train_probe.
-
-    Raises UserError for a wrong option of its own.
-    """
+    """Return the command's own options, which are checked, and those of semspec.train_probe."""
     options, rest = read_known(Options, arguments, COMMAND)
     passed = pairs(rest)
     _ = options.quantiles  # checks itself
     if "temperature" in passed:
-        raise UserError(
-            "temperature=: here it is temperatures=, one or several: temperatures=1,0.6"
-        )
+        way = "here it is temperatures=, one or several: temperatures=1,0.6"
+        raise UserError(f"temperature=: {way}")
     if not options.temperatures or min(options.temperatures) < 1e-3:
         raise UserError("temperatures are above 0.001: greedy decoding leaves nothing to calibrate")
     if len(set(options.temperatures)) < len(options.temperatures):
@@ -109,10 +102,7 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, dict[str, str]]:
 
 
 def calibrate(arguments: Sequence[str], steps: Steps) -> tuple[ArcCalibration, Path]:
-    """Do all stages; return the artifact and its folder.
-
-    Raises UserError for wrong options, and if the folder was begun with others.
-    """
+    """Do all stages; return the artifact and its folder. UserError if that was begun with other options."""
     options, passed = split_options(arguments)
     configs = []
     for temperature in options.temperatures:
@@ -174,8 +164,7 @@ def _sigma(pair: Pair) -> torch.Tensor:
         yield context, deviation(context, kit, pair.engine.vocabulary)
 
     (done,) = pair.solver.driver.run(plans())
-    sigma: torch.Tensor = done.value
-    return sigma
+    return cast("torch.Tensor", done.value)
 
 
 def _config(
@@ -185,15 +174,15 @@ def _config(
     settings: Sequence[Setting],
     prompts: Sequence[str],
 ) -> dict[str, Any]:
-    config = configs[0]
+    config, highest = configs[0], max(options.temperatures)
     return {
         "kind": ArcCalibration.kind,
         "version": ArcCalibration.version,
         "model": binding.of(model),
         "temperature": {
-            "sampled": max(options.temperatures),
+            "sampled": highest,
             "lowest": min(options.temperatures),
-            "highest": max(options.temperatures),
+            "highest": highest,
         },
         "settings": [setting.to_json() for setting in settings],
         "prompts": list(prompts),
@@ -208,26 +197,20 @@ def _config(
 
 
 def show(calibration: ArcCalibration, console: Screen) -> None:
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("T", "c_s'", "alpha*kappa", "tau", "pairs", "JS mean", "JS <= U [95 %]"):
-        table.add_column(heading, justify="right")
+    headings = ("T", "c_s'", "alpha*kappa", "tau", "pairs", "JS mean", "JS <= U [95 %]")
+    table = table_of(*headings, words=0)
     for setting in calibration.settings:
         by = setting.constants
+        constants = [f"{x:.4g}" for x in (by.c_s, by.alpha_kappa, by.tau)]
         for kind in ("uniform", "drafted"):
-            figures = setting.figures.get(kind)
-            if figures:
+            if figures := setting.figures.get(kind):
                 low, high = figures["coverage_interval"]
-                table.add_row(
-                    f"{setting.temperature:g}",
-                    *(f"{x:.4g}" for x in (by.c_s, by.alpha_kappa, by.tau)),
-                    f"{figures['pairs']:,} {kind}",
-                    f"{figures['js_mean']:.4f}",
-                    f"{figures['coverage']:.3f} [{low:.3f}, {high:.3f}]",
-                )
+                pairs, js = f"{figures['pairs']:,} {kind}", f"{figures['js_mean']:.4f}"
+                share = f"{figures['coverage']:.3f} [{low:.3f}, {high:.3f}]"
+                table.add_row(f"{setting.temperature:g}", *constants, pairs, js, share)
     console.print(table)
     for setting in calibration.settings:
-        warning = vacuous(float(setting.constants.tau))
-        if warning:
+        if warning := vacuous(float(setting.constants.tau)):
             console.say(f"T = {setting.temperature:g}: {warning}")
 
 

@@ -9,14 +9,12 @@ copy, ``out=``) or into one of their own (``apart=``); ``measure=true`` compares
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
@@ -29,7 +27,7 @@ from semspec.jobs.options import described, names, option, pairs, read_known
 from semspec.jobs.stages import hold
 from semspec.models.location import EMBEDDED, ModelFacts, canonical_name
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console
+from semspec.report.terminal import Screen, open_console, table_of
 from semspec.results.metrics import wilson
 from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import provenance_of
@@ -42,6 +40,10 @@ SCORES = ("probe", "logprob")
 Columns = tuple[Sequence[float], Sequence[float], Sequence[int]]
 """Scores, semantic probabilities, problem numbers."""
 COMMAND = "semspec.calibrate_risk"
+GIVEN = pairs(  # of semspec.train_probe's options, where the user says nothing else
+    "draft=tiny chains=mixed problems=600 per_problem=1 samples=20 keep=1 drafted=1 batch=112"
+    " seed=1".split()
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,29 +86,14 @@ class Judged:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        return {
-            "scores": torch.tensor(self.scores),
-            "semantic": torch.tensor(self.semantic),
-            "groups": torch.tensor(self.groups),
-        }
+        columns = {"scores": self.scores, "semantic": self.semantic, "groups": self.groups}
+        return {name: torch.tensor(column) for name, column in columns.items()}
 
 
 def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -> Judged:
-    """Sample, cluster and score; after a kill every stage resumes.
-
-    Without a probe a step's score is its lowest log-probability, and no state is kept.
-    """
-    given = {
-        "draft": "tiny",
-        "chains": "mixed",
-        "problems": "600",
-        "per_problem": "1",
-        "samples": "20",
-        "keep": "1",
-        "drafted": "1",
-        "batch": "112",
-        "seed": "1",
-    }
+    """Sample, cluster and score: with a probe, or by the lowest log-probability, which needs no states."""
+    given = dict(GIVEN)
+    read: dict[str, Any] = {"pooling": [], "layers": "all", "logprobs": True}
     if probe:
         given |= {
             "features": "plus",
@@ -114,21 +101,16 @@ def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -
             "temperature": str(probe.config["temperature"]["sampled"]),
             "split": probe.config["split"],
         }
+        layers = list(probe.features.layers) or "all"
+        read = {"pooling": list(probe.features.pooling), "layers": layers}
+        read["logprobs"] = probe.features.logprobs
     else:
         given |= {"features": "logprobs", "pooling": "[]"}
     given |= pairs(arguments)
     model = probe.config["model"]["id"] if probe else canonical_name(_composed(given).model)
     oracle = "oracle" if model.startswith(EMBEDDED) else "nli"
     config = _composed({"cluster": oracle} | given)
-    features = dataclasses.replace(config.features, pooling=[], layers="all", logprobs=True)
-    if probe:
-        features = dataclasses.replace(
-            config.features,
-            pooling=list(probe.features.pooling),
-            layers=list(probe.features.layers) or "all",
-            logprobs=probe.features.logprobs,
-        )
-    config = dataclasses.replace(config, features=features)
+    config = dataclasses.replace(config, features=dataclasses.replace(config.features, **read))
     own = probe.name if probe else f"logprob-{model.rpartition('/')[2]}"
     folder = Path(config.folder or f"runs/risk-{own}-{config.seed}")
     with hold(folder):
@@ -144,19 +126,13 @@ def _composed(given: Mapping[str, str]) -> ProbeConfig:
 
 def drawn(config: ProbeConfig) -> dict[str, Any]:
     """Describe how the steps are drawn: a guarantee holds only for steps drawn the same way."""
-    return {
-        "temperature": config.temperature,
-        "top_k": config.top_k,
-        "top_p": config.top_p,
-        "draft": None if config.draft.plain else canonical_name(config.draft.model),
-    }
+    draft = None if config.draft.plain else canonical_name(config.draft.model)
+    sampling = {name: getattr(config, name) for name in ("temperature", "top_k", "top_p")}
+    return {**sampling, "draft": draft}
 
 
 def _judged(probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFacts) -> Judged:
-    """Score the drafted steps among all rows, reading their states from the folder.
-
-    Raises UserError if no step was drafted.
-    """
+    """Score the drafted steps among all rows, reading their states from the folder."""
     chosen = [i for i in range(len(rows)) if not rows.own[i]]
     if not chosen:
         raise UserError("no step was drafted: a draft= with a model is needed")
@@ -183,11 +159,8 @@ def measured(columns: Columns, fresh: Judged, least: float) -> list[dict[str, An
     rows = []
     for risk in RISKS:
         found = certify(*columns, risk=risk, least=least)
-        kept = [
-            true
-            for score, true in zip(fresh.scores, fresh.semantic, strict=True)
-            if score >= found.threshold
-        ]
+        steps = zip(fresh.scores, fresh.semantic, strict=True)
+        kept = [true for score, true in steps if score >= found.threshold]
         wrong = sum(true < least for true in kept)
         rows.append(
             {
@@ -209,50 +182,41 @@ def measured(columns: Columns, fresh: Judged, least: float) -> list[dict[str, An
 
 def _thresholds(fresh: Judged, least: float) -> dict[str, float | None]:
     """Return the certified threshold for each risk, None if there is none, for the card."""
-    found: dict[str, float | None] = {}
-    for risk in RISKS:
-        try:
+    found: dict[str, float | None] = {f"threshold_{risk:g}": None for risk in RISKS}
+    for name, risk in zip(found, RISKS, strict=True):
+        with contextlib.suppress(UserError):  # too few steps for so small a risk
             certified = certify(fresh.scores, fresh.semantic, fresh.groups, risk=risk, least=least)
-        except UserError:  # too few steps for so small a risk
-            found[f"threshold_{risk:g}"] = None
-        else:
-            found[f"threshold_{risk:g}"] = certified.threshold
+            found[name] = certified.threshold
     return found
 
 
 def show(rows: Sequence[dict[str, Any]], console: Screen) -> None:
-    table = Table(box=SIMPLE_HEAD)
-    for heading in ("asked risk", "threshold", "accepted", "measured [95 %]"):
-        table.add_column(heading, justify="right")
+    table = table_of("asked risk", "threshold", "accepted", "measured [95 %]", words=0)
     for row in rows:
         low, high = row["interval"] or (0.0, 1.0)
         found = "-" if row["measured"] is None else f"{row['measured']:.3f} [{low:.3f}, {high:.3f}]"
-        table.add_row(
-            f"{row['risk']:g}",
-            f"{row['threshold']:.3f}",
-            f"{row['accepted']} of {row['steps']}",
-            found,
-        )
+        accepted = f"{row['accepted']} of {row['steps']}"
+        table.add_row(f"{row['risk']:g}", f"{row['threshold']:.3f}", accepted, found)
     console.print(table)
 
 
-def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
+def run(arguments: Sequence[str]) -> None:
     own, passed = read_known(Options, arguments, COMMAND)
     _check(own)
     is_folder = own.probe.startswith(EMBEDDED) or Path(own.probe).is_dir()
     if own.probe and not (own.out or own.apart or own.measure or is_folder):
         raise UserError(f"{own.probe} is no folder: say where to write the probe, out=FOLDER")
+    console = open_console()
     probe = Probe.load(own.probe) if own.probe else None
-    if own.measure:
-        columns = _certifying(probe, own.apart)
-        rows = measured(columns, drafted_steps(probe, passed, Steps(open_console())), own.least)
-        show(rows, open_console())
-        return rows
-    fresh = drafted_steps(probe, passed, Steps(open_console()))
+    columns = _certifying(probe, own.apart) if own.measure else None
+    fresh = drafted_steps(probe, passed, Steps(console))
+    if columns:
+        show(measured(columns, fresh, own.least), console)
+        return
     if own.apart:
         _apart(probe, fresh, own.least).save(Path(own.apart))
-        open_console().say(f"{len(fresh.scores)} steps: {own.apart}")
-        return None
+        console.say(f"{len(fresh.scores)} steps: {own.apart}")
+        return
     assert probe is not None
     probe.tensors |= {f"calibration.{name}": column for name, column in fresh.tensors.items()}
     probe.config["calibration"] = {
@@ -263,20 +227,17 @@ def run(arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     }
     out = Path(own.out or base.find(own.probe))
     probe.save(out)
-    open_console().say(f"{len(fresh.scores)} steps calibrate {out}")
-    return None
+    console.say(f"{len(fresh.scores)} steps calibrate {out}")
 
 
 def _check(own: Options) -> None:
     """Raise UserError for options that do not go together."""
-    if own.score == "logprob":
-        if own.probe or own.out:
-            raise UserError("score=logprob asks no probe: leave probe= and out= out")
-        if not own.apart:
-            raise UserError(
-                "give the calibration's folder, to write or with measure=true to read: apart=FOLDER"
-            )
-    elif not own.probe:
+    if own.score == "logprob" and (own.probe or own.out):
+        raise UserError("score=logprob asks no probe: leave probe= and out= out")
+    if own.score == "logprob" and not own.apart:
+        way = "to write or with measure=true to read: apart=FOLDER"
+        raise UserError(f"give the calibration's folder, {way}")
+    if own.score != "logprob" and not own.probe:
         raise UserError("give the probe to calibrate: probe=FOLDER, or score=logprob (see --help)")
     if own.out and own.apart:
         raise UserError("out= writes into a probe, apart= beside it: give one of them")

@@ -34,27 +34,20 @@ def _show_traceback(_: object, error: BaseException, __: object) -> None:
     echo("".join(traceback.format_exception(error)).rstrip(), file=sys.stderr)
 
 
-def no_sweep(arguments: Sequence[str]) -> None:
-    """Raise UserError for ``-m`` in a command that cannot sweep."""
-    if {"-m", "--multirun"} & set(arguments):
-        raise UserError(
-            "-m is for python -m semspec.run, and for part= of train_probe and build_datastore, and not supported here:"
-            " run this command once per setting, each in its own folder (docs/scale-out.md)"
-        )
-
-
 def run_command(
     run: Callable[[Sequence[str]], object],
     help_text: str | Callable[[], object],
     arguments: Sequence[str] | None,
     parts: bool = False,
+    bare: bool = True,
 ) -> None:
     """Show a command's help, or run it without transformers' chatter.
 
-    ``parts``: the command knows ``-m part=...`` (``semspec.jobs.stages``).
+    ``parts``: the command knows ``-m part=...`` (``semspec.jobs.stages``). Without ``bare`` it cannot
+    do anything without arguments, and shows its help.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if {"-h", "--help"} & set(given):
+    if {"-h", "--help"} & set(given) or not (given or bare):
         if callable(help_text):
             help_text()
         else:
@@ -63,8 +56,11 @@ def run_command(
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
     def checked() -> None:
-        if not parts:
-            no_sweep(given)
+        if not parts and {"-m", "--multirun"} & set(given):
+            raise UserError(
+                "-m is for python -m semspec.run, and for part= of train_probe and build_datastore, and not supported here:"
+                " run this command once per setting, each in its own folder (docs/scale-out.md)"
+            )
         run(given)
 
     ends_in_one_line(checked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from semspec.cli.command import run_command
@@ -22,13 +22,8 @@ class Options:
 
     # fmt: off
     margin: float = option(
-        2.0,
-        "percentage points of pass@1: if the whole interval is within them, quality counts as the same",
-        least=0,
-        most=99.99,
-        give="percentage points, such as margin=2",
-        shown="2",
-    )
+        2.0, "percentage points of pass@1: if the whole interval is within them, quality counts as the same",
+        least=0, most=99.99, give="percentage points, such as margin=2", shown="2")
     json: bool = option(False, "print everything as JSON instead")
     # fmt: on
 
@@ -64,12 +59,11 @@ def _speed(finding: Finding, found: Comparison) -> str:
     if value is None or spread is None:
         return f"the data do not tell ({finding.why})."
     a, b = (number(up, 2, "x") for up in found.speedups)
-    measured = (
-        f"{value:.2f} times as fast as A (95 %: {spread[0]:.2f} to {spread[1]:.2f}; against the target"
-        f" alone A is {a}, B {b})."
-    )
     verdict = {"higher": "B is faster", "lower": "B is slower"}
-    return f"{verdict.get(finding.verdict, 'the data do not tell')}: {measured}"
+    return (
+        f"{verdict.get(finding.verdict, 'the data do not tell')}: {value:.2f} times as fast as A"
+        f" (95 %: {spread[0]:.2f} to {spread[1]:.2f}; against the target alone A is {a}, B {b})."
+    )
 
 
 def _quality(finding: Finding, found: Comparison) -> str:
@@ -77,15 +71,11 @@ def _quality(finding: Finding, found: Comparison) -> str:
         return f"not compared, because {finding.why}."
     assert finding.value is not None and finding.interval is not None and finding.p is not None
     low, high = (100 * x for x in finding.interval)
-    verdict = {
-        "higher": "B is better.",
-        "lower": "B is worse.",
-        "same": "the same, within the margin.",
-        "unknown": "the data do not tell.",
-    }[finding.verdict]
+    verdicts = {"higher": "B is better.", "lower": "B is worse."}
+    verdicts |= {"same": "the same, within the margin.", "unknown": "the data do not tell."}
     a, b = (number(share, 3) for share in found.pass_at_1)
     return (
-        f"{verdict} pass@1 of A {a}, of B {b}: {100 * finding.value:+.1f} points"
+        f"{verdicts[finding.verdict]} pass@1 of A {a}, of B {b}: {100 * finding.value:+.1f} points"
         f" (95 %: {low:+.1f} to {high:+.1f}; {finding.why}, {p_value(finding.p)})."
     )
 
@@ -95,10 +85,9 @@ def run(arguments: Sequence[str]) -> None:
     if len(folders) != 2:
         raise UserError(f"give two folders of runs, A and B, not {len(folders)}; see --help")
     a, b = (Path(folder).expanduser() for folder in folders)
-    found = compare(a, b, margin=given.margin / 100)
-    console = open_console()
+    found, console = compare(a, b, margin=given.margin / 100), open_console()
     if given.json:
-        echo(dumps(found.as_json(), indent=2))
+        echo(dumps(asdict(found), indent=2))
         return
     for line in sentences(found):
         console.print(visible(line, newline=" "), soft_wrap=not console.is_terminal)

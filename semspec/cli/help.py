@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import Field, fields
 from typing import Any
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -24,45 +26,47 @@ EXAMPLES = (
 
 def show(console: Screen | None = None) -> None:
     console = console or open_console()
-    _title(console, "semspec", ": speculative decoding for reasoning models\n")
-    for command, what in EXAMPLES:
-        console.print(Text(f"  {command}"), soft_wrap=True)
-        console.print(Text(f"      {what}", "dim"))
-    _title(console, "\nOptions", " (name=value), and what they are unless given")
-    chosen = config.defaults()
-    table = Table.grid(padding=(0, 2))
+    show_title(console, "semspec", ": speculative decoding for reasoning models\n")
+    show_examples(console, EXAMPLES)
+    show_title(console, "\nOptions", " (name=value), and what they are unless given")
+    chosen, rows = config.defaults(), []
     for field in fields(config.RunConfig):
         shown = chosen.get(field.name, field.default if _is_plain(field.default) else "")
-        table.add_row(f"  {field.name}", config.HELP[field.name], Text(_typed(shown), "dim"))
-    console.print(table)
+        rows.append((field.name, config.HELP[field.name], Text(_typed(shown), "dim")))
+    show_rows(console, rows)
     for group in ("model", "draft", "accept", "split", "engine", "benchmark"):
-        _title(console, f"\n{group}=")
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
+        show_title(console, f"\n{group}=")
         if group == "split":
             known = {name: plugin.summary for name, plugin in registry.plugins("split").items()}
         else:
             known = config.options(group)
-        for name, summary in known.items():
-            table.add_row(f"  {name}", Text.assemble(summary, (_own_options(group, name), "dim")))
-        console.print(table)
-    _title(
-        console,
-        "\nexperiment=",
-        "   a paper's table (scale=tiny: on the embedded pair), or ours; plan=true, only=NAME",
-    )
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    for name, summary in experiments.available().items():
-        table.add_row(f"  {name}", summary)
-    console.print(table)
+        own = {name: (_own_options(group, name), "dim") for name in known}
+        show_rows(console, [(n, Text.assemble(summary, own[n])) for n, summary in known.items()])
+    about = "   a paper's table (scale=tiny: on the embedded pair), or ours; plan=true, only=NAME"
+    show_title(console, "\nexperiment=", about)
+    show_rows(console, experiments.available().items())
     console.print(
         "\nFolders: results go to hydra.run.dir (runs/DATE_TIME); the same folder again resumes."
     )
 
 
-def _title(console: Screen, title: str, rest: str = "") -> None:
+def show_title(console: Screen, title: str, rest: str = "") -> None:
     console.print(Text.assemble((title, "bold"), rest))
+
+
+def show_examples(console: Screen, examples: Iterable[tuple[str, str]]) -> None:
+    for command, what in examples:
+        console.print(Text(f"  {command}"), soft_wrap=True)
+        console.print(Text(f"      {what}", "dim"))
+
+
+def show_rows(console: Screen, rows: Iterable[Sequence[RenderableType]]) -> None:
+    """Show names, and what each is."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for name, *cells in rows:
+        table.add_row(f"  {name}", *cells)
+    console.print(table)
 
 
 def _own_options(group: str, name: str) -> str:
@@ -77,9 +81,7 @@ def _own_options(group: str, name: str) -> str:
 
 def _default(field: Field[Any]) -> str:
     """Return the default as it is typed, or "" if there is none or it follows from other options."""
-    value = field.default
-    if callable(field.default_factory):
-        value = field.default_factory()
+    value = field.default_factory() if callable(field.default_factory) else field.default
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(str, value))}]" if len(value) < 4 else "[...]"
     return _typed(value) if _is_plain(value) else ""

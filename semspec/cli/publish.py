@@ -7,25 +7,21 @@ last, everybody sees the old revision.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
 from semspec.artifacts import base, inspection
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.upload import upload
-from semspec.cli.command import ends_in_one_line
+from semspec.cli.command import run_command
 from semspec.errors import UserError
 from semspec.jobs.options import described, option, read, take
 from semspec.probes import index
-from semspec.report.terminal import Screen, open_console
+from semspec.report.terminal import Screen, open_console, table_of
 from semspec.storage import manifests
-from semspec.storage.screen import echo, visible
+from semspec.storage.screen import visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +62,17 @@ def show(folder: Path, given: Options, console: Screen) -> None:
     kind = "a private" if given.private else "a public"
     tag = f", tagged {given.tag}" if given.tag else ""
     console.say(f"{artifact.kind} {folder} -> {given.repo} ({kind} repository{tag})", "bold")
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("file")
-    table.add_column("bytes", justify="right")
+    table = table_of("file", "bytes")
     names = [*manifests.names(folder), base.MANIFEST]
-    for name in names:
-        table.add_row(visible(name, newline=" "), f"{(folder / name).stat().st_size:,}")
-    table.add_row("together", f"{sum((folder / n).stat().st_size for n in names):,}")
+    sizes = [(folder / name).stat().st_size for name in names]
+    for name, size in zip([*names, "together"], [*sizes, sum(sizes)], strict=True):
+        table.add_row(visible(name, newline=" "), f"{size:,}")
     console.print(table)
     console.print(artifact.texts[base.CARD], soft_wrap=True)
     console.print("nothing was sent: add confirm=true to upload")
 
 
 def run(arguments: Sequence[str]) -> None:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        echo(HELP.rstrip())
-        return
     if take(arguments, ("token", "hf_token"))[0]:
         raise UserError("a token is no option: log in with 'hf auth login', or set HF_TOKEN")
     given = read(Options, arguments, "semspec.publish")
@@ -92,14 +83,8 @@ def run(arguments: Sequence[str]) -> None:
     if not given.confirm:
         show(folder, given, console)
         return
-    commit = publish(
-        folder,
-        repo,
-        private=given.private,
-        update=given.update,
-        tag=given.tag or None,
-        commit_message=given.message or None,
-    )
+    how = {"tag": given.tag or None, "commit_message": given.message or None}
+    commit = publish(folder, repo, private=given.private, update=given.update, **how)
     console.say(f"published: {repo}@{commit}")
     artifact = inspection.check(folder)
     if isinstance(artifact, Probe):
@@ -109,5 +94,4 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    ends_in_one_line(lambda: run(given))
+    run_command(run, HELP, arguments, bare=False)

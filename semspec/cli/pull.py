@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from semspec.artifacts import base, inspection
 from semspec.artifacts.upload import WHOLE
-from semspec.cli.command import ends_in_one_line
+from semspec.cli.command import run_command
 from semspec.errors import UserError
 from semspec.jobs.options import described, option, read
 from semspec.storage import manifests, swap
@@ -39,10 +38,7 @@ loaded as for use. HF_HUB_OFFLINE=1 uses earlier downloads only.
 
 
 def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
-    """Download an artifact; return its folder, or with ``out`` a copy outside the cache, and itself.
-
-    Raises UserError if it is not intact or ``out`` exists.
-    """
+    """Download an artifact, intact; return its folder, or with ``out`` a copy outside the cache, and itself."""
     if repo.count("/") != 1 or repo.startswith((".", "/", "~", "embedded/")):
         raise UserError(f"repo={repo} is no repository's name: give OWNER/NAME")
     if out is not None and out.exists():
@@ -60,14 +56,10 @@ def pull(repo: str, out: Path | None = None) -> tuple[Path, base.Artifact]:
 
 
 def run(arguments: Sequence[str]) -> None:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        echo(HELP.rstrip())
-        return
     given = read(Options, arguments, "semspec.pull")
     folder, artifact = pull(given.repo, Path(given.out).expanduser() if given.out else None)
     echo(f"{artifact.kind}: {folder}", newline=" ")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    ends_in_one_line(lambda: run(given))
+    run_command(run, HELP, arguments, bare=False)

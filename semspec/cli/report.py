@@ -11,7 +11,8 @@ from semspec.cli.command import run_command
 from semspec.errors import UserError
 from semspec.jobs.options import described, option, read
 from semspec.report.html_transcript import Limits
-from semspec.report.write import write_run, write_sweep
+from semspec.report.page import write_run
+from semspec.report.sweep import write_sweep
 from semspec.results.schema import SCHEMA
 from semspec.storage.screen import echo
 
@@ -53,11 +54,9 @@ def run(arguments: Sequence[str]) -> None:
             "give either run=FOLDER or sweep=FOLDER; see python -m semspec.report --help"
         )
     out = Path(given.out).expanduser() if given.out else None
-    limits = Limits()
-    if given.transcripts >= 0:
-        if given.sweep:
-            raise UserError("transcripts= belongs to run=FOLDER")
-        limits = Limits(problems=given.transcripts)
+    if given.transcripts >= 0 and given.sweep:
+        raise UserError("transcripts= belongs to run=FOLDER")
+    limits = Limits() if given.transcripts < 0 else Limits(problems=given.transcripts)
     if given.run:
         written = write_run(Path(given.run).expanduser(), out, limits)
     else:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -23,23 +22,15 @@ from rich.text import Text
 from semspec import config
 from semspec.cli.audit import audit
 from semspec.errors import UserError
-from semspec.jobs import sweep
-from semspec.jobs.experiments import (
-    METRICS,
-    SHARES,
-    Cell,
-    Experiment,
-    Job,
-    cell_of,
-    jobs,
-    load,
-    slug,
-    target_alone,
-)
+from semspec.jobs import experiments, sweep
+from semspec.jobs.experiments import METRICS, SHARES, Cell, Experiment, Job, jobs, load, slug
+from semspec.jobs.job import ARM, left_out, resolve
+from semspec.jobs.job import Job as Run
 from semspec.jobs.launchers import options_of
+from semspec.jobs.options import split_hydra, take
 from semspec.report import arms
 from semspec.report.progress import Steps
-from semspec.report.terminal import DASH, Screen, number, open_console, percent, seconds
+from semspec.report.terminal import DASH, Screen, number, open_console, percent, seconds, table_of
 from semspec.results import paired
 from semspec.results.records import RunFolder
 from semspec.storage import foreign, provenance
@@ -47,6 +38,7 @@ from semspec.storage.files import write_json
 
 OWN = ("experiment", "scale", "plan", "show", "only", "json", "hydra.run.dir")
 AUDIT = "audit.json"
+Record = dict[str, Any]
 Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
 """The results of finished runs by block, row and column."""
 
@@ -58,22 +50,18 @@ def asked(arguments: Sequence[str]) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """Run an experiment; return the exit code."""
-    given = dict(a.partition("=")[::2] for a in arguments if a.partition("=")[0] in OWN)
-    rest = [a for a in arguments if a.partition("=")[0] not in OWN]
-    launching = [a for a in rest if a.startswith(("hydra.", "hydra/"))]
+    given, rest = take(arguments, OWN)
+    launching, extra = split_hydra(rest)
     launcher, options = options_of(launching)
-    extra = [a for a in rest if a not in launching]
     if {"-m", "--multirun"} & set(extra):
         raise UserError("an experiment is a sweep already: leave -m out, one command each")
-    for option in extra:
-        if "=" not in option or option.startswith(("-", "+", "~")):
-            raise UserError(
-                f"'{option}': beside experiment= only options (name=value) can be given"
-            )
-    for name in ("plan", "show"):
-        if given.get(name, "false").lower() not in ("true", "false"):
+    for word in extra:
+        if "=" not in word or word.startswith(("-", "+", "~")):
+            raise UserError(f"'{word}': beside experiment= only options (name=value) can be given")
+    switches = {name: given.get(name, "false").lower() for name in ("plan", "show")}
+    for name, value in switches.items():
+        if value not in ("true", "false"):
             raise UserError(f"{name}={given[name]}: give true or false")
-    plan, show = (given.get(name, "false").lower() == "true" for name in ("plan", "show"))
     experiment = load(given["experiment"])
     scale = given.get("scale", experiment.scales[0])
     if scale not in experiment.scales:
@@ -88,14 +76,15 @@ def main(arguments: Sequence[str]) -> int:
     console = open_console(quiet=made.quiet)
     for line in plan_of(experiment, scale, todo):
         console.print(line, soft_wrap=True)  # commands can be copied
-    if plan:
+    if switches["plan"] == "true":
         return 0
     name = experiment.runs_of or experiment.name
     folder = Path(given.get("hydra.run.dir") or f"runs/experiments/{name}-{scale}")
     if scale == "tiny":  # takes minutes; for real models the plan names the command
         _make_first(experiment.tiny.first, console)
-    if show:
-        code = 0
+    code = 0
+    if switches["show"] == "true":
+        pass  # what is there already
     elif experiment.audits:
         code = _audit(todo, folder, console)
     else:
@@ -123,56 +112,46 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _fitting(experiment: Experiment, todo: Sequence[Job]) -> tuple[list[Job], config.RunConfig]:
-    """Check every job before any work; return them, and the first one's configuration.
-
-    Raises UserError for the first that cannot be built, unless the experiment leaves out what does not fit.
-    """
-    kept: list[Job] = []
-    first: config.RunConfig | None = None
-    wrong: UserError | None = None
-    for job in todo:
+    """Return the jobs that can be built, all unless the experiment leaves some out, and the first one's configuration."""
+    kept: list[tuple[Job, config.RunConfig]] = []
+    wrong = UserError("only= names nothing of this experiment: plan=true shows all of it")
+    for at, job in enumerate(todo):
         try:
-            made = build(job)[0]
+            kept.append((job, build(job)[0]))
         except UserError as error:
             if not experiment.fitting:
                 raise
-            wrong = wrong or error
-            continue
-        first = first or made
-        kept.append(job)
-    if first is None:
-        raise wrong or UserError(
-            "only= names nothing of this experiment: plan=true shows all of it"
-        )
-    return kept, first
+            wrong = wrong if at else error
+    if not kept:
+        raise wrong
+    return [job for job, _ in kept], kept[0][1]
 
 
-def sweep_jobs(experiment: Experiment, todo: Sequence[Job]) -> list[sweep.Job]:
+def _run(job: Job, command: str = "") -> Run:
+    return Run(job.folder.as_posix(), job.options, command)
+
+
+def sweep_jobs(experiment: Experiment, todo: Sequence[Job]) -> list[Run]:
     """Return the jobs of a sweep: a run each, or for each block and column one whose arms are the rows."""
     if not experiment.arms:
-        return [sweep.Job(job.folder.as_posix(), job.options) for job in todo]
-    grouped: dict[tuple[str, str], list[sweep.Job]] = {}
+        return [_run(job) for job in todo]
+    grouped: dict[str, list[Run]] = {}
     for job in todo:
-        arm = sweep.Job(job.folder.as_posix(), job.options, sweep.ARM)
-        grouped.setdefault((job.block, job.column), []).append(arm)
+        grouped.setdefault(f"{slug(job.block)}, {slug(job.column)}", []).append(_run(job, ARM))
     asked = ("divergence",) if experiment.divergence else ()
-    return [
-        sweep.Job(f"{slug(block)}, {slug(column)}", asked, "semspec.cli.arms", arms=tuple(runs))
-        for (block, column), runs in grouped.items()
-    ]
+    command = "semspec.cli.arms"
+    return [Run(name, asked, command, arms=tuple(runs)) for name, runs in grouped.items()]
 
 
-def record_arms(
-    experiment: Experiment, scale: str, todo: Sequence[Job], folder: Path
-) -> dict[str, Any]:
+def record_arms(experiment: Experiment, scale: str, todo: Sequence[Job], folder: Path) -> Record:
     """Return the figures of arms for a file: rows by block, of all problems that are solved so far."""
     solved: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
-    left_out: dict[str, str] = {}
+    absent: dict[str, str] = {}
     several = len(experiment.scale(scale).columns) > 1
     for job in todo:
-        arm = sweep.Job(job.folder.as_posix(), job.options, sweep.ARM)
-        if why := sweep.left_out(arm, folder):
-            left_out[f"{job.block}/{job.row}"] = why
+        arm = _run(job, ARM)
+        if why := left_out(arm, folder):
+            absent[f"{job.block}/{job.row}"] = why
         block = f"{job.block} / {job.column}" if several else job.block
         rows = solved.setdefault(block, {paired.PLAIN: {}})
         for line in RunFolder(folder / arm.name).problem_lines():
@@ -182,7 +161,7 @@ def record_arms(
     return {
         "experiment": experiment.name,
         "provenance": provenance.collect(),
-        "left_out": left_out,
+        "left_out": absent,
         **{
             block: paired.rows(rows, experiment.baseline, experiment.rivals)
             for block, rows in solved.items()
@@ -236,7 +215,7 @@ def _make_first(commands: Sequence[str], console: Screen) -> None:
 def build(job: Job) -> tuple[config.RunConfig, dict[str, Any]]:
     """Return a job's configuration, typed and as it is recorded."""
     try:
-        return sweep.resolve(sweep.Job(job.folder.as_posix(), job.options))
+        return resolve(_run(job))
     except UserError as error:
         raise UserError(f"{job}: {error}") from error
 
@@ -257,26 +236,21 @@ def collect(experiment: Experiment, todo: Sequence[Job], folder: Path) -> Result
 
 
 def _cell(experiment: Experiment, row: str, result: Mapping[str, Any] | None) -> Cell:
-    if result is None:
-        return {}
-    if row == experiment.target:
-        return target_alone(result, experiment.metrics) or {}
-    return cell_of(result, experiment.metrics)
+    read = experiments.target_alone if row == experiment.target else experiments.cell_of
+    return read(result, experiment.metrics) if result else {}
 
 
 def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]:
     """Return the paper's figures and ours for a file."""
 
     def of(row: str, result: Mapping[str, Any]) -> dict[str, Any]:
-        if experiment.audits:
-            return {"figures": _cell(experiment, row, result), "problems": result["problems"]}
         mode = result["plain"] if row == experiment.target else result
-        return {
-            "figures": _cell(experiment, row, result),
-            "problems": mode["problems"],
-            "pass_at_1_interval": mode["pass_at_1_interval"],
-            "speedup_interval": None if mode is not result else result["speedup_interval"],
-        }
+        held = {"figures": _cell(experiment, row, result), "problems": mode["problems"]}
+        if experiment.audits:
+            return held
+        speed = None if mode is not result else result["speedup_interval"]
+        intervals = {"pass_at_1_interval": mode["pass_at_1_interval"], "speedup_interval": speed}
+        return held | intervals
 
     return {
         "experiment": experiment.name,
@@ -289,10 +263,7 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
             for block, rows in experiment.figures.items()
         },
         "here": {
-            block: {
-                row: {column: of(row, result) for column, result in columns.items()}
-                for row, columns in rows.items()
-            }
+            block: {row: {c: of(row, r) for c, r in cells.items()} for row, cells in rows.items()}
             for block, rows in found.items()
         },
     }
@@ -317,8 +288,8 @@ def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Tex
                 "dim",
             )
         )
-        total = _hours([job.hours for job in todo])
-        lines.append(Text(f"in all: {len(todo)} runs, {total}", "bold"))
+        hours = _hours([job.hours for job in todo])
+        lines.append(Text(f"in all: {len(todo)} runs, {hours}", "bold"))
     else:
         turns = ", those of a block in turn" if experiment.arms else ""
         lines.append(Text(f"{len(todo)} runs on {experiment.models}{turns}"))
@@ -329,7 +300,7 @@ def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Tex
 def _hours(known: Sequence[float | None]) -> str:
     if None in known:
         return "GPU hours unknown (the paper gives no times)"
-    return f"about {sum(h for h in known if h is not None):,.0f} GPU hours"
+    return f"about {sum(filter(None, known)):,.0f} GPU hours"
 
 
 def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType:
@@ -339,11 +310,8 @@ def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType
     rows = list(dict.fromkeys(names))
 
     def measured(block: str) -> Table:
-        cells = {
-            row: [_cell(experiment, row, found[block][row].get(c)) for c in setting.columns]
-            for row in rows
-            if row in found[block]
-        }
+        known = [(row, found[block][row]) for row in rows if row in found[block]]
+        cells = {r: [_cell(experiment, r, own.get(c)) for c in setting.columns] for r, own in known}
         return _table(f"here: {block}", experiment, list(setting.columns), cells)
 
     others = [block for block in found if block not in experiment.figures]
@@ -368,11 +336,9 @@ def beside(experiment: Experiment, scale: str, found: Results) -> RenderableType
 def _table(
     title: str, experiment: Experiment, columns: Sequence[str], cells: Mapping[str, Sequence[Cell]]
 ) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("")
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
+    table = table_of("", "", *columns, words=2, title=title, title_justify="left")
+    for column in table.columns[2:]:
+        column.no_wrap = True
     metrics = experiment.table
     for row, listed in cells.items():
         shown = ("\n".join(_figure(m, cell.get(m)) for m in metrics) for cell in listed)

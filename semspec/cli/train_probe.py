@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text as Line
 
 from semspec.cli.command import run_command
+from semspec.cli.help import show_examples, show_rows, show_title
 from semspec.jobs import stages
-from semspec.jobs.sweep import Job
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console
+from semspec.report.terminal import Screen, open_console, table_of
 from semspec.training.probes.checks import HELP
 from semspec.training.probes.compose import GROUPS, build, options
 from semspec.training.probes.settings import ProbeConfig
@@ -40,34 +41,23 @@ EXAMPLES = (
 
 def show_help(console: Screen | None = None) -> None:
     console = console or open_console()
-    console.print(
-        Line.assemble(("semspec.train_probe", "bold"), ": how probable is what a step means?\n")
-    )
-    for command, what in EXAMPLES:
-        console.print(Line(f"  {command}"), soft_wrap=True)
-        console.print(Line(f"      {what}", "dim"))
-    chosen = {"model": "tiny", "draft": "none", "engine": "hf"}
-    chosen |= {"cluster": "nli", "features": "paper"}
-    defaults = {f.name: f.default for f in fields(ProbeConfig)}
-    lists = {
-        f.name: f.default_factory()
+    show_title(console, "semspec.train_probe", ": how probable is what a step means?\n")
+    show_examples(console, EXAMPLES)
+    values: dict[str, Any] = {
+        f.name: f.default_factory() if callable(f.default_factory) else f.default
         for f in fields(ProbeConfig)
-        if callable(f.default_factory) and f.name not in GROUPS
+        if f.name not in GROUPS
     }
+    values |= {"model": "tiny", "draft": "none", "engine": "hf"}
+    values |= {"cluster": "nli", "features": "paper"}
     for title, section in HELP.items():
-        console.print(f"\n{title}", style="bold")
-        table = Table.grid(padding=(0, 2))
-        for name, what in section.items():
-            value = chosen.get(name, lists.get(name, defaults.get(name)))
-            shown = str(value).replace("'", "").replace(" ", "") if value is not None else ""
-            table.add_row(f"  {name}", Line(what), Line(shown, "dim"))
-        console.print(table)
+        show_title(console, f"\n{title}")
+        given = {name: "" if values.get(name) is None else str(values[name]) for name in section}
+        short = {n: text.replace("'", "").replace(" ", "") for n, text in given.items()}
+        show_rows(console, [(n, what, Line(short[n], "dim")) for n, what in section.items()])
     for group in ("cluster", "features"):
-        console.print(f"\n{group}=", style="bold")
-        table = Table.grid(padding=(0, 2))
-        for name, summary in options(group).items():
-            table.add_row(f"  {name}", Line(summary))
-        console.print(table)
+        show_title(console, f"\n{group}=")
+        show_rows(console, options(group).items())
     console.print(
         "\ncluster.model=, cluster.device=, features.pooling=, features.layers=, features.logprobs= and"
         " engine.device= set one option of the chosen one."
@@ -76,11 +66,7 @@ def show_help(console: Screen | None = None) -> None:
 
 def result_table(figures: dict[str, Any]) -> Table:
     """Return a table of the test's figures and those of the baselines."""
-    from rich.box import SIMPLE_HEAD
-
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("held-out problems", "rows", "R2", "Spearman", "AUROC", "ECE"):
-        table.add_column(name, justify="left" if name.startswith("held") else "right")
+    table = table_of("held-out problems", "rows", "R2", "Spearman", "AUROC", "ECE")
 
     def row(label: str, f: dict[str, Any], style: str = "") -> None:
         cells = ["-" if f[k] is None else f"{f[k]:.3f}" for k in ("r2", "spearman", "auroc", "ece")]
@@ -99,9 +85,7 @@ def work_of(arguments: Sequence[str]) -> Any:
     return Sampling(build(arguments))
 
 
-def run_shard(job: Job, console: Screen) -> None:
-    """Run one shard as a launcher's job."""
-    stages.run_job(work_of, job, console)
+run_shard = partial(stages.run_job, work_of)  # a launcher's job
 
 
 def run(arguments: Sequence[str]) -> None:

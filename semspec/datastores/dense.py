@@ -1,6 +1,6 @@
 """A dense datastore: places of a corpus where the target's state was similar, and their continuations.
 
-DReSD (papers: Gritta et al. 2025, section 3): the key of a place is the target's last hidden state,
+DReSD (Gritta et al. 2025, section 3): the key of a place is the target's last hidden state,
 standardised (equation 1), reduced to its first principal components and scaled to unit length
 (equation 2). Neighbours are the keys of highest cosine (equation 3). The value of a place is the text
 after it in the shard's single row of tokens.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,20 +38,17 @@ class Projection:
     centre: Floats  # [width] of the standardised states
     components: Floats  # [dims, width]
 
-    def __post_init__(self) -> None:
-        # W ((h - mean) / deviation - centre), as one product and one difference
-        folded = self.components.astype(np.float64) / self.deviation
-        object.__setattr__(self, "_weight", folded.T.astype(np.float32))
-        offset = folded @ self.mean + self.components.astype(np.float64) @ self.centre
-        object.__setattr__(self, "_offset", offset.astype(np.float32))
-
-    @property
-    def dims(self) -> int:
-        return len(self.components)
+    @cached_property
+    def _folded(self) -> tuple[Floats, Floats]:
+        """W ((h - mean) / deviation - centre), as one product and one difference."""
+        weight = self.components.astype(np.float64) / self.deviation
+        offset = weight @ self.mean + self.components.astype(np.float64) @ self.centre
+        return weight.T.astype(np.float32), offset.astype(np.float32)
 
     def __call__(self, states: Floats) -> Floats:
         """Project states [n, width] to keys [n, dims] of unit length."""
-        keys = states @ self._weight - self._offset  # type: ignore[attr-defined]
+        weight, offset = self._folded
+        keys = states @ weight - offset
         lengths = np.linalg.norm(keys, axis=1, keepdims=True)
         unit: Floats = keys / np.maximum(lengths, EPSILON)
         return unit
@@ -75,8 +73,9 @@ def fit(batches: Callable[[], Iterator[Floats]], dims: int) -> tuple[Projection,
     pca = IncrementalPCA(n_components=dims)
     for rows in _steps(batches(), max(ROWS_BY_WIDTH * len(mean), dims), dims):
         pca.partial_fit((rows - mean) / deviation)
-    made = Projection(mean, deviation, pca.mean_.astype(np.float32), pca.components_.astype(np.float32))  # fmt: skip
-    return made, float(pca.explained_variance_ratio_.sum())
+    centre, components = (part.astype(np.float32) for part in (pca.mean_, pca.components_))
+    variance = float(pca.explained_variance_ratio_.sum())
+    return Projection(mean, deviation, centre, components), variance
 
 
 def _steps(batches: Iterator[Floats], size: int, least: int) -> Iterator[Floats]:
@@ -170,17 +169,14 @@ def measure(
     starts = np.cumsum([0, *map(len, keys)])
     chosen = np.sort(np.random.default_rng(seed).permutation(starts[-1])[:count])
     at = np.searchsorted(starts, chosen, "right") - 1
-    asked = np.stack(
-        [keys[s][e - starts[s]].astype(np.float32) for s, e in zip(at, chosen, strict=True)]
-    )
+    rows = [keys[s][e - starts[s]] for s, e in zip(at, chosen, strict=True)]
+    asked = np.stack(rows).astype(np.float32)
     best = min(10, int(starts[-1]))
     found = np.concatenate([index.search(row[None], best)[0] for row in asked])
-    true = np.concatenate([exact.search(asked[i : i + 64], best)[0] for i in range(0, len(asked), 64)])  # fmt: skip
+    batches = [asked[i : i + 64] for i in range(0, len(asked), 64)]
+    true = np.concatenate([exact.search(batch, best)[0] for batch in batches])
     own = found == chosen[:, None]
     ranks = np.where(own.any(1), own.argmax(1) + 1, np.inf)
     shared = [len(set(f) & set(t)) for f, t in zip(found.tolist(), true.tolist(), strict=True)]
-    return {
-        "mrr": float((1 / ranks).mean()),
-        "recall_at_10": float(np.mean(shared)) / best,
-        "asked": len(asked),
-    }
+    recall = float(np.mean(shared)) / best
+    return {"mrr": float((1 / ranks).mean()), "recall_at_10": recall, "asked": len(asked)}

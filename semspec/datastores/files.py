@@ -1,7 +1,4 @@
-"""Arrays of a safetensors file that are mapped, not read.
-
-Only the header is read, and checked thoroughly, so a file of many gigabytes opens instantly.
-"""
+"""Map the arrays of a safetensors file: only the header is read, and checked thoroughly."""
 
 from __future__ import annotations
 
@@ -19,13 +16,12 @@ from safetensors.numpy import save
 
 from semspec.errors import UserError, first_line
 from semspec.storage import foreign
-from semspec.storage.files import replacing, write_all
+from semspec.storage.files import write_bytes
+from semspec.storage.tensors import fits
 
 LARGEST_HEADER = 2**16  # bytes; a shard's header names a few arrays
-TYPES: Mapping[str, np.dtype[Any]] = {
-    name: np.dtype(code)
-    for name, code in (("U8", "u1"), ("I32", "<i4"), ("I64", "<i8"), ("F16", "<f2"), ("F32", "<f4"))
-}
+_CODES = {"U8": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4"}
+TYPES: Mapping[str, np.dtype[Any]] = {name: np.dtype(code) for name, code in _CODES.items()}
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 """Name -> type and shape; -1 is any length."""
 
@@ -53,13 +49,12 @@ def open_arrays(path: Path, wanted: Shapes) -> Mapped:
     """Map a file with exactly these arrays; raise UserError for any other."""
     assert sys.byteorder == "little", "files are little endian"
     try:
-        header, base, size = foreign.read_header(path, LARGEST_HEADER)
-        places = _places(header, wanted, base, size)
+        places = _places(path, wanted)
         with foreign.open_plain(path) as file:
             opened = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing: take an intact copy of the datastore") from error
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is damaged or cut off ({first_line(error)[:200]}): take an intact copy of the"
             " datastore"
@@ -67,38 +62,26 @@ def open_arrays(path: Path, wanted: Shapes) -> Mapped:
     return Mapped(path, opened, places)
 
 
-def _places(
-    header: Mapping[str, Any], wanted: Shapes, base: int, size: int
-) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
-    names = set(header) - {"__metadata__"}
-    if names != set(wanted):
-        raise ValueError(f"it holds {ascii(sorted(names))[:80]}, not {sorted(wanted)}")
-    places, taken = {}, 0
+def _places(path: Path, wanted: Shapes) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]:
+    stored, base, size = foreign.read_places(path, LARGEST_HEADER)
+    if stored.keys() != wanted.keys():
+        raise ValueError(f"it holds {ascii(sorted(stored))[:80]}, not {sorted(wanted)}")
+    places, taken = {}, base
     for name, (kind, shape) in wanted.items():
-        entry = header[name]
-        found, (start, end) = entry["shape"], entry["data_offsets"]
-        numbers = [*found, start, end]
-        if any(type(n) is not int or not 0 <= n < 1 << 48 for n in numbers):
-            raise ValueError(f"{name} has sizes that are none")
-        alike = len(found) == len(shape) and all(
-            w in (-1, f) for f, w in zip(found, shape, strict=True)
-        )
-        if entry["dtype"] != kind or not alike:
-            raise ValueError(f"{name} is {str(entry['dtype'])[:8]} {found[:4]}, not {kind} {list(shape)}")  # fmt: skip
-        if end - start != math.prod(found) * TYPES[kind].itemsize:
-            raise ValueError(f"{name} has {end - start:,} bytes, which is not its shape's size")
-        if (base + start) % TYPES[kind].itemsize:  # numpy would read it, its buffers would not
+        own, found, start, length = stored[name]
+        if own != kind or not fits(found, shape):
+            raise ValueError(f"{name} is {own[:8]} {found[:4]}, not {kind} {list(shape)}")
+        if length != math.prod(found) * TYPES[kind].itemsize:
+            raise ValueError(f"{name} has {length:,} bytes, which is not its shape's size")
+        if start % TYPES[kind].itemsize:  # numpy would read it, its buffers would not
             raise ValueError(f"{name} is not aligned")
-        if base + end > size:
-            raise ValueError(f"{name} ends behind the file's end")
-        places[name] = (TYPES[kind], tuple(found), base + start)
-        taken += end - start
-    if base + taken != size:
-        raise ValueError(f"it has {size:,} bytes, not {base + taken:,}")
+        places[name] = (TYPES[kind], tuple(found), start)
+        taken += length
+    if taken != size:
+        raise ValueError(f"it has {size:,} bytes, not {taken:,}")
     return places
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write the file atomically: completely, or not at all."""
-    with replacing(path) as fd:
-        write_all(fd, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))
+    write_bytes(path, save({name: np.ascontiguousarray(a) for name, a in arrays.items()}))

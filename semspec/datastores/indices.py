@@ -6,11 +6,10 @@ and faiss are optional; their own readers are native code, which only gets files
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,12 +28,11 @@ CHUNK = 1 << 18  # keys compared at a time
 WANTED_BY_SCANN = 20_000  # the fewest entries for which a tree pays
 TOO_MANY_FOR_SCANN = 10_000_000  # entries, of which each takes 164 bytes of memory
 SAMPLE = 250_000  # keys that quantisers are trained on
-SCANN_FILES = frozenset(
-    {
-        *("ah_codebook.pb", "bfloat16_dataset.npy", "datapoint_to_token.npy", "hashed_dataset.npy"),
-        *("scann_assets.pbtxt", "scann_config.pb", "serialized_partitioner.pb"),
-    }
-)
+REORDERED = 200  # of the best, compared again in bf16
+SCANN_FILES = {
+    *("ah_codebook.pb", "bfloat16_dataset.npy", "datapoint_to_token.npy", "hashed_dataset.npy"),
+    *("scann_assets.pbtxt", "scann_config.pb", "serialized_partitioner.pb"),
+}
 
 
 class Index(Protocol):
@@ -89,20 +87,27 @@ class Scann:
         return entries.astype(np.int64), cosines
 
     @staticmethod
-    def build(keys: Keys, leaves: int, searched: int, reordered: int) -> Files:
+    def build(keys: Keys, leaves: int, searched: int) -> Files:
         module = _imported("scann")
         count, dims = _counted(keys), keys[0].shape[1]
         # ScaNN holds all keys in memory, twice while it is built
-        _check_memory(3 * 4 * count * dims)
+        needed, free = (
+            3 * 4 * count * dims,
+            os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        )
+        if needed > free:
+            raise UserError(
+                f"index=scann needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free: use"
+                " index=faiss"
+            )
         held = np.concatenate([shard.astype(np.float32) for shard in keys])
         bf16 = module.scann_ops_pybind.scann_builder.ReorderType.BFLOAT16
+        trained = {"training_sample_size": min(count, SAMPLE)}
         searcher = (
             module.scann_ops_pybind.builder(held, 10, "dot_product")
-            .tree(leaves, searched, training_sample_size=min(count, SAMPLE))
-            .score_ah(
-                2, anisotropic_quantization_threshold=0.2, training_sample_size=min(count, SAMPLE)
-            )
-            .reorder(min(reordered, count), quantize=bf16)
+            .tree(leaves, searched, **trained)
+            .score_ah(2, anisotropic_quantization_threshold=0.2, **trained)
+            .reorder(min(REORDERED, count), quantize=bf16)
             .build()
         )
         with tempfile.TemporaryDirectory() as folder:  # an absolute path, as ScaNN requires
@@ -155,9 +160,8 @@ class Faiss:
         count, dims = _counted(keys), keys[0].shape[1]
         rng = np.random.default_rng(0)
         share = min(1.0, SAMPLE / count)
-        sample = [
-            k[np.sort(rng.permutation(len(k))[: max(1, round(share * len(k)))])] for k in keys
-        ]
+        sizes = [max(1, round(share * len(k))) for k in keys]
+        sample = [k[np.sort(rng.permutation(len(k))[:n])] for k, n in zip(keys, sizes, strict=True)]
         # half a byte per dimension, which trains instantly; product codes of that size take minutes
         index = module.index_factory(dims, f"IVF{leaves},SQ4", module.METRIC_INNER_PRODUCT)
         index.train(np.concatenate(sample).astype(np.float32))
@@ -194,10 +198,7 @@ class Faiss:
 
 
 class Opening:
-    """An index that is checked and read while models load; the first search waits for it.
-
-    So drafts never depend on how long that took.
-    """
+    """An index that is read while models load; the first search waits: no draft differs."""
 
     def __init__(self, read: Callable[[], Index]) -> None:
         worker = ThreadPoolExecutor(1)
@@ -215,36 +216,30 @@ def suitable_index(entries: int) -> str:
     return "scann" if entries >= WANTED_BY_SCANN else "exact"
 
 
-def build(name: str, keys: Keys, leaves: int = 0, searched: int = 0, reordered: int = 200) -> Files:
-    """Build an index and return its files.
+def build(name: str, keys: Keys, leaves: int = 0) -> Files:
+    """Build an index and return its files; raise UserError if there are too few entries.
 
-    By default (0) there are about as many leaves as the root of the entries, of which enough are searched
-    for a recall of 0.95 or more. Raise UserError if there are too few entries.
+    By default (0) there are about as many leaves as the root of the entries; enough are searched for a
+    recall of 0.95 or more.
     """
     count = _counted(keys)
     leaves = leaves or max(1, round(count**0.5))
-    searched = searched or max(1, min(leaves, leaves // 20 + 20))
+    searched = max(1, min(leaves, leaves // 20 + 20))
     if name == "exact":
         return {}
     if count < 1000:
         raise UserError(f"index={name} wants 1,000 entries, these are {count:,}: use index=exact")
     if name == "scann":
-        return Scann.build(keys, leaves, searched, reordered)
+        return Scann.build(keys, leaves, searched)
     return Faiss.build(keys, leaves, searched)
 
 
 def load(name: str, files: Files, keys: Keys, where: Path) -> Index:
+    """Load an index; raise UserError where it is damaged, whatever native code makes of that."""
     if name == "exact":
         return Exact(keys)
-    with _native(where):
-        return Scann.load(files) if name == "scann" else Faiss.load(files, keys, where)
-
-
-@contextlib.contextmanager
-def _native(where: Path) -> Iterator[None]:
-    """Turn errors of native code about a damaged file into a UserError of one line."""
     try:
-        yield
+        return Scann.load(files) if name == "scann" else Faiss.load(files, keys, where)
     except UserError:
         raise
     except (ValueError, TypeError, RuntimeError, OSError, MemoryError) as error:
@@ -266,12 +261,3 @@ def _imported(name: str) -> Any:
 
 def _counted(keys: Keys) -> int:
     return sum(map(len, keys))
-
-
-def _check_memory(needed: int) -> None:
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if needed > free:
-        raise UserError(
-            f"index=scann needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free: use"
-            " index=faiss"
-        )

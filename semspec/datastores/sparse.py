@@ -8,6 +8,7 @@ so bytes are ordered like tokens and a step of the search compares bytes of the 
 from __future__ import annotations
 
 import mmap
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,7 @@ Tokens = NDArray[np.int64]
 
 
 def backwards(documents: Iterable[Sequence[int]]) -> NDArray[np.uint32]:
-    """Join documents into the text of a shard, each after a mark of its end, and reverse it all.
-
-    Raise ValueError for a token outside 0 to 2^31 - 1.
-    """
+    """Join documents, each after a mark of its end, and reverse it all, as a shard's text."""
     parts = [np.asarray([END, *document], np.int64) for document in documents]
     text = np.concatenate(parts) if parts else np.zeros(0, np.int64)
     if len(text) and (text.min() < END or text.max() >= 2**31):
@@ -68,9 +66,8 @@ class Shard:
         self._tokens = mapped.array("tokens").reshape(-1).view(">u4")
         self._order = mapped.array("suffixes")
         if len(self._tokens) != len(self._order):
-            raise UserError(
-                f"{mapped.path} has not as many suffixes as tokens: take an intact copy"
-            )
+            what = "has not as many suffixes as tokens"
+            raise UserError(f"{mapped.path} {what}: take an intact copy")
         self._places = self._order.data  # an item of it costs less than one of numpy's
 
     def __len__(self) -> int:
@@ -82,65 +79,40 @@ class Shard:
 
     def longest(self, wanted: bytes, least: int) -> Match | None:
         """Find the longest prefix of ``wanted``, of at least ``least`` tokens, and all its places."""
-        low, high, size = 0, len(self._places), len(wanted)
-        places, text, start = self._places, self._map, self._start
-        while low < high:
-            middle = (low + high) >> 1
-            at = start + 4 * places[middle]
-            if text[at : at + size] < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        around = [rank for rank in (low - 1, low) if 0 <= rank < len(places)]
+        size, text, places, start = len(wanted), self._map, self._places, self._start
+
+        def key(rank: int) -> bytes:
+            at = start + 4 * places[rank]
+            return text[at : at + size]
+
+        low = bisect_left(range(len(places)), wanted, key=key)
         # the key that shares most with it is next to its own position in the order
-        length = max((_shared(self._key(rank, size), wanted) for rank in around), default=0)
+        around = [key(rank) for rank in (low - 1, low) if 0 <= rank < len(places)]
+        length = max((_shared(own, wanted) for own in around), default=0)
         if length < max(least, 1):
             return None
         prefix = wanted[: 4 * length]
-        return Match(length, self, self._first(prefix, low), self._behind(prefix, low))
+        return Match(
+            length, self, low - self._run(prefix, low, -1), low + self._run(prefix, low, 1)
+        )
 
-    def _first(self, prefix: bytes, near: int) -> int:
-        """Return the first suffix with this prefix, given that all from there to ``near`` have it."""
-        step, size = 1, len(prefix)
-        low, high = near, near
-        while high > 0 and self._key(max(0, high - step), size) == prefix:
-            high = max(0, high - step)
-            step *= 2
-        low = max(0, high - step)
-        while low < high:
-            middle = (low + high) >> 1
-            if self._key(middle, size) == prefix:
-                high = middle
-            else:
-                low = middle + 1
-        return high
+    def _run(self, prefix: bytes, near: int, sign: int) -> int:
+        """Count the suffixes with this prefix next to each other, from ``near`` on (1) or before it (-1)."""
+        most = len(self._places) - near if sign > 0 else near
 
-    def _behind(self, prefix: bytes, near: int) -> int:
-        """Return the end of the suffixes with this prefix, given that all from ``near`` on have it."""
-        step, size, count = 1, len(prefix), len(self._places)
-        low = near
-        while low < count and self._key(min(count, low + step) - 1, size) == prefix:
-            low = min(count, low + step)
+        def lacks(count: int) -> bool:
+            rank = near + count - 1 if sign > 0 else near - count
+            return count > most or self._key(rank, len(prefix)) != prefix
+
+        step = 1
+        while not lacks(step):
             step *= 2
-        high = min(count, low + step)
-        while low < high:
-            middle = (low + high) >> 1
-            if self._key(middle, size) == prefix:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return step // 2 + bisect_left(range(step // 2 + 1, step), True, key=lacks)
 
     def largest(self) -> int:
         """Return the largest token, or END: suffixes are sorted, with ends of documents last."""
-        end = b"\xff" * 4
-        low, high = 0, len(self._places)
-        while low < high:
-            middle = (low + high) >> 1
-            if self._key(middle, 4) < end:
-                low = middle + 1
-            else:
-                high = middle
+        ranks, end = range(len(self._places)), b"\xff" * 4
+        low = bisect_left(ranks, end, key=lambda rank: self._key(rank, 4))
         return int.from_bytes(self._key(low - 1, 4), "big") if low else END
 
     def following(self, match: Match, length: int, most: int) -> Tokens:
@@ -157,9 +129,8 @@ class Shard:
 
 def _shared(key: bytes, wanted: bytes) -> int:
     """Count the tokens that both start with."""
-    if key == wanted:
-        return len(wanted) // 4
-    return next(i for i in range(len(wanted)) if key[i : i + 1] != wanted[i : i + 1]) // 4
+    differ = (i for i, (a, b) in enumerate(zip(key, wanted, strict=False)) if a != b)
+    return next(differ, min(len(key), len(wanted))) // 4
 
 
 class SparseStore:
@@ -200,11 +171,9 @@ class SparseStore:
     def following(self, matches: Sequence[Match], length: int, most: int) -> Tokens:
         """Return what follows in all shards, each in proportion to its places."""
         places = sum(match.count for match in matches)
-        parts = [
-            match.shard.following(match, length, max(1, most * match.count // places))
-            for match in matches
-        ]
-        found = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        shares = [max(1, most * match.count // places) for match in matches]
+        pairs = zip(matches, shares, strict=True)
+        found = np.concatenate([match.shard.following(match, length, n) for match, n in pairs])
         check_tokens(self.name, int(found.max(initial=END)), self.vocabulary)
         return found
 

@@ -19,16 +19,18 @@ def sorted_suffixes(text: NDArray[np.uint32], depth: int) -> NDArray[np.int32]:
     """Return the places of ``text`` sorted by the ``depth`` tokens that start there."""
     count = len(text)
     assert count <= LARGEST and depth >= 1
+    if not count:
+        return np.zeros(0, np.int32)
     # 0 is the end of the text; the mark of a document's end, 2^32 - 1, sorts after all tokens
     own = np.minimum(text, np.uint32(2**31)) + np.uint32(1)
     keys = own.astype(np.uint64)
     keys <<= np.uint64(32)
-    if depth > 1 and count:
+    if depth > 1:
         keys[:-1] |= own[1:]
     del own
     order = np.argsort(keys).astype(np.int32)
-    keys = keys[order]
-    rank, tied = _ranks(order, keys)
+    rank = np.empty(count, np.int32)
+    tied = _refine(order, rank, np.arange(count), keys[order])
     del keys
     sorted_by = 2
     while sorted_by < depth and len(tied):
@@ -50,27 +52,15 @@ def sorted_suffixes(text: NDArray[np.uint32], depth: int) -> NDArray[np.int32]:
     return order
 
 
-def _ranks(
-    order: NDArray[np.int32], keys: NDArray[np.uint64]
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return each suffix's rank, the place of its group's first, and the places that are tied."""
-    count = len(order)
-    first = np.ones(count + 1, bool)  # of a group; one more than there are places
-    np.not_equal(keys[1:], keys[:-1], out=first[1:-1])
-    rank = np.empty(count, np.int32)
-    starts = np.where(first[:-1], np.arange(count, dtype=np.int32), np.int32(0))
-    rank[order] = np.maximum.accumulate(starts) if count else starts
-    return rank, np.flatnonzero(~(first[:-1] & first[1:]))
-
-
 def _refine(
     order: NDArray[np.int32],
     rank: NDArray[np.int32],
     tied: NDArray[np.int64],
-    pairs: NDArray[np.int64],
+    keys: NDArray[np.int64] | NDArray[np.uint64],
 ) -> NDArray[np.int64]:
-    first = np.ones(len(tied) + 1, bool)
-    np.not_equal(pairs[1:], pairs[:-1], out=first[1:-1])
+    """Rank the suffixes at the tied places by the first of their group; return what is tied still."""
+    first = np.ones(len(tied) + 1, bool)  # of a group; one more than there are places
+    np.not_equal(keys[1:], keys[:-1], out=first[1:-1])
     starts = np.where(first[:-1], tied, 0)
     rank[order[tied]] = np.maximum.accumulate(starts)
     return tied[~(first[:-1] & first[1:])]

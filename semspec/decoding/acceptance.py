@@ -65,19 +65,15 @@ def _shape(parents: int | tuple[int, ...], device: torch.device) -> Shape:
 def walk(
     accepted: Tensor, shape: Shape, tokens: Sequence[int] = (), stop_ids: Collection[int] = ()
 ) -> list[int]:
-    """Return the accepted nodes from the root on: at each one the first accepted child, in order.
-
-    The path stops at an end of text, even a drafted one.
-    """
+    """Return the accepted nodes from the root on, in order, up to an end of text, even a drafted one."""
     flags = accepted.tolist()  # one copy from the device, and no further operation on it
     path: list[int] = []
     row = 0
-    while not (path and stop_ids and tokens[path[-1]] in stop_ids):
-        node = next((child for child in shape.children[row] if flags[child]), None)
-        if node is None:
+    while kept := [child for child in shape.children[row] if flags[child]]:
+        path.append(kept[0])
+        row = kept[0] + 1
+        if stop_ids and tokens[kept[0]] in stop_ids:
             break
-        path.append(node)
-        row = node + 1
     return path
 
 
@@ -185,22 +181,16 @@ def remaining(
 
 
 def residual(p: Tensor, token: int, q: Tensor | None) -> Tensor:
-    """Return the distribution after ``token`` was rejected: normalise(max(p - q, 0)).
-
-    For a point mass that is p without the token.
-    """
+    """Return the distribution after a rejection: normalise(max(p - q, 0)), or p without a point mass."""
     if q is None or not q[token] > 0:
         return _without(p, token)
-    rest = (p - q).clamp_min(0.0)
-    total = rest.sum()
-    return rest / total if total > 0 else p
+    return _normalised((p - q).clamp_min(0.0), p)
 
 
 def _without(p: Tensor, tokens: int | Tensor) -> Tensor:
     rest = p.clone()
     rest[tokens] = 0.0
-    total = rest.sum()
-    return rest / total if total > 0 else p
+    return _normalised(rest, p)
 
 
 def lossless_chain(

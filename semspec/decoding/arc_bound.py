@@ -18,10 +18,7 @@ LARGEST_JS = math.log(2)  # no Jensen-Shannon divergence is larger
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """A calibration's constants: the factors of the two bounds, and the budget of U.
-
-    One for all nodes, or a tensor [n] with one for each (bucketed calibration).
-    """
+    """The factors of the two bounds and the budget of U: for all nodes, or [n] for each (buckets)."""
 
     c_s: float | Tensor  # c_s' of eq. 10
     alpha_kappa: float | Tensor  # alpha * kappa of eq. 13
@@ -97,12 +94,9 @@ def loose_nodes(
 ) -> Tensor:
     """Return which nodes the bound keeps: bool, of any shape that the arguments share.
 
-    A token of probability 0, excluded by temperature, top-k or top-p, is one that the target would never
-    write, and is not kept. The paper's formula takes its probability as ``CLAMP`` and may keep it:
-    ``keep_excluded``.
-
-    ``ends`` marks nodes where one of the two tokens, and not the other, ends the text: it has no next
-    step to compare, so the bound does not apply.
+    A token of probability 0, excluded by temperature, top-k or top-p, is not kept; the paper's formula
+    takes its probability as ``CLAMP`` and may keep it: ``keep_excluded``. ``ends`` marks nodes where only
+    one of the two tokens ends the text: there is no next step to compare, so the bound does not apply.
     """
     u = bounds(distances, margin(p_likeliest, p_drafted), by).masked_fill(ends, math.inf)
     loose = lts(u, by.tau) >= theta

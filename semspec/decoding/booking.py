@@ -48,12 +48,9 @@ def drafted(plan: Plan[Draft], done: Round) -> Plan[Draft]:
 
 def add(part: Round, done: Round, purpose: Purpose | None = None) -> None:
     """Add the costs of a part of a round to the round; all its seconds as ``purpose``, if given."""
-    for sums, own in (
-        (done.passes, part.passes),
-        (done.fed, part.fed),
-        (done.cached, part.cached),
-    ):
-        for role, count in own.items():
+    for name in ("passes", "fed", "cached"):
+        sums = getattr(done, name)
+        for role, count in getattr(part, name).items():
             sums[role] = sums.get(role, 0) + count
     for booked_as, seconds in part.seconds.items():
         key = purpose or booked_as

@@ -1,24 +1,15 @@
-"""The choice of how much to draft at a time: a fixed length, or by goodput (methods.md 1.5)."""
+"""The choice of how much to draft at a time: a fixed length, or by goodput.
+
+Goodput is SmartSpec's measure (Liu et al. 2024, arXiv:2406.14066): expected progress per second.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import pairwise
 
 from semspec.decoding.trim import depths
 from semspec.types import Round
-
-
-class Pace(Protocol):
-    """Chooses the number of units and the longest unit of the next draft."""
-
-    def units(self) -> int:
-        """Return how many units to draft; 0: the target writes the next one without a draft."""
-        ...
-
-    def unit_cap(self) -> int: ...
-
-    def observe(self, done: Round) -> None: ...
 
 
 @dataclass(slots=True)
@@ -29,9 +20,11 @@ class Steady:
     cap: int
 
     def units(self) -> int:
+        """Return how many units to draft; 0: the target writes the next one without a draft."""
         return self.length
 
     def unit_cap(self) -> int:
+        """Return the longest unit of the next draft."""
         return self.cap
 
     def observe(self, done: Round) -> None:
@@ -78,9 +71,7 @@ class Adaptive:
 
     def units(self) -> int:
         best = self._best()
-        if best == 0 and self.idle >= self.explore:
-            return 1
-        return best
+        return 1 if best == 0 and self.idle >= self.explore else best
 
     def _best(self) -> int:
         d, v, w = self.draft.value, self.verify.value, self.write.value
@@ -117,10 +108,10 @@ class Adaptive:
             self.judged = 0.95 * self.judged + judged
             self.draft.add(done.draft_seconds / units)
             self.verify.add(done.seconds.get("verify", 0.0) / (1 + 0.1 * (units - 1)))
-            start = 0
-            for end in done.ends[: done.units_kept]:
-                self.lengths.append(end - start)
-                start = end
+            self.lengths += [b - a for a, b in pairwise([0, *done.ends[: done.units_kept]])]
             del self.lengths[:-200]
         if done.handed_ends:
             self.write.add(done.seconds.get("write", 0.0) / len(done.handed_ends))
+
+
+Pace = Steady | Adaptive

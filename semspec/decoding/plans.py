@@ -22,11 +22,10 @@ def tapped(
     try:
         asked = next(plan)
         while True:
-            several = isinstance(asked, tuple)
             queries = asked if isinstance(asked, tuple) else (asked,)
             asking(queries)
             reply = yield asked
-            answered(queries, reply if several else (reply,))
+            answered(queries, reply if isinstance(asked, tuple) else (reply,))
             asked = plan.send(reply)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]

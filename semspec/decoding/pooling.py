@@ -82,6 +82,5 @@ class Pool:
             for (a, b), total in zip(self.spans, self.sums, strict=True)
             if b is not None
         ]
-        return (
-            torch.stack(done) if done else self.sums[0].new_empty(0, len(self.layers), self.width)
-        )
+        empty = torch.empty(0, len(self.layers), self.width, device=self.device)
+        return torch.stack(done) if done else empty

@@ -60,10 +60,7 @@ def entropy_guided(
 
 
 def ranked(score: Tensor, parents: Tensor, depths: Tensor, share: float) -> Tensor:
-    """Return the rivals' choice: the best ``share`` of all nodes by another score.
-
-    A node whose ancestors are not among them cannot be verified and is dropped, too (A.3.5).
-    """
+    """Return the rivals' choice: the best ``share`` of nodes that have all their ancestors (A.3.5)."""
     count = max(1, round(share * len(score)))
     kept = torch.zeros_like(score, dtype=torch.bool)
     kept[score.sort(descending=True, stable=True).indices[:count]] = True
@@ -74,13 +71,9 @@ def ranked(score: Tensor, parents: Tensor, depths: Tensor, share: float) -> Tens
 
 def rival_score(rule: str, path: Tensor, depths: Tensor, bias: float) -> Tensor:
     """Return a rival's score: linear or exponential bias towards depth, or the path's probability."""
-    depth = depths.double()
-    if rule == "depth":
-        return path.exp() + bias * depth
-    if rule == "depth_exp":
-        return path.exp() * (bias * depth).exp()
-    assert rule == "accum_prob", rule
-    return path.exp()
+    probability, biased = path.exp(), bias * depths.double()
+    scores = {"depth": probability + biased, "depth_exp": probability * biased.exp()}
+    return (scores | {"accum_prob": probability})[rule]
 
 
 def _levels(depths: Tensor) -> list[Tensor]:

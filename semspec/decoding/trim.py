@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import takewhile
+from typing import Any
 
 from semspec.decoding.thinking import Thinking
 from semspec.deferred import torch
@@ -11,16 +13,19 @@ from semspec.types import Draft
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """Return the depth of every node of a tree, 1 for a child of the context.
-
-    Raise UserError if a parent comes after its child.
-    """
+    """Return every node's depth, 1 below the context; raise UserError if a parent follows its child."""
     found: list[int] = []
     for node, parent in enumerate(parents):
         if not -1 <= parent < node:
             raise UserError(f"node {node} of a tree has parent {parent}: parents come first")
         found.append(1 if parent == -1 else found[parent] + 1)
     return found
+
+
+def shared(first: Iterable[Any], second: Iterable[Any]) -> int:
+    """Count the leading items in which two sequences agree."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> list[int]:
@@ -48,7 +53,7 @@ def trim(
     keep the distribution they were drawn from.
     """
     if draft.parents is not None:
-        _trim_tree(draft, draft.parents, left, stop_ids, thinking)
+        _trim_tree(draft, left, stop_ids, thinking)
         return
     assert len(draft.tokens) <= left, "a drafter proposed more tokens than there was room for"
     stop = next((i + 1 for i, token in enumerate(draft.tokens) if token in stop_ids), None)
@@ -70,13 +75,10 @@ def _cut(draft: Draft, length: int) -> None:
 
 
 def _trim_tree(
-    draft: Draft,
-    parents: Sequence[int],
-    left: int,
-    stop_ids: Collection[int],
-    thinking: Thinking | None,
+    draft: Draft, left: int, stop_ids: Collection[int], thinking: Thinking | None
 ) -> None:
-    tokens, depth = draft.tokens, depths(parents)
+    tokens, parents = draft.tokens, draft.parents or []
+    depth = depths(parents)
     closed = thinking.closed_before(tokens, parents) if thinking is not None else None
     stays = {-1: None}  # nodes, as an ordered set
     for node, parent in enumerate(parents):
@@ -84,10 +86,8 @@ def _trim_tree(
         over |= depth[node] > left or (closed is not None and closed[node])
         if parent in stays and not over:
             stays[node] = None
-    del stays[-1]
-    if len(stays) == len(tokens):
-        return
-    keep_nodes(draft, list(stays))
+    if len(stays) <= len(tokens):
+        keep_nodes(draft, list(stays)[1:])
 
 
 def keep_nodes(draft: Draft, nodes: Sequence[int]) -> None:

@@ -10,15 +10,10 @@ from semspec.types import Boundary
 def unit_ends(boundary: Boundary, tokens: Iterable[int]) -> list[int]:
     """Return the ends of all complete units of a sequence, as streaming the tokens would give them.
 
-    An unfinished last unit has no end. A unit whose end only the next token would reveal is
-    unfinished when there is no next token.
+    A unit whose end only the next token would reveal is unfinished when there is none.
     """
-    ends: list[int] = []
-    for index, token in enumerate(tokens):
-        step = boundary.feed(token)
-        if step is not None:
-            ends.append(index + 1 + step)
-    return ends
+    steps = map(boundary.feed, tokens)
+    return [count + step for count, step in enumerate(steps, start=1) if step is not None]
 
 
 def check_cap(cap: int) -> int:

@@ -52,15 +52,8 @@ class Whitened:
 def embeddings(tokens: Sequence[int], context: Context, kit: Kit) -> Plan[Tensor]:
     """Read rows [tokens, width] of the target's input embeddings, float32."""
     # as siblings, so that any number of them fits after a long context
-    query = Query(
-        "target",
-        context,
-        kit.sampling,
-        kit.rng,
-        tokens=tokens,
-        parents=[-1] * len(tokens),
-        reads=(EMBEDDINGS,),
-    )
+    asked = ("target", context, kit.sampling, kit.rng)
+    query = Query(*asked, tokens=tokens, parents=[-1] * len(tokens), reads=(EMBEDDINGS,))
     answer: Answer = yield query
     rows: Tensor = answer[EMBEDDINGS]
     return rows

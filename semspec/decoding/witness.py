@@ -1,8 +1,7 @@
 """Reads for drafters that watch, added to passes that the target makes anyway.
 
-A watcher causes no extra pass. Its reads join every query that scores a draft or lets the target
-write, and once the context has been extended it is given the rows of the tokens that were committed: of
-a chain up to where it was followed, of a tree along its path.
+A watcher's reads join every query that scores a draft or lets the target write, and once the context has
+been extended it is given the rows of the tokens that were committed.
 """
 
 from __future__ import annotations
@@ -39,29 +38,21 @@ class Witness:
         if not self.reads:
             return plan
 
-        def over(queries: Sequence[Query]) -> int | None:
-            scored = (i for i, query in enumerate(queries) if self._scores(query, draft))
-            return next(scored, None)
-
         def asking(queries: Sequence[Query]) -> None:
-            if (i := over(queries)) is not None:
-                self.joined(queries[i])
+            for query in [query for query in queries if self._scores(query, draft)][:1]:
+                self.joined(query)
 
         def answered(queries: Sequence[Query], answers: Sequence[Answer]) -> None:
-            if (i := over(queries)) is not None:
-                self._scored = (draft, len(self.context), answers[i])
+            both = zip(queries, answers, strict=True)
+            for answer in [answer for query, answer in both if self._scores(query, draft)][:1]:
+                self._scored = (draft, len(self.context), answer)
 
         return tapped(plan, asking, answered)
 
     def _scores(self, query: Query, draft: Draft) -> bool:
-        return (
-            query.model == "target"
-            and query.context is self.context
-            and query.generate is None
-            and query.rows_from is None
-            and list(query.tokens) == draft.tokens
-            and query.parents == draft.parents
-        )
+        asked = (query.model, query.generate, query.rows_from, list(query.tokens), query.parents)
+        expected = ("target", None, None, draft.tokens, draft.parents)
+        return query.context is self.context and asked == expected
 
     def settle(self) -> None:
         """Hand over the rows along the path that the context took since the draft was judged."""
@@ -88,14 +79,8 @@ class Witness:
 
 def followed(draft: Draft, tokens: Sequence[int]) -> list[int]:
     """Return the drafted nodes that the context followed, whoever wrote its tokens."""
-    if draft.parents is not None:
-        return along(draft.tokens, draft.parents, tokens)
-    path: list[int] = []
-    for i, (drafted, token) in enumerate(zip(draft.tokens, tokens, strict=False)):
-        if drafted != token:
-            break
-        path.append(i)
-    return path
+    chain = range(-1, len(draft.tokens) - 1)
+    return along(draft.tokens, chain if draft.parents is None else draft.parents, tokens)
 
 
 def _rows(value: Any, picked: Any) -> Any:

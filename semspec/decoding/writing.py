@@ -89,16 +89,8 @@ class Writing:
         self.witness.wrote(answer)
 
     def _ask(self, generate: Generate, done: Round, tokens: Sequence[int] = ()) -> Plan[Answer]:
-        kit = self.kit
-        query = Query(
-            "target",
-            self.context,
-            kit.sampling,
-            kit.rng,
-            tokens=tokens,
-            generate=generate,
-            purpose="write",
-        )
+        asked = ("target", self.context, self.kit.sampling, self.kit.rng)
+        query = Query(*asked, tokens=tokens, generate=generate, purpose="write")
         answer: Answer = yield self.witness.joined(query)
         book(query, answer, done)
         return answer
@@ -113,8 +105,7 @@ class Writing:
         while len(done.handed) < generate.limit and len(done.handed_ends) < generate.units:
             left = generate.limit - len(done.handed)
             inner = Round()
-            room = Room(left, pen.length, 1)
-            draft = yield from drafted(pen.drafter.draft(context, room), inner)
+            draft = yield from drafted(pen.drafter.draft(context, Room(left, pen.length, 1)), inner)
             trim(draft, left, stop_ids)
             verdict = yield from self.judged(pen.rule, draft, inner)
             kept = kept_tokens(draft, verdict)
@@ -150,10 +141,7 @@ def kept_tokens(draft: Draft, verdict: Verdict) -> list[int]:
 def _through_last_end(
     tokens: Sequence[int], generate: Generate, done: Round, stop_ids: Collection[int]
 ) -> int:
-    """Count the tokens up to the one that shows the last end of a unit, or ends the text.
-
-    Append the ends that are passed to ``done.handed_ends``.
-    """
+    """Count the tokens up to a unit's last end or the text's; append ends to ``done.handed_ends``."""
     for taken, token in enumerate(tokens, start=1):
         end = generate.boundary.feed(token) if generate.boundary is not None else None
         if end is not None:

@@ -31,15 +31,13 @@ class Anchors:
         """Reads what was appended since the last call."""
         for position in range(self._known, len(tokens) - 1):
             token = tokens[position]
-            number = self._numbers.get(token)
-            if number is None:
-                self._numbers[token] = len(self.tokens)
+            number = self._numbers.setdefault(token, len(self.tokens))
+            if number == len(self.tokens):
                 self.tokens.append(token)
-                self._positions.append(array("q", (position,)))
+                self._positions.append(array("q"))
                 self._newest.append(position)
-            else:
-                self._positions[number].append(position)
-                self._newest[number] = position
+            self._positions[number].append(position)
+            self._newest[number] = position
         self._known = max(self._known, len(tokens) - 1)
 
     def at(self, token: int, newest: int) -> Positions:
@@ -56,20 +54,20 @@ class Anchors:
         if len(numbers) > newest:
             which = np.frombuffer(numbers, np.int64)
             last = np.frombuffer(self._newest, np.int64)[which]
-            numbers = array("q", which[last >= _newest_of(last, newest)].tobytes())
+            numbers = array("q", which[_newest_of(last, newest)].tobytes())
         found = array("q")
         for number in numbers:
             found += self._positions[number][-newest:]
         if len(found) > newest:
             places = np.frombuffer(found, np.int64)
-            found = array("q", places[places >= _newest_of(places, newest)].tobytes())
+            found = array("q", places[_newest_of(places, newest)].tobytes())
         return found
 
 
-def _newest_of(places: NDArray[np.int64], count: int) -> np.int64:
-    """The oldest of the newest places."""
-    oldest: np.int64 = np.partition(places, -count)[-count]
-    return oldest
+def _newest_of(places: NDArray[np.int64], count: int) -> NDArray[np.bool]:
+    """Tell which of the places are among the newest."""
+    among: NDArray[np.bool] = places >= np.partition(places, -count)[-count]
+    return among
 
 
 class Neighbours:
@@ -135,17 +133,11 @@ class Neighbours:
 
     def _load(self, context: Context, kit: Kit, tokens: Sequence[int]) -> Plan[None]:
         """Reads the embeddings that are still unknown; the target runs no pass for it."""
-        missing = [token for token in dict.fromkeys(tokens) if token not in self._rows]
-        if not missing:
+        if not (missing := [token for token in dict.fromkeys(tokens) if token not in self._rows]):
             return
+        own = context, kit.sampling, kit.rng
         answer: Answer = yield Query(
-            "target",
-            context,
-            kit.sampling,
-            kit.rng,
-            tokens=missing,
-            reads=(EMBEDDINGS,),
-            purpose="draft",
+            "target", *own, tokens=missing, reads=(EMBEDDINGS,), purpose="draft"
         )
         rows = self._sketch(answer[EMBEDDINGS].numpy(force=True))
         self._rows.update(zip(missing, rows, strict=True))

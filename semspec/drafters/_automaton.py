@@ -33,10 +33,6 @@ class SuffixAutomaton:
         self._whole = ROOT  # the state of the whole text
         self._tail = ROOT  # the state of its last ``longest`` tokens
 
-    def extend(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            self._append(token)
-
     def _state(self, following: dict[int, int], link: int, length: int, newest: int) -> int:
         self._next.append(following)
         self._link.append(link)
@@ -44,19 +40,20 @@ class SuffixAutomaton:
         self._newest.append(newest)
         return len(self._link) - 1
 
-    def _append(self, token: int) -> None:
+    def extend(self, tokens: Iterable[int]) -> None:
         following, link, length = self._next, self._link, self._length
-        state = self._whole
-        self.size += 1
-        new = self._whole = self._state({}, ROOT, self.size, self.size)
-        while state >= 0 and token not in following[state]:
-            following[state][token] = new
-            state = link[state]
-        if state >= 0:
-            there = following[state][token]
-            exact = length[there] == length[state] + 1
-            link[new] = there if exact else self._split(there, state, token)
-        self._look_back(token)
+        for token in tokens:
+            state = self._whole
+            self.size += 1
+            new = self._whole = self._state({}, ROOT, self.size, self.size)
+            while state >= 0 and token not in following[state]:
+                following[state][token] = new
+                state = link[state]
+            if state >= 0:
+                there = following[state][token]
+                exact = length[there] == length[state] + 1
+                link[new] = there if exact else self._split(there, state, token)
+            self._look_back(token)
 
     def _split(self, state: int, before: int, token: int) -> int:
         """Gives its shorter substrings a state of their own: they have come to end here as well."""
@@ -84,7 +81,6 @@ class SuffixAutomaton:
         self.match = None
         if state > ROOT:
             self.match = Match(newest[state], min(length[state], self.longest))
-        here = self.size
         while state > ROOT:
-            newest[state] = here
+            newest[state] = self.size
             state = link[state]

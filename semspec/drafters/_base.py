@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
-from semspec.protocols import Plugin, Setup
-from semspec.types import Context, Read, Role, Round, Sampling, Seen, What, names_of
+from semspec.protocols import Kit, Plan, Plugin, Setup
+from semspec.types import Answer, Context, Query, Read, Role, Round, Sampling, Seen, What, names_of
 
 
 class DrafterBase(Plugin):
@@ -23,17 +23,14 @@ class DrafterBase(Plugin):
 
     @property
     def needs(self) -> frozenset[What]:
-        """Kinds of reads of the target; a class variable where options do not change it."""
         return frozenset()
 
     @property
     def levels(self) -> int:
-        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
         return 0
 
     @property
     def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
         return self.levels
 
     @property
@@ -48,9 +45,8 @@ class DrafterBase(Plugin):
         if self.levels:
             self._check_trees(setup)
         if setup.ahead and not self.ahead:
-            raise UserError(
-                f"{me} cannot draft ahead of a verdict: leave ahead=true out, or use draft=lm"
-            )
+            way = "leave ahead=true out, or use draft=lm"
+            raise UserError(f"{me} cannot draft ahead of a verdict: {way}")
         setup.check_models(me, self.models(), "drafter")
         if lacking := self.needs - setup.engine.offers:
             raise UserError(
@@ -71,6 +67,26 @@ class DrafterBase(Plugin):
             raise UserError(
                 f"{trees}, and what follows one is not known before the verdict: leave ahead=true out"
             )
+
+
+def rows_of(
+    context: Context, kit: Kit, reads: tuple[Read, ...], start: int, end: int = 0
+) -> Plan[Seen]:
+    """Ask the target for the rows of the context from ``start`` to ``end`` (as in a slice)."""
+    answer: Answer = yield Query(
+        "target", context, kit.sampling, kit.rng, reads=reads, rows_from=start
+    )
+    return Seen(start, len(context) + end - start, answer.values)
+
+
+class CopyingDrafter(DrafterBase):
+    """A drafter that copies runs of tokens; its option ``longest`` says how many at most."""
+
+    longest: int
+
+    @property
+    def reach(self) -> int:
+        return self.longest
 
 
 class DraftSessionBase:

@@ -19,9 +19,8 @@ D = TypeVar("D", bound=Datastore)
 def load(kind: type[D], name: str, models: Mapping[Role, ModelFacts], allow_mismatch: bool) -> D:
     """The datastore of that name, if it is this target's."""
     if not name:
-        raise UserError(
-            f"no datastore is named: give datastore=FOLDER_OR_REPO, made by {kind.made_by}"
-        )
+        way = f"give datastore=FOLDER_OR_REPO, made by {kind.made_by}"
+        raise UserError(f"no datastore is named: {way}")
     store = kind.load(name)
     store.check(models["target"], allow_mismatch=allow_mismatch)
     return store

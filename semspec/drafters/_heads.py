@@ -32,15 +32,13 @@ class HeadSession(DraftSessionBase):
     def drafted(self, room: Room) -> Draft:
         """Called once the session has followed the context to its end."""
         with torch.inference_mode():
-            return self._tree(room) if self.options.levels else self._chain(room)
-
-    def _tree(self, room: Room) -> Draft:
-        kit, options = self.kit, self.options
-        tree = options.seed(kit, min(options.levels, room.tokens, room.units))
-        sampling = tree_sampling(kit.sampling)
-        while tree.open:
-            tree.grow(self.rows(*tree.reading(), len(tree.open), sampling))
-        return tree.draft(options.drawn(kit.sampling), with_rows=not kit.sampling.greedy)
+            if not self.options.levels:
+                return self._chain(room)
+            sampling = tree_sampling(self.kit.sampling)
+            tree = self.options.seed(self.kit, room)
+            while tree.open:
+                tree.grow(self.rows(*tree.reading(), len(tree.open), sampling))
+            return self.options.finished(tree, self.kit)
 
     def _chain(self, room: Room) -> Draft:
         kit = self.kit
@@ -49,12 +47,11 @@ class HeadSession(DraftSessionBase):
         while True:
             count = len(draft.tokens)
             rows.append(self.rows(draft.tokens, range(-1, count - 1), 1, kit.sampling))
-            draft.tokens.append(draw_next(rows[-1][0], kit.sampling, kit.rng))
-            end = boundary.feed(draft.tokens[-1])
-            if end is not None:
+            token = draw_next(rows[-1][0], kit.sampling, kit.rng)
+            draft.tokens.append(token)
+            if (end := boundary.feed(token)) is not None:
                 draft.ends.append(count + 1 + end)
-            full = count + 1 == limit or len(draft.ends) == room.units
-            if full or draft.tokens[-1] in kit.stop_ids:
+            if count + 1 == limit or len(draft.ends) == room.units or token in kit.stop_ids:
                 break
         if len(draft.ends) < room.units and (not draft.ends or draft.ends[-1] <= count):
             draft.ends.append(count + 1)  # what was left open counts as a unit

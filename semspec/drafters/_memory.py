@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semspec.deferred import torch
-from semspec.drafters._base import DraftSessionBase
+from semspec.drafters._base import DraftSessionBase, rows_of
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
-from semspec.types import Answer, Context, Query, Read, Seen, What
+from semspec.types import Context, Read, Seen, What
 
 Floats = NDArray[np.floating[Any]]
 Positions: TypeAlias = "array[int]"  # of type "q": sliced fast, and numpy takes it as it is
@@ -85,7 +85,7 @@ class Memory:
             raise UserError(f"precision={precision}: give {' or '.join(PRECISIONS)}")
         self.hidden = Read(What.HIDDEN, layers=(layer,)) if layer is not None else None
         self.top = Read(What.TOP_K, k=top_k) if top_k else None
-        self.reads: tuple[Read, ...] = tuple(read for read in (self.hidden, self.top) if read)
+        self.reads = tuple(read for read in (self.hidden, self.top) if read)
         self.known = 0  # positions from the first on whose rows are here
         self.states: Floats = np.zeros((0, 0), PRECISIONS[precision])  # unit length
         self.tops: NDArray[np.int32] = np.zeros((0, 0), np.int32)  # the likeliest first
@@ -99,10 +99,7 @@ class Memory:
         """
         if not self.reads or self.known >= len(context) - 1:
             return
-        answer: Answer = yield Query(
-            "target", context, kit.sampling, kit.rng, reads=self.reads, rows_from=self.known
-        )
-        self.see(Seen(self.known, len(context) - 1 - self.known, answer.values))
+        self.see((yield from rows_of(context, kit, self.reads, self.known, -1)))
 
     def see(self, seen: Seen) -> None:
         """Rows that follow what is known; after a gap nothing is kept that ``catch_up`` asks for."""
@@ -153,7 +150,6 @@ class RememberingSession(DraftSessionBase):
         self.watches = memory.reads
 
     def see(self, seen: Seen) -> None:
-        """Rows of the target's passes."""
         self.memory.see(seen)
 
 

@@ -12,10 +12,7 @@ ROOT = -1
 
 
 class Proposal:
-    """A tree below the last token of a context; of siblings the one that came first is preferred.
-
-    A rule that walks no trees gets the tree's first path.
-    """
+    """A tree below a context's last token, the first sibling preferred; or its first path."""
 
     def __init__(
         self, kit: Kit, room: Room, *, found: str = "", tree: bool = True, nodes: int = 512
@@ -34,8 +31,7 @@ class Proposal:
 
     def add(self, parent: int, token: int, origin: str) -> int | None:
         """The node of this token after that one, made where it is new; None: there is no room."""
-        known = self._children.get((parent, token))
-        if known is not None:
+        if (known := self._children.get((parent, token))) is not None:
             return known
         depth = 1 if parent == ROOT else self._depths[parent] + 1
         if depth > self.deepest or len(self.tokens) >= self.nodes:
@@ -73,6 +69,34 @@ class Proposal:
         self.origins += [origin] * len(new)
         self._depths += range(depth + 1, depth + 1 + len(new))
 
+    def copy(
+        self,
+        source: Sequence[int],
+        start: int,
+        longest: int,
+        parent: int = ROOT,
+        origin: str = "main",
+    ) -> None:
+        """Append ``source`` from ``start`` on: ``longest`` tokens, and to the end of their unit.
+
+        Where each token is a unit that is ``longest``; a step that was begun is copied whole.
+        """
+        tokens = source[start : start + self.room.limit]
+        if len(tokens) > longest:
+            tokens = tokens[: self._rounded(tokens, longest)]
+        self.extend(parent, tokens, origin)
+
+    def _rounded(self, tokens: Sequence[int], longest: int) -> int:
+        boundary, units = self.kit.boundary(), 0
+        if isinstance(boundary, TokenBoundary):
+            return min(longest, self.room.units)
+        for taken, token in enumerate(tokens, 1):
+            end = boundary.feed(token)
+            units += end is not None
+            if units == self.room.units or (taken >= longest and end is not None):
+                return taken
+        return len(tokens)
+
     def grow(
         self, shape: Sequence[tuple[int, int]], after: Callable[[int], Sequence[int]], root: int
     ) -> None:
@@ -86,12 +110,9 @@ class Proposal:
         nodes: list[int] = [ROOT] * (len(shape) + 1)  # of each node of the shape; last its root
         follow: list[Sequence[int]] = [()] * len(shape) + [after(root)]
         for at, (parent, rank) in enumerate(shape):
-            row = follow[parent]
-            if rank >= len(row):
-                continue
-            above = nodes[parent]
+            row, above = follow[parent], nodes[parent]
             depth = depths[above] + 1 if above >= 0 else 1
-            if depth > self.deepest:
+            if rank >= len(row) or depth > self.deepest:
                 continue
             if len(tokens) == self.nodes:
                 break
@@ -110,32 +131,23 @@ class Proposal:
     def draft(self) -> Draft:
         """Point masses: nothing here was sampled."""
         count = len(self.tokens)
-        chain = self.parents[-1:] == [count - 2] and self.parents == list(range(ROOT, count - 1))
-        chain |= not count
+        chain = self.parents == list(range(ROOT, count - 1))
+        draft = Draft(found=self.found, grade=self.grade)
         if self.tree and not chain:
-            ends = list(range(1, count + 1))
-            return Draft(
-                self.tokens,
-                ends,
-                parents=self.parents,
-                origins=self.origins,
-                found=self.found,
-                grade=self.grade,
-            )
-        path = range(count) if chain else self._first_path()
-        tokens, ends = cut_into_units(self.kit, self.room, [self.tokens[node] for node in path])
-        origins = [self.origins[node] for node in path[: len(tokens)]]
-        return Draft(tokens, ends, origins=origins, found=self.found, grade=self.grade)
+            draft.tokens, draft.parents, draft.origins = self.tokens, self.parents, self.origins
+            draft.ends = list(range(1, count + 1))
+        else:
+            path = range(count) if chain else self._first_path()
+            tokens = [self.tokens[node] for node in path]
+            draft.tokens, draft.ends = cut_into_units(self.kit, self.room, tokens)
+            draft.origins = [self.origins[node] for node in path[: len(draft.tokens)]]
+        return draft
 
     def _first_path(self) -> list[int]:
-        first: dict[int, int] = {}
-        for node, parent in enumerate(self.parents):
-            first.setdefault(parent, node)
         path: list[int] = []
-        node = ROOT
-        while node in first:
-            node = first[node]
-            path.append(node)
+        for node, parent in enumerate(self.parents):
+            if parent == (path[-1] if path else ROOT):  # the first after it: parents come first
+                path.append(node)
         return path
 
 
@@ -147,30 +159,10 @@ def cut_into_units(kit: Kit, room: Room, tokens: Sequence[int]) -> tuple[list[in
         return kept, list(range(1, len(kept) + 1))
     for token in tokens[: room.limit]:
         taken += 1
-        end = boundary.feed(token)
-        if end is not None:
+        if (end := boundary.feed(token)) is not None:
             ends.append(taken + end)
         if len(ends) == room.units or token in kit.stop_ids:
             break
     if taken and len(ends) < room.units and (not ends or ends[-1] < taken):
         ends.append(taken)
     return list(tokens[:taken]), ends
-
-
-def copied(kit: Kit, room: Room, source: Sequence[int], start: int, longest: int) -> list[int]:
-    """The tokens of ``source`` from ``start`` on: ``longest`` of them, and to the end of their unit.
-
-    Where each token is a unit that is ``longest``; a step that was begun is copied whole.
-    """
-    tokens = source[start : start + room.limit]
-    if len(tokens) <= longest:
-        return list(tokens)
-    boundary, units = kit.boundary(), 0
-    if isinstance(boundary, TokenBoundary):
-        return list(tokens[: min(longest, room.units)])
-    for taken, token in enumerate(tokens, 1):
-        end = boundary.feed(token)
-        units += end is not None
-        if units == room.units or (taken >= longest and end is not None):
-            return list(tokens[:taken])
-    return list(tokens)

@@ -22,7 +22,7 @@ from semspec.deferred import Tensor, torch
 from semspec.drafters._base import DrafterBase
 from semspec.errors import UserError
 from semspec.protocols import Kit
-from semspec.types import Draft, Read, Sampling, What
+from semspec.types import Draft, Read, Room, Sampling, What
 
 ROOT = -1
 TREES = ("chain", "static", "dynamic", "sampled")
@@ -157,9 +157,7 @@ class Fixed(Growth):
     what was drawn, or they would be no sample any more; the shape sees to that.
     """
 
-    def __init__(
-        self, size: Size, stop_ids: Collection[int], rng: random.Random | None = None
-    ) -> None:
+    def __init__(self, size: Size, stop_ids: Collection[int], rng: random.Random | None) -> None:
         super().__init__(size, stop_ids)
         self.rng = rng
         self.shape = fixed_shape(size.depth, size.top_k, size.nodes)
@@ -208,19 +206,21 @@ class TreeOptions(DrafterBase):
 
     @property
     def levels(self) -> int:
-        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
         return 0 if self.tree == "chain" else self.tree_depth
 
     def drawn(self, sampling: Sampling) -> bool:
-        """Tell whether siblings are draws from their rows, not point masses."""
         return self.tree == "sampled" and not sampling.greedy
 
-    def seed(self, kit: Kit, depth: int) -> Growth:
-        """A tree without nodes, of at most this depth."""
-        size = Size(depth, self.tree_top_k, self.tree_nodes)
+    def seed(self, kit: Kit, room: Room) -> Growth:
+        """A tree without nodes, as deep as there is room for."""
+        size = Size(min(self.levels, room.tokens, room.units), self.tree_top_k, self.tree_nodes)
         if self.tree == "dynamic":
             return BestFirst(size, kit.stop_ids)
         return Fixed(size, kit.stop_ids, kit.rng if self.drawn(kit.sampling) else None)
+
+    def finished(self, tree: Growth, kit: Kit) -> Draft:
+        """The draft of a tree from ``seed``."""
+        return tree.draft(self.drawn(kit.sampling), with_rows=not kit.sampling.greedy)
 
 
 def tree_sampling(sampling: Sampling) -> Sampling:
@@ -238,16 +238,14 @@ def fixed_shape(depth: int, top_k: int, nodes: int) -> dict[tuple[int, ...], int
     chances = [1 / rank**2 / total for rank in range(1, top_k + 1)]
     children: dict[tuple[int, ...], int] = {}
     waiting: list[tuple[float, tuple[int, ...]]] = [(-chances[0], (0,))]
-    for _ in range(nodes):
-        if not waiting:
-            break
+    while waiting and nodes:
+        nodes -= 1
         chance, at = heapq.heappop(waiting)
         *above, rank = at
         children[tuple(above)] = rank + 1
         if rank + 1 < top_k:
-            heapq.heappush(
-                waiting, (chance * chances[rank + 1] / chances[rank], (*above, rank + 1))
-            )
+            next_chance = chance * chances[rank + 1] / chances[rank]
+            heapq.heappush(waiting, (next_chance, (*above, rank + 1)))
         if len(at) < depth:
             heapq.heappush(waiting, (chance * chances[0], (*at, 0)))
     return children

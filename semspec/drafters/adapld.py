@@ -1,6 +1,6 @@
 """AdaPLD: reuse of the context by token or by meaning, copied, branched and verified as a tree.
 
-The letters (a) to (g) are those of the method's description: papers of 2026, section 3.
+The letters (a) to (g) number the method's parts, and are the options' in this order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from semspec.drafters._anchors import NOWHERE, Anchors, Neighbours
 from semspec.drafters._base import DrafterBase
 from semspec.drafters._memory import Memory, Positions, RememberingSession
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import ROOT, Proposal
 from semspec.drafters.pld_plus import chosen_layer
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
@@ -59,7 +59,6 @@ class AdaPld(DrafterBase):
 
     @property
     def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
         return max(self.longest, 1 + self.successor)
 
     def open(self, kit: Kit) -> AdaPldSession:
@@ -90,8 +89,7 @@ class AdaPldSession(RememberingSession):
             (closest,) = memory.closest(last - 1, [places])
             best, proposal.grade = closest.place, closest.grade
         if found == "lexical" and options.longest:  # equation 9
-            run = copied(self.kit, room, tokens, best + 1, options.longest)
-            proposal.extend(ROOT, run, "main")
+            proposal.copy(tokens, best + 1, options.longest)
         branches = self._branches(best, proposal)
         if branches and options.successor:
             yield from self._succeed(context, branches, best, proposal)
@@ -130,11 +128,8 @@ class AdaPldSession(RememberingSession):
         if not self.options.branch:
             return []
         copy = proposal.tokens[:1]
-        nodes = (
-            proposal.add(ROOT, token, "branch")
-            for token in self.memory.tops[best].tolist()
-            if token not in copy
-        )
+        tokens = [token for token in self.memory.tops[best].tolist() if token not in copy]
+        nodes = [proposal.add(ROOT, token, "branch") for token in tokens]
         return [node for node in nodes if node is not None]
 
     def _succeed(

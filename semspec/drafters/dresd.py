@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.datastores.dense import DenseStore
 from semspec.drafters import _corpus
-from semspec.drafters._base import DrafterBase, DraftSessionBase
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._base import DrafterBase, DraftSessionBase, rows_of
+from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
-from semspec.types import Answer, Context, Draft, Query, Read, Room, Seen, What
+from semspec.types import Context, Draft, Read, Room, Seen, What
 
 LAST = Read(What.HIDDEN, layers=(-1,))  # what the language model's head reads
 SHAPES = {True: (3, 20), False: (10, 10)}  # greedy: drafts, and tokens in each (section 5.5)
@@ -35,7 +35,7 @@ class Dresd(DrafterBase):
     neighbours: int = 32  # that are asked for; those that began otherwise are dropped
     allow_mismatch: bool = False
 
-    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
+    needs = frozenset({What.HIDDEN})
 
     def __post_init__(self) -> None:
         if min(self.drafts, self.longest) < 0 or self.neighbours < 1:
@@ -46,7 +46,6 @@ class Dresd(DrafterBase):
 
     @property
     def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
         return self.longest or max(length for _, length in SHAPES.values())
 
     store: ClassVar[DenseStore]  # once bound
@@ -85,32 +84,23 @@ class DresdSession(DraftSessionBase):
         rows = seen.values[LAST][newest.start : newest.stop, 0].float().numpy(force=True)
         self._states = {seen.start + at: row for at, row in zip(newest, rows, strict=True)}
 
-    def _catch_up(self, context: Context) -> Plan[None]:
-        """The prompt's state before its last token comes with the pass that the prompt needs anyway."""
-        wanted = len(context) - 2
-        if wanted in self._states:
-            return
-        answer: Answer = yield Query(
-            "target", context, self.kit.sampling, self.kit.rng, reads=(LAST,), rows_from=wanted
-        )
-        self.see(Seen(wanted, 1, answer.values))
-
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         kit, options = self.kit, self.options
-        if len(context) < 2:
+        wanted = len(context) - 2
+        if wanted < 0:
             return Draft(found="none")
-        yield from self._catch_up(context)
+        if wanted not in self._states:  # the prompt's comes with the pass that it needs anyway
+            self.see((yield from rows_of(context, kit, self.watches, wanted, -1)))
         drafts, longest = SHAPES[kit.sampling.greedy]
         drafts, longest = options.drafts or drafts, options.longest or longest
         length = longest if kit.trees else max(room.limit, 1)
         token = context.tokens[-1]
-        near = self.store.nearest(self._states[len(context) - 2], options.neighbours, 1 + length)
+        near = self.store.nearest(self._states[wanted], options.neighbours, 1 + length)
         sharing = [n for n in near if n.following[:1] == [token] and len(n.following) > 1]
         proposal = Proposal(kit, room, found="semantic" if sharing else "none")
         if sharing:
             proposal.grade = min(9, max(0, int(10 * sharing[0].cosine)))
         different = dict.fromkeys(tuple(n.following[1:]) for n in sharing)  # the nearest first
         for rank, run in enumerate(list(different)[:drafts]):
-            tokens = copied(kit, room, run, 0, longest)
-            proposal.extend(ROOT, tokens, "branch" if rank else "main")
+            proposal.copy(run, 0, longest, origin="branch" if rank else "main")
         return proposal.draft()

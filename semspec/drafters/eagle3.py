@@ -11,13 +11,14 @@ from semspec.artifacts.eagle3_head import Eagle3Head
 from semspec.decoding.sampling import probabilities
 from semspec.deferred import Tensor, torch
 from semspec.deferred import functional as F
+from semspec.drafters._base import rows_of
 from semspec.drafters._heads import HeadSession
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.eagle3 import Attend, Eagle3
 from semspec.models.location import ModelConfig
 from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
-from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
+from semspec.types import Context, Draft, Read, Room, Sampling, Seen, What
 
 
 @register("drafter", "eagle3")
@@ -79,11 +80,7 @@ class Eagle3Session(HeadSession):
         if pairs < 1:
             return Draft()
         if self.known < pairs:  # the prompt, once; and what was written without a pass over it
-            kit, reads = self.kit, self.watches
-            answer: Answer = yield Query(
-                "target", context, kit.sampling, kit.rng, reads=reads, rows_from=self.known
-            )
-            self.see(Seen(self.known, len(context) - self.known, answer.values))
+            self.see((yield from rows_of(context, self.kit, self.watches, self.known)))
         with torch.inference_mode():
             self._follow(context.tokens)
         return self.drafted(room)
@@ -158,15 +155,12 @@ class PairCache:
             self._reserve(end, k)
             self.keys[:, at:end], self.values[:, at:end] = k, v
             keys, values = self.keys[None, :, :end], self.values[None, :, :end]
-            if at == 0:  # a whole prompt: no mask of its length squared
-                return F.scaled_dot_product_attention(
-                    q[None], keys, values, is_causal=True, enable_gqa=True
-                )[0]
-            if mask is None:  # one pair: the heads that share keys become its rows
+            if at and mask is None:  # one pair: the heads that share keys become its rows
                 rows = q.reshape(1, len(keys[0]), -1, q.shape[-1])
                 return F.scaled_dot_product_attention(rows, keys, values).reshape(q.shape)
+            # a whole prompt needs no mask of its length squared
             return F.scaled_dot_product_attention(
-                q[None], keys, values, attn_mask=mask, enable_gqa=True
+                q[None], keys, values, mask if at else None, is_causal=not at, enable_gqa=True
             )[0]
 
         return attend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,12 +12,12 @@ from semspec import registry
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.decoding.witness import followed
-from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._base import DrafterBase, DraftSessionBase, rows_of
 from semspec.drafters._memory import RememberingSession
 from semspec.errors import UserError
 from semspec.protocols import DraftSession, Kit, Plan, Run
 from semspec.registry import register
-from semspec.types import Answer, Context, Draft, Query, Room, Seen, What
+from semspec.types import Context, Draft, Room, Seen, What
 
 PRIOR = 1.0  # tokens that a draft nothing is known about is expected to gain: so each is tried
 KEEP = 0.95  # of what was measured before, at each new measurement
@@ -36,8 +36,8 @@ class Hybrid(DrafterBase):
         given = self.sources
         # older runs joined them by commas, which the command line takes for a sweep
         listed = re.split("[+,]", given) if isinstance(given, str) else given
-        names = [str(name).strip() for name in listed] if isinstance(listed, (list, tuple)) else []
-        names = [name for name in names if name]
+        words = listed if isinstance(listed, (list, tuple)) else []
+        names = [name for word in words if (name := str(word).strip())]
         if not names or len(set(names)) < len(names) or "hybrid" in names:
             raise UserError(
                 f"sources={given}: give different drafters, joined by plus signs (suffix+adapld)"
@@ -49,9 +49,7 @@ class Hybrid(DrafterBase):
         names = self.sources.split("+")
         stores = {"rest": self.sparse, "suffix": self.sparse, "dresd": self.dense}
         given = {name: {"datastore": store} for name, store in stores.items() if store}
-        drafters = {
-            name: registry.plugin("drafter", name).cls(**given.get(name, {})) for name in names
-        }
+        drafters = {n: registry.plugin("drafter", n).cls(**given.get(n, {})) for n in names}
         for name, drafter in drafters.items():
             if drafter.models() or drafter.plain or drafter.levels:
                 raise UserError(
@@ -67,9 +65,7 @@ class Hybrid(DrafterBase):
 
     @property
     def reach(self) -> int:
-        """The longest of its sources' reaches."""
-        reach: int = max(drafter.reach for drafter in self._drafters().values())
-        return reach
+        return max(int(drafter.reach) for drafter in self._drafters().values())
 
     drafters: ClassVar[Mapping[str, Any] | None] = None  # once bound
 
@@ -94,7 +90,7 @@ class Worth:
     """Tokens that drafts of one kind have gained on average, newer ones counting more."""
 
     gained: float = PRIOR
-    drafts: float = field(default=1.0)
+    drafts: float = 1.0
 
     @property
     def mean(self) -> float:
@@ -125,41 +121,27 @@ class HybridSession(DraftSessionBase):
             session.see(seen)
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
-        self._measure(context)
-        yield from self._catch_up(context)
+        came = context.tokens[self._drafted_at :]
+        for name, draft in self._drafts.items():
+            self._kind(name, draft).add(len(followed(draft, came)))
         self._drafts, self._drafted_at = {}, len(context)
+        yield from self._catch_up(context)
         best, most = Draft(found="none"), 0.0
         for name, session in self.sources.items():
             draft = yield from session.draft(context, room)
-            if not draft.tokens:
-                continue
-            expected = self._kind(name, draft).mean
-            self._drafts[name] = draft
-            if expected > most:
-                best, most = draft, expected
+            if draft.tokens:
+                self._drafts[name] = draft
+                expected = self._kind(name, draft).mean
+                if expected > most:
+                    best, most = draft, expected
         return best
 
     def _kind(self, name: str, draft: Draft) -> Worth:
         return self.worth.setdefault((name, draft.found, draft.grade), Worth())
 
-    def _measure(self, context: Context) -> None:
-        came = context.tokens[self._drafted_at :]
-        for name, draft in self._drafts.items():
-            self._kind(name, draft).add(len(followed(draft, came)))
-        self._drafts = {}
-
     def _catch_up(self, context: Context) -> Plan[None]:
         """One question for all sources: the prompt is read once."""
         keeping = [s for s in self.sources.values() if isinstance(s, RememberingSession)]
         start = min((session.memory.known for session in keeping), default=len(context))
-        if start >= len(context) - 1:
-            return
-        answer: Answer = yield Query(
-            "target",
-            context,
-            self.kit.sampling,
-            self.kit.rng,
-            reads=self.watches,
-            rows_from=start,
-        )
-        self.see(Seen(start, len(context) - 1 - start, answer.values))
+        if start < len(context) - 1:
+            self.see((yield from rows_of(context, self.kit, self.watches, start, -1)))

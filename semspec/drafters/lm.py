@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 from semspec.drafters._base import DraftSessionBase
 from semspec.drafters._trees import TreeOptions, tree_sampling
@@ -26,8 +26,8 @@ class LanguageModel(TreeOptions):
 
     own_prompt: bool = True  # with marks of its own: reads its own chat template, not the target's
 
-    ahead: ClassVar[bool] = True
-    rows: ClassVar[bool] = True
+    ahead = True
+    rows = True
 
     def models(self) -> Mapping[Role, ModelConfig]:
         return {"draft": self.model}
@@ -52,22 +52,13 @@ class LanguageModelSession(DraftSessionBase):
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         kit = self.kit
+        own = context, kit.sampling, kit.rng, room.tail
+        wanted = Generate(room.limit, kit.boundary(), room.units)
         answer: Answer = yield Query(
-            "draft",
-            context,
-            kit.sampling,
-            kit.rng,
-            tokens=room.tail,
-            reads=self.reads,
-            generate=Generate(room.limit, kit.boundary(), room.units),
-            purpose="draft",
+            "draft", *own, reads=self.reads, generate=wanted, purpose="draft"
         )
-        return Draft(
-            answer.tokens,
-            answer.unit_ends(),
-            probs=answer.values.get(Read(What.PROBS)),
-            evidence=answer.values,
-        )
+        values = answer.values
+        return Draft(answer.tokens, answer.unit_ends(), values.get(PROBS), evidence=values)
 
 
 class TreeSession(LanguageModelSession):
@@ -80,20 +71,14 @@ class TreeSession(LanguageModelSession):
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         kit, options = self.kit, self.options
-        tree = options.seed(kit, min(options.tree_depth, room.tokens, room.units))
+        tree = options.seed(kit, room)
         while tree.open:
             tokens, parents = tree.reading()
+            own = context, self.sampling, kit.rng, tokens, parents if tokens else None
+            # of the open nodes alone, so that only these go through the model
+            start = len(context) + len(tokens) - len(tree.open)
             answer: Answer = yield Query(
-                "draft",
-                context,
-                self.sampling,
-                kit.rng,
-                tokens=tokens,
-                parents=parents if tokens else None,
-                reads=(PROBS,),
-                # of the open nodes alone, so that only these go through the model
-                rows_from=len(context) + len(tokens) - len(tree.open),
-                purpose="draft",
+                "draft", *own, reads=(PROBS,), rows_from=start, purpose="draft"
             )
             tree.grow(answer[PROBS])
-        return tree.draft(options.drawn(kit.sampling), with_rows=not kit.sampling.greedy)
+        return options.finished(tree, kit)

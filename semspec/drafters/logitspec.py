@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from semspec.drafters._base import DrafterBase
+from semspec.drafters._base import CopyingDrafter
 from semspec.drafters._memory import Memory, RememberingSession
 from semspec.drafters._ngrams import Match, NGrams
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import ROOT, Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
@@ -17,7 +16,7 @@ from semspec.types import Context, Draft, Room, What
 
 @register("drafter", "logitspec")
 @dataclass(frozen=True, kw_only=True)
-class LogitSpec(DrafterBase):
+class LogitSpec(CopyingDrafter):
     """Looks up the text, and the text with each guess of the target's last logits after it."""
 
     ngram: int = 3  # tokens that should match; fewer where they do not
@@ -25,16 +24,11 @@ class LogitSpec(DrafterBase):
     guesses: int = 16  # of the last logits: what was likely a token ago is likely now
     nodes: int = 64
 
-    needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
+    needs = frozenset({What.TOP_K})
 
     def __post_init__(self) -> None:
         if min(self.ngram, self.longest, self.guesses, self.nodes) < 1:
             raise UserError("ngram, longest, guesses and nodes of logitspec are each at least 1")
-
-    @property
-    def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
-        return self.longest
 
     def open(self, kit: Kit) -> LogitSpecSession:
         return LogitSpecSession(self, kit)
@@ -54,7 +48,7 @@ class LogitSpecSession(RememberingSession):
         match = self.ngrams.find(tokens[-options.ngram :])
         if match is not None:
             proposal.grade = match.length
-            self._copy(proposal, tokens, match, ROOT, "main")
+            proposal.copy(tokens, match.start, options.longest)
         guesses: list[tuple[int, Match]] = []  # nodes, and how the text went on after them
         for token in self._guesses(tokens):
             node = proposal.add(ROOT, token, "branch")
@@ -63,7 +57,7 @@ class LogitSpecSession(RememberingSession):
             if node is not None and match is not None:
                 guesses.append((node, match))
         for node, match in sorted(guesses, key=lambda guess: -guess[1].length):
-            self._copy(proposal, tokens, match, node, "successor")
+            proposal.copy(tokens, match.start, options.longest, node, "successor")
         return proposal.draft()
 
     def _guesses(self, tokens: list[int]) -> list[int]:
@@ -72,9 +66,3 @@ class LogitSpecSession(RememberingSession):
             return []
         likely = self.memory.tops[len(tokens) - 2].tolist()
         return [token for token in likely if token != tokens[-1]][: self.options.guesses]
-
-    def _copy(
-        self, proposal: Proposal, tokens: list[int], match: Match, node: int, origin: str
-    ) -> None:
-        run = copied(self.kit, proposal.room, tokens, match.start, self.options.longest)
-        proposal.extend(node, run, origin)

@@ -10,13 +10,14 @@ from typing import ClassVar, Self
 from semspec.artifacts.medusa_head import MedusaHead
 from semspec.decoding.sampling import probabilities
 from semspec.deferred import Tensor, torch
+from semspec.drafters._base import rows_of
 from semspec.drafters._heads import HeadSession
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.medusa import Medusa
 from semspec.models.location import ModelConfig
 from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
-from semspec.types import Answer, Context, Draft, Query, Read, Room, Sampling, Seen, What
+from semspec.types import Context, Draft, Read, Room, Sampling, Seen, What
 
 LAST = Read(What.HIDDEN, layers=(-1,))
 
@@ -76,11 +77,7 @@ class MedusaSession(HeadSession):
         if at < 0:
             return Draft()
         if not self.seen.start <= at < self.seen.start + self.seen.count:
-            kit = self.kit
-            answer: Answer = yield Query(
-                "target", context, kit.sampling, kit.rng, reads=(LAST,), rows_from=at
-            )
-            self.seen = Seen(at, 2, answer.values)
+            self.seen = yield from rows_of(context, self.kit, self.watches, at)
         state = self.seen.values[LAST][at - self.seen.start]
         with torch.inference_mode():
             self.heads = self.heads.on(state.device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from semspec.drafters._base import DrafterBase, DraftSessionBase
 from semspec.protocols import Kit, Plan
@@ -16,7 +15,7 @@ from semspec.types import Context, Draft, Room
 class NoDrafter(DrafterBase):
     """Plain decoding: nothing is drafted, the target writes unit by unit."""
 
-    plain: ClassVar[bool] = True
+    plain = True
 
     def open(self, kit: Kit) -> NoDraft:
         return NoDraft()

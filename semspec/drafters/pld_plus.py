@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from semspec.drafters._anchors import Anchors
-from semspec.drafters._base import DrafterBase
+from semspec.drafters._base import CopyingDrafter
 from semspec.drafters._memory import Memory, RememberingSession
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
@@ -17,7 +16,7 @@ from semspec.types import Context, Draft, Room, What
 
 @register("drafter", "pld_plus")
 @dataclass(frozen=True, kw_only=True)
-class PldPlus(DrafterBase):
+class PldPlus(CopyingDrafter):
     """Copies after the same token where the target's hidden state before it is most alike."""
 
     longest: int = 30  # tokens in a draft; a step that was begun is copied to its end
@@ -26,7 +25,7 @@ class PldPlus(DrafterBase):
     width: int = 128  # of the states that are kept, by a sketch of them; 0: whole
     precision: str = "float32"
 
-    needs: ClassVar[frozenset[What]] = frozenset({What.HIDDEN})
+    needs = frozenset({What.HIDDEN})
 
     def __post_init__(self) -> None:
         if self.longest < 1 or self.candidates < 1 or self.width < 0:
@@ -35,11 +34,6 @@ class PldPlus(DrafterBase):
                 " two are at least 1, width 0 (whole) or more"
             )
         Memory(precision=self.precision)  # refuses what is no number type
-
-    @property
-    def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
-        return self.longest
 
     def open(self, kit: Kit) -> PldPlusSession:
         return PldPlusSession(self, kit)
@@ -67,6 +61,5 @@ class PldPlusSession(RememberingSession):
             # the states before each place, and before the last token (AdaPLD, equations 6 and 7)
             (best,) = memory.closest(len(tokens) - 2, [places])
             proposal.grade = best.grade
-            run = copied(self.kit, room, tokens, best.place + 1, self.options.longest)
-            proposal.extend(ROOT, run, "main")
+            proposal.copy(tokens, best.place + 1, self.options.longest)
         return proposal.draft()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._base import CopyingDrafter, DraftSessionBase
 from semspec.drafters._ngrams import NGrams
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
@@ -15,7 +15,7 @@ from semspec.types import Context, Draft, Room
 
 @register("drafter", "prompt_lookup")
 @dataclass(frozen=True, kw_only=True)
-class PromptLookup(DrafterBase):
+class PromptLookup(CopyingDrafter):
     """Copies what followed the newest match of the last tokens, in prompt or output."""
 
     ngram: int = 3  # tokens that should match; fewer, down to ``shortest``, where they do not
@@ -30,11 +30,6 @@ class PromptLookup(DrafterBase):
             )
         if self.longest < 1:
             raise UserError(f"longest={self.longest}: a draft of no tokens is draft=none")
-
-    @property
-    def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
-        return self.longest
 
     def open(self, kit: Kit) -> PromptLookupSession:
         return PromptLookupSession(self, kit)
@@ -53,6 +48,5 @@ class PromptLookupSession(DraftSessionBase):
         proposal = Proposal(self.kit, room, found="lexical" if match else "none")
         if match is not None:
             proposal.grade = min(match.length, 9)
-            run = copied(self.kit, room, tokens, match.start, self.options.longest)
-            proposal.extend(ROOT, run, "main")
+            proposal.copy(tokens, match.start, self.options.longest)
         return proposal.draft()

@@ -11,8 +11,8 @@ from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.datastores.sparse import SparseStore
 from semspec.datastores.trie import greediest, heaviest
 from semspec.drafters import _corpus
-from semspec.drafters._base import DrafterBase, DraftSessionBase
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._base import CopyingDrafter, DraftSessionBase
+from semspec.drafters._proposal import ROOT, Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
@@ -21,7 +21,7 @@ from semspec.types import Context, Draft, Room
 
 @register("drafter", "rest")
 @dataclass(frozen=True, kw_only=True)
-class Rest(DrafterBase):
+class Rest(CopyingDrafter):
     """Drafts the most frequent continuations of the text's longest match in a corpus."""
 
     datastore: str = "embedded/sparse-tiny"
@@ -39,14 +39,8 @@ class Rest(DrafterBase):
                 " less than it"
             )
         if min(self.nodes, self.longest, self.places) < 1:
-            raise UserError(
-                f"nodes={self.nodes}, longest={self.longest}, places={self.places}: each is 1 or more"
-            )
-
-    @property
-    def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
-        return self.longest
+            given = f"nodes={self.nodes}, longest={self.longest}, places={self.places}"
+            raise UserError(f"{given}: each is 1 or more")
 
     store: ClassVar[SparseStore]  # once bound
 
@@ -77,19 +71,16 @@ class RestSession(DraftSessionBase):
         proposal.grade = min(matches[0].length, 9)
         if not kit.trees:
             rows = self.store.following(matches, max(room.limit, 1), options.places)
-            run = copied(kit, room, greediest(rows), 0, options.longest)
-            proposal.nodes = len(run)
-            proposal.extend(ROOT, run, "main")
+            proposal.nodes = room.limit  # a step that was begun may be longer than a tree
+            proposal.copy(greediest(rows), 0, options.longest)
             return proposal.draft()
         rows = self.store.following(matches, options.longest, options.places)
         trie = heaviest(rows, options.nodes)
-        nodes: list[int | None] = []
+        nodes: dict[int, int] = {ROOT: ROOT}  # of the trie's nodes those that there is room for
         main = ROOT  # the way along each node's heaviest child
-        for token, parent in zip(trie.tokens, trie.parents, strict=True):
-            above = ROOT if parent < 0 else nodes[parent]
-            origin = "main" if above == main else "branch"
-            node = None if above is None else proposal.add(above, token, origin)
-            if node is not None and origin == "main":
-                main = node
-            nodes.append(node)
+        for place, (token, parent) in enumerate(zip(trie.tokens, trie.parents, strict=True)):
+            if (above := nodes.get(parent)) is not None:
+                origin = "main" if above == main else "branch"
+                if (node := proposal.add(above, token, origin)) is not None:
+                    nodes[place], main = node, node if origin == "main" else main
         return proposal.draft()

@@ -17,9 +17,9 @@ from semspec.datastores.sparse import SparseStore
 from semspec.datastores.trie import greediest
 from semspec.drafters import _corpus
 from semspec.drafters._automaton import SuffixAutomaton
-from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._base import CopyingDrafter, DraftSessionBase
 from semspec.drafters._ngrams import Match
-from semspec.drafters._proposal import ROOT, Proposal, copied
+from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan, Run
 from semspec.registry import register
@@ -28,7 +28,7 @@ from semspec.types import Context, Draft, Room
 
 @register("drafter", "suffix")
 @dataclass(frozen=True, kw_only=True)
-class Suffix(DrafterBase):
+class Suffix(CopyingDrafter):
     """Copies what last followed the longest repeated end of the text, more after a longer match."""
 
     longest: int = 40  # tokens in a draft; a step that was begun is copied to its end
@@ -53,11 +53,6 @@ class Suffix(DrafterBase):
                 f"bias={self.bias}, threshold={self.threshold}, places={self.places}: give bias 0 or"
                 f" more, threshold from 1 to match={self.match}, places at least 1"
             )
-
-    @property
-    def reach(self) -> int:
-        """Tokens that it drafts at a time where tokens are the unit."""
-        return self.longest
 
     store: ClassVar[SparseStore | None] = None  # once bound, with a datastore
 
@@ -108,5 +103,5 @@ class SuffixSession(DraftSessionBase):
             source, match = hit
             length = min(self.options.longest, ceil(match.length * self.options.stretch))
             proposal.grade = min(match.length, 9)
-            proposal.extend(ROOT, copied(self.kit, room, source, match.start, length), "main")
+            proposal.copy(source, match.start, length)
         return proposal.draft()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
-from typing import ClassVar
 
 from semspec.drafters._base import DrafterBase
 from semspec.drafters._memory import Memory, RememberingSession
@@ -26,7 +24,7 @@ class TokenRecycling(DrafterBase):
     nodes: int = 80
     depth: int = 6
 
-    needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
+    needs = frozenset({What.TOP_K})
 
     def __post_init__(self) -> None:
         if min(self.top_k, self.nodes, self.depth) < 1:
@@ -36,7 +34,6 @@ class TokenRecycling(DrafterBase):
 
     @property
     def reach(self) -> int:
-        """Levels of its tree."""
         return self.depth
 
     def open(self, kit: Kit) -> TokenRecyclingSession:
@@ -77,12 +74,9 @@ class TokenRecyclingSession(RememberingSession):
         options = self.options
         proposal = Proposal(self.kit, room)
         static = shape(options.top_k, options.nodes, options.depth)
-        proposal.grow(static, self._after, context.tokens[-1])
+        # after each token the target's favourites, the likeliest first
+        proposal.grow(static, lambda token: self.matrix.get(token, []), context.tokens[-1])
         return proposal.draft()
-
-    def _after(self, token: int) -> Sequence[int]:
-        """Return the target's favourites after this token, the likeliest first."""
-        return self.matrix.get(token, ())
 
     def _recycle(self, context: Context) -> None:
         """Row x of the matrix becomes the target's top tokens at the newest position of x."""

@@ -1,9 +1,8 @@
 """A bridge for a draft whose special tokens differ from the target's: ids translated both ways.
 
-QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but not their special tokens
-(``<|im_start|>`` here, a mark for the user there, ``<think>`` in both at different ids) nor the
-padding of their vocabularies. Rules compare draft and target by id, column by column and position
-by position, so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the
+QwQ-32B and the R1-Distill-Qwen models share 151,643 ordinary tokens, but neither their special tokens
+(``<think>`` has another id in each) nor the padding of their vocabularies. Rules compare draft and
+target by id, so the whole loop speaks the target's ids, and ``BridgedEngine`` puts an engine of the
 draft's ids behind a one-to-one map:
 
 * tokens of the same content are the same token; so are the two ends of text, whatever their names,
@@ -14,21 +13,17 @@ draft's ids behind a one-to-one map:
 * a draft token that the target lacks (padding included) is never proposed: the draft ends before it
   (finish "limit"), and its mass is removed from the rows, which are renormalised.
 
-Why the last rule is lossless. Given the tokens so far, the draft model draws from q; with probability
-q(forbidden) the draft ends there, otherwise the token is distributed as q restricted to the allowed
-tokens and renormalised, which is exactly the row that is reported for it. Whether a draft continues
-may depend on what was drawn before but never on the current token or on the target's verdict on it,
-and token-by-token verification is proven for a draft of any such length: the position after the last
-token is the target's own. The alternative, masking logits before top-k, top-p and the draw, would
-have to happen inside every engine (and a mask after the draw would report other rows than were drawn
-from); cutting needs no support from engines and costs a draft only where it would have been rejected
-anyway, because the target gives such a token no probability at all.
+Why the last rule is lossless. The draft model draws from q; with probability q(forbidden) the draft
+ends there, otherwise the token is distributed as q restricted to the allowed tokens and renormalised,
+which is exactly the row that is reported. A draft may end for what was drawn before, never for the
+current token or the target's verdict on it, and token-by-token verification is proven for drafts of any
+such length: the position after the last token is the target's own. Nothing is lost either, as the target
+gives such a token no probability. Masking before the draw would have to happen inside every engine.
 
-The prompt. By default the draft reads the target's prompt through the bridge: same question, the
-target's chat template, with fillers for marks that the draft does not know. With ``draft_prompt`` it
-reads a separate prompt instead (its own chat template; SpecReason and SemanticSpec run both models
-that way). The models then count positions differently. That is harmless, because the draft reads a
-mirror of each context; only reads that reach into the prompt become meaningless.
+The prompt. By default the draft reads the target's prompt through the bridge, with fillers for marks
+that it does not know. With ``own_prompt`` it reads ``Context.draft_prompt`` instead (its own chat
+template, as in SpecReason and SemanticSpec). The models then count positions differently, which is
+harmless, because the draft reads a mirror of each context; only reads of the prompt become meaningless.
 """
 
 from __future__ import annotations
@@ -36,24 +31,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.text import Text
 from semspec.protocols import Concurrent, Engine
-from semspec.types import (
-    Answer,
-    Boundary,
-    Context,
-    Finish,
-    Generate,
-    Query,
-    Read,
-    Stops,
-    What,
-    stops_of,
-)
+from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Stops, What, stops_of
 
 NONE = -1  # in ``Bridge.to_target``: no counterpart
 _SPARE = 8  # TOP_K entries requested beyond k: in practice no row has more forbidden entries
@@ -68,24 +53,6 @@ class Bridge:
     to_target: list[int]  # by draft id: NONE where the target has no such token
     stop: int  # the target's end of text
     filler: int  # draft id
-
-    @property
-    def forbidden(self) -> list[int]:
-        """Draft ids that are never proposed."""
-        return [i for i, t in enumerate(self.to_target) if t == NONE]
-
-    @property
-    def filled(self) -> frozenset[int]:
-        """Target ids that the draft cannot produce."""
-        return frozenset(range(len(self.to_draft))).difference(self.to_target)
-
-    def __str__(self) -> str:
-        shared = sum(t != NONE for t in self.to_target)
-        moved = sum(t not in (NONE, d) for d, t in enumerate(self.to_target))
-        return (
-            f"{shared} tokens shared, {moved} of them at other ids; without counterpart "
-            f"{len(self.filled)} of the target's and {len(self.forbidden)} of the draft's"
-        )
 
 
 def build_bridge(
@@ -145,26 +112,22 @@ def _check_ordinary(
 
     How they cut a text into tokens (merges, pre-tokenizer) may differ: ids cross the bridge, not text.
     """
-    only_target = [c for c in target.vocabulary if c not in theirs and c not in target.added]
-    only_draft = [c for c in draft.vocabulary if c not in ours and c not in draft.added]
-    if not only_target and not only_draft:
-        return
     found = []
-    for name, only in ((target.name, only_target), (draft.name, only_draft)):
-        if only:
+    for text, others in ((target, theirs), (draft, ours)):
+        if only := [c for c in text.vocabulary if c not in others and c not in text.added]:
             some = ", ".join(repr(c) for c in only[:_EXAMPLES])
             dots = ", ..." if len(only) > _EXAMPLES else ""
-            found.append(f"only '{name}' has {len(only)} ({some}{dots})")
-    raise UserError(
-        f"the ordinary tokens of '{target.name}' and '{draft.name}' do not agree: "
-        f"{'; '.join(found)}: choose a draft model of the target's family"
-    )
+            found.append(f"only '{text.name}' has {len(only)} ({some}{dots})")
+    if found:
+        raise UserError(
+            f"the ordinary tokens of '{target.name}' and '{draft.name}' do not agree: "
+            f"{'; '.join(found)}: choose a draft model of the target's family"
+        )
 
 
 def _filler(draft: Text) -> int:
     """Return a token of neutral content, a newline or a space; raise UserError if there is none."""
-    for text in ("\n", " "):
-        ids = draft.encode(text)
+    for ids in map(draft.encode, ("\n", " ")):
         if len(ids) == 1:
             return ids[0]
     raise UserError(
@@ -175,12 +138,8 @@ def _filler(draft: Text) -> int:
 class _TranslatedBoundary:
     """A boundary of the target's ids that the draft's engine feeds with its own."""
 
-    __slots__ = ("_blocked", "_boundary", "_to_target")
-
     def __init__(self, to_target: Sequence[int], boundary: Boundary | None) -> None:
-        self._to_target = to_target
-        self._boundary = boundary
-        self._blocked = False
+        self._to_target, self._boundary, self._blocked = to_target, boundary, False
 
     @property
     def stops(self) -> Stops:
@@ -198,21 +157,13 @@ class _TranslatedBoundary:
 class BridgedEngine:
     """An engine of the draft's ids, presented as one of the target's. See the module docstring."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        bridge: Bridge,
-        own_prompt: bool = False,
-    ) -> None:
+    def __init__(self, engine: Engine, bridge: Bridge, own_prompt: bool = False) -> None:
         """Wrap ``engine``; with ``own_prompt`` it reads ``Context.draft_prompt`` as its prompt.
 
         If that prompt is the longer one, the caller leaves room for it in the context limit.
         """
-        self.engine = engine
-        self.bridge = bridge
-        self.own_prompt = own_prompt
-        self.vocabulary = len(bridge.to_draft)
-        self.context_limit = engine.context_limit
+        self.engine, self.bridge, self.own_prompt = engine, bridge, own_prompt
+        self.vocabulary, self.context_limit = len(bridge.to_draft), engine.context_limit
         self.layers, self.width = engine.layers, engine.width
         ends = (bridge.to_target[d] for d in engine.stop_ids if d < len(bridge.to_target))
         self.stop_ids = frozenset(t for t in ends if t != NONE)
@@ -224,15 +175,12 @@ class BridgedEngine:
                 f"the engine has {engine.vocabulary} tokens, fewer than the draft's tokenizer"
             )
         self._to_target = known + [NONE] * (engine.vocabulary - len(known))
-        self._columns = [NONE] * self.vocabulary  # by target id: the draft's column, or NONE
-        for d, t in enumerate(self._to_target):
-            if t != NONE:
-                self._columns[t] = d
+        columns = {t: d for d, t in enumerate(self._to_target)}
+        # by target id: the draft's column, or NONE
+        self._columns = [columns.get(t, NONE) for t in range(self.vocabulary)]
         self._forbidden = [d for d, t in enumerate(self._to_target) if t == NONE]
         self._mirrors: dict[int, tuple[Context, int]] = {}  # and how many tokens it mirrors
         self._tables: dict[torch.device, _Tables] = {}
-
-    # ---- in -----------------------------------------------------------------------------------
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         answers = self.engine.answer([self._inward(q) for q in queries])
@@ -249,19 +197,15 @@ class BridgedEngine:
 
     def _mirror(self, context: Context) -> Context:
         """Return the draft's view of a context, after appending only the tokens that are new."""
-        kept = self._mirrors.get(context.key)
-        if kept is None:
-            seen = context.prompt_length
-            if self.own_prompt:
-                assert context.draft_prompt is not None, "the context lacks the draft's own prompt"
-                prompt = context.draft_prompt
-            else:
-                prompt = self._draft_ids(context.tokens[:seen])
-            mirror = Context(context.key, prompt)
+        if context.key in self._mirrors:
+            mirror, seen = self._mirrors[context.key]
         else:
-            mirror, seen = kept
-        if len(context) > seen:
-            mirror.extend(self._draft_ids(context.tokens[seen:]))
+            seen = context.prompt_length
+            translated = self._draft_ids(context.tokens[:seen])
+            prompt = context.draft_prompt if self.own_prompt else translated
+            assert prompt is not None, "the context lacks the draft's own prompt"
+            mirror = Context(context.key, prompt)
+        mirror.extend(self._draft_ids(context.tokens[seen:]))
         self._mirrors[context.key] = mirror, len(context)
         return mirror
 
@@ -271,19 +215,14 @@ class BridgedEngine:
 
     def _inward(self, query: Query) -> Query:
         mirror = self._mirror(query.context)
-        rows_from = query.rows_from
-        if rows_from is not None:
-            if self.own_prompt and rows_from < query.context.prompt_length - 1:
+        row = query.rows_from
+        if row is not None:
+            if self.own_prompt and row < query.context.prompt_length - 1:
                 raise ValueError("rows of the prompt: the draft reads a prompt of its own")
-            rows_from += len(mirror) - len(query.context)
-        return replace(
-            query,
-            context=mirror,
-            tokens=self._draft_ids(query.tokens),
-            reads=tuple(dict.fromkeys(self._read(r) for r in query.reads)),
-            generate=self._generate(query.generate),
-            rows_from=rows_from,
-        )
+            row += len(mirror) - len(query.context)
+        reads = tuple(dict.fromkeys(map(self._read, query.reads)))
+        ids, ask = self._draft_ids(query.tokens), self._generate(query.generate)
+        return replace(query, context=mirror, tokens=ids, reads=reads, generate=ask, rows_from=row)
 
     def _read(self, read: Read) -> Read:
         """Translate a read for the inner engine; its answer is looked up under the translated read."""
@@ -295,25 +234,20 @@ class BridgedEngine:
     def _generate(self, generate: Generate | None) -> Generate | None:
         if generate is None or (generate.boundary is None and not self._forbidden):
             return generate
-        boundary = _TranslatedBoundary(self._to_target, generate.boundary)
         units = generate.units if generate.boundary is not None else 1
+        boundary = _TranslatedBoundary(self._to_target, generate.boundary)
         return Generate(generate.limit, boundary, units)
 
-    # ---- out ----------------------------------------------------------------------------------
-
     def _outward(self, query: Query, answer: Answer) -> Answer:
-        tokens: list[int] = []
-        for d in answer.tokens:
-            t = self._to_target[d]
-            if t == NONE:
-                break
-            tokens.append(t)
+        translated = [self._to_target[d] for d in answer.tokens]
+        tokens = list(takewhile(lambda t: t != NONE, translated))
         cut = len(answer.tokens) - len(tokens)
         ends = [end for end in answer.ends if end <= len(tokens)]
-        finish: Finish = answer.finish
+        finish = answer.finish
         if cut:
-            wanted = query.generate.units if query.generate and query.generate.boundary else None
-            finish = "units" if wanted is not None and len(ends) >= wanted else "limit"
+            ask = query.generate
+            complete = ask is not None and ask.boundary is not None and len(ends) >= ask.units
+            finish = "units" if complete else "limit"
         outward = replace(answer, tokens=tokens, ends=ends, finish=finish)
         # a unit that was cut keeps its pool, over all of its drafted tokens, those cut off included
         units = len(outward.unit_ends())
@@ -330,14 +264,13 @@ class BridgedEngine:
         if read.what is What.ATTENTION:
             return value[:, : value.shape[1] - cut]
         if read.what is What.TOP_K:
-            ids, logprobs = value
-            rows = len(ids) - cut
-            return self._top_k(ids[:rows], logprobs[:rows], read.k)
+            ids, logprobs = (part[: len(part) - cut] for part in value)
+            return self._top_k(ids, logprobs, read.k)
         value = value[: len(value) - cut]
         if read.what is What.PROBS:
             return self._probs(value)
         if read.what is What.LOGITS:
-            return self._logits(value)
+            return self._columns_of(value, -torch.inf)
         if read.what is What.LOGPROBS:
             return self._logprobs(query, value)
         return value
@@ -347,22 +280,21 @@ class BridgedEngine:
             self._tables[device] = _Tables.of(self._columns, self._to_target, device)
         return self._tables[device]
 
-    def _probs(self, rows: Tensor) -> Tensor:
+    def _columns_of(self, rows: Tensor, missing: float) -> Tensor:
+        """Return rows in the target's columns, ``missing`` where the draft has none."""
         tables = self._on(rows.device)
         out = rows.index_select(-1, tables.gather)
-        out[..., tables.missing] = 0.0
-        lost = rows.index_select(-1, tables.forbidden).sum(-1, keepdim=True) > 0
+        out[..., tables.missing] = missing
+        return out
+
+    def _probs(self, rows: Tensor) -> Tensor:
+        out = self._columns_of(rows, 0.0)
+        lost = rows.index_select(-1, self._on(rows.device).forbidden).sum(-1, keepdim=True) > 0
         total = out.sum(-1, keepdim=True)
         # untouched rows stay as they are, to the bit
         out = torch.where(lost & (total > 0), out / total, out)
         # greedy, and nothing allowed is left: the draft has nothing more to say, i.e. end of text
         out[..., self.bridge.stop] = torch.where(total[..., 0] > 0, out[..., self.bridge.stop], 1.0)
-        return out
-
-    def _logits(self, rows: Tensor) -> Tensor:
-        tables = self._on(rows.device)
-        out = rows.index_select(-1, tables.gather)
-        out[..., tables.missing] = -torch.inf
         return out
 
     def _logprobs(self, query: Query, value: Tensor) -> Tensor:
@@ -379,12 +311,9 @@ class BridgedEngine:
         translated = self._on(ids.device).to_target[ids]
         none = translated == NONE
         order = none.long().argsort(dim=-1, stable=True)[..., :k]
-        translated, none = translated.gather(-1, order), none.gather(-1, order)
-        logprobs = logprobs.gather(-1, order)
-        return (
-            translated.masked_fill(none, self.bridge.stop),
-            logprobs.masked_fill(none, -torch.inf),
-        )
+        translated, none, logprobs = (x.gather(-1, order) for x in (translated, none, logprobs))
+        ids = translated.masked_fill(none, self.bridge.stop)
+        return ids, logprobs.masked_fill(none, -torch.inf)
 
 
 class BridgedServer(BridgedEngine):
@@ -422,11 +351,6 @@ class _Tables:
 
     @classmethod
     def of(cls, columns: list[int], to_target: list[int], device: torch.device) -> _Tables:
-        gather = torch.tensor(columns, device=device)
-        back = torch.tensor(to_target, device=device)
-        return cls(
-            gather.clamp(min=0),
-            (gather == NONE).nonzero().flatten(),
-            (back == NONE).nonzero().flatten(),
-            back,
-        )
+        gather, back = (torch.tensor(ids, device=device) for ids in (columns, to_target))
+        missing, forbidden = ((ids == NONE).nonzero().flatten() for ids in (gather, back))
+        return cls(gather.clamp(min=0), missing, forbidden, back)

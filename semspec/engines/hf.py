@@ -6,16 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from semspec.deferred import torch
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
 from semspec.models.hub import locate
+from semspec.protocols import Engine
 from semspec.registry import register
 from semspec.types import Role, What
-
-if TYPE_CHECKING:
-    from semspec.engines._lean.engine import HfEngine
 
 
 @register("engine", "hf")
@@ -43,10 +42,8 @@ class Hf(EngineBase):
         revision: str | None = None,
         role: Role = "target",
         probes: Sequence[str] = (),
-    ) -> HfEngine:
+    ) -> Engine:
         """Load one model from a folder or from a Hub repository at a revision."""
-        import torch  # here, so that listing plugins stays quick
-
         from semspec.engines._lean.engine import HfEngine, resolve
 
         device, dtype = resolve(self.device, self.dtype)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError, without_passwords
 from semspec.models.hub import locate
 from semspec.models.spec import read_stop_ids
+from semspec.protocols import Engine
 from semspec.registry import register
 from semspec.types import Role, What
-
-if TYPE_CHECKING:
-    from semspec.engines._sglang.engine import SglangEngine
 
 KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable, as secrets do not belong in a run's folder
 
@@ -74,9 +72,8 @@ class Sglang(EngineBase):
         if not all(isinstance(url, str) and url for url in listed):
             shown = without_passwords(given)
             raise UserError(f"engine.{role}_url={shown}: give http://HOST:PORT, or a list of them")
-        if any(
-            "@" in url and "://" not in url for url in listed
-        ):  # nothing would hide the password
+        # nothing would hide the password
+        if any("@" in url and "://" not in url for url in listed):
             raise UserError(f"engine.{role}_url has no scheme: give http://USER:PASSWORD@HOST:PORT")
         return listed
 
@@ -86,15 +83,15 @@ class Sglang(EngineBase):
         revision: str | None = None,
         role: Role = "target",
         probes: Sequence[str] = (),
-    ) -> SglangEngine:
+    ) -> Engine:
         """Connect to the servers of one model, or start it in this process with these probes.
 
         Raise UserError for an unsupported role, or if only the other role has servers.
         """
         from semspec.engines._sglang.engine import SglangEngine
         from semspec.engines._sglang.identity import Expected
-        from semspec.engines._sglang.local import Local
-        from semspec.engines._sglang.server import BLIP, Place, Server
+        from semspec.engines._sglang.local import Local, Place
+        from semspec.engines._sglang.server import BLIP, Server
 
         if self.roles is not None and role not in self.roles:
             raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")
@@ -108,11 +105,8 @@ class Sglang(EngineBase):
             )
         places: list[Place] = [Server(url, self.timeout, min(self.patience, BLIP)) for url in urls]
         if not places:
-            places = [Local(folder, self.arguments(role), self.timeout, probes)]
+            share = self.target_memory if role == "target" else self.draft_memory
+            own = {"mem_fraction_static": share, "log_level": "error", **(self.server_args or {})}
+            places = [Local(folder, own, self.timeout, probes)]
         patience = max(self.patience - BLIP, 0.0)
         return SglangEngine(places, expected, read_stop_ids(folder), role, self.check, patience)
-
-    def arguments(self, role: Role) -> Mapping[str, Any]:
-        """Return the arguments of ``sglang.Engine`` for a model in this process."""
-        share = self.target_memory if role == "target" else self.draft_memory
-        return {"mem_fraction_static": share, "log_level": "error", **(self.server_args or {})}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from semspec.decoding.sampling import draw, probabilities
+from semspec.decoding.sampling import draw_next, probabilities
 from semspec.deferred import Tensor, torch
-from semspec.engines._base import EngineBase
+from semspec.engines._base import EngineBase, take
 from semspec.errors import UserError
 from semspec.registry import register
 from semspec.types import Answer, Context, Query, Read, Role, Sampling, What
@@ -26,13 +26,10 @@ class ToyEngine:
     layers, width = 2, 4
 
     def __init__(self, logits: Tensor, stop_ids: frozenset[int] = frozenset()) -> None:
-        vocabulary = logits.shape[0]
+        self.vocabulary = vocabulary = logits.shape[0]
         assert logits.shape == (vocabulary, vocabulary, vocabulary), logits.shape
-        self.logits = logits.float()
-        self.vocabulary = vocabulary
-        self.stop_ids = stop_ids
-        self.context_limit = 1 << 20
-        self.offers = Toy.offers
+        self.logits, self.stop_ids = logits.float(), stop_ids
+        self.context_limit, self.offers = 1 << 20, Toy.offers
         generator = torch.Generator().manual_seed(1)
         shape = (vocabulary, vocabulary, self.layers + 1, self.width)
         self.features = torch.randn(shape, generator=generator)
@@ -73,17 +70,9 @@ class ToyEngine:
         started = time.perf_counter()
         states = self._states(query)
         answer = Answer(fed=len(query.tokens))
-        if query.generate is None:
-            tokens, row_states = list(query.tokens), states
-        else:
-            first = len(states) - 1
-            tokens, answer.ends = self._generate(query, states, answer)
-            row_states = states[first : first + len(tokens)]
-            answer.tokens = tokens
-        answer.values = {
-            read: self._read(read, query, answer, tokens, states, row_states)
-            for read in query.reads
-        }
+        if query.generate is not None:
+            self._generate(query, states, answer)
+        answer.values = {read: self._read(read, query, answer, states) for read in query.reads}
         answer.seconds = time.perf_counter() - started
         return answer
 
@@ -105,43 +94,23 @@ class ToyEngine:
         before = [self._state(tokens[: i + 1]) for i in range(query.rows_from, last)]
         return [*before, *row_states[max(query.rows_from - last, 0) :]]
 
-    def _generate(
-        self, query: Query, states: list[tuple[int, int]], answer: Answer
-    ) -> tuple[list[int], list[int]]:
+    def _generate(self, query: Query, states: list[tuple[int, int]], answer: Answer) -> None:
         ask = query.generate
         assert ask is not None and query.parents is None
         table = self._rows(query.sampling)
-        tokens: list[int] = []
-        ends: list[int] = []
-        answer.finish = "limit"
-        while len(tokens) < ask.limit:
-            row = table[states[-1]]
-            greedy = query.sampling.greedy
-            token = int(row.argmax()) if greedy else draw(row, query.rng.random())
-            end = ask.boundary.feed(token) if ask.boundary is not None else None
-            tokens.append(token)
+        answer.finish = "limit" if ask.limit < 1 else "scored"
+        while answer.finish == "scored":
+            token = draw_next(table[states[-1]], query.sampling, query.rng)
+            take(token, answer, ask, ask.limit, self.stop_ids)
             states.append((states[-1][1], token))
-            if end is not None:
-                ends.append(len(tokens) + end)
-            if token in self.stop_ids:
-                answer.finish = "eos"
-                break
-            if len(ends) == ask.units:
-                answer.finish = "units"
-                break
-        answer.fed += len(tokens)
-        return tokens, ends
+        answer.fed += len(answer.tokens)
 
     def _read(
-        self,
-        read: Read,
-        query: Query,
-        answer: Answer,
-        tokens: list[int],
-        states: list[tuple[int, int]],
-        row_states: list[tuple[int, int]],
+        self, read: Read, query: Query, answer: Answer, states: list[tuple[int, int]]
     ) -> Tensor | tuple[Tensor, Tensor]:
-        what = read.what
+        what, tokens, row_states = read.what, list(query.tokens), states
+        if query.generate is not None:
+            tokens, row_states = answer.tokens, states[len(query.tokens) : -1]
         if what is not What.LOGPROBS:
             row_states = self._rows_asked(query, row_states)
         first, second = (torch.tensor(part) for part in zip(*row_states, strict=True))
@@ -167,17 +136,13 @@ class ToyEngine:
         if query.generate is not None:
             spans = tuple(itertools.pairwise([0, *answer.unit_ends()]))
         own = states[len(states) - len(tokens) :]
-        pooled = []
-        for start, end in spans:
+        layers = list(read.layers or range(self.layers + 1))
+        pooled = torch.empty(len(spans), len(layers), self.width)
+        for into, (start, end) in zip(pooled, spans, strict=True):
             a, b = (torch.tensor(part) for part in zip(*own[start:end], strict=True))
-            over = self.features[a, b][:, list(read.layers or range(self.layers + 1))]
-            reduced = {"mean": over.mean(0), "max": over.amax(0), "last": over[-1]}[read.reduce]
-            pooled.append(reduced)
-        return (
-            torch.stack(pooled)
-            if pooled
-            else torch.empty(0, len(read.layers) or self.layers + 1, self.width)
-        )
+            over = self.features[a, b][:, layers]
+            into[:] = {"mean": over.mean(0), "max": over.amax(0), "last": over[-1]}[read.reduce]
+        return pooled
 
 
 @register("engine", "toy")

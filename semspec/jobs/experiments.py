@@ -52,10 +52,8 @@ METRICS = {  # of result.json, and how a table names it
     "reuse.rate": "reused",
     "reuse.branched": "by branches",
     "reuse.length": "tokens",
-    **{
-        f"reuse.lengths.{n}": f"{n}" if n < LONGEST else f"{n} or more"
-        for n in range(1, LONGEST + 1)
-    },
+    **{f"reuse.lengths.{n}": f"{n}" for n in range(1, LONGEST)},
+    f"reuse.lengths.{LONGEST}": f"{LONGEST} or more",
 }
 INSTEAD = {  # tables that are no comparison of runs
     "adapld/table5": "it lists the benchmarks and their sizes, which adapld/table1 to table3 use",
@@ -125,13 +123,10 @@ class Experiment:
 
     def published(self, block: str, row: str) -> list[Cell]:
         """Return the paper's figures, a cell for each of its columns."""
-        columns = len(self.real.columns)
-        given = self.figures.get(block, {}).get(row) or [None] * columns
-        cells = [
-            dict(zip(self.metrics, values or [], strict=False)) if values else {}
-            for values in given
-        ]
-        target = self.figures.get(block, {}).get(self.target or "")
+        figures, columns = self.figures.get(block, {}), len(self.real.columns)
+        given = figures.get(row) or [None] * columns
+        cells = [dict(zip(self.metrics, values or [], strict=False)) for values in given]
+        target = figures.get(self.target or "")
         if "speedup" in self.metrics and "latency" in self.metrics and target:
             at = self.metrics.index("latency")
             for cell, alone in zip(cells, target, strict=True):
@@ -180,15 +175,12 @@ def load(name: str) -> Experiment:
 
 
 def read(file: Path, name: str) -> Experiment:
-    """Read an experiment from its file; where it is ``like`` another one, the file says what differs.
-
-    Raises UserError for unknown parts, metrics and commands.
-    """
-    told = _raw(file)
+    """Read an experiment from its file; where it is ``like`` another one, the file says what differs."""
+    given = _raw(file)
     for scale in SCALES:
-        told[scale] = _made(Scale, told.get(scale) or {}, f"{file}: {scale}")
-    told.pop("like", None)
-    made: Experiment = _made(Experiment, told | {"name": name}, str(file))
+        given[scale] = _made(Scale, given.get(scale) or {}, f"{file}: {scale}")
+    given.pop("like", None)
+    made: Experiment = _made(Experiment, given | {"name": name}, str(file))
     known = COLUMNS if made.arms else METRICS
     wrong = [metric for metric in [*made.metrics, *made.shown] if metric not in known]
     if wrong:
@@ -199,24 +191,21 @@ def read(file: Path, name: str) -> Experiment:
 
 
 def _raw(file: Path) -> dict[str, Any]:
-    given = OmegaConf.to_container(OmegaConf.load(file))
-    if not isinstance(given, dict):
+    loaded = OmegaConf.to_container(OmegaConf.load(file))
+    if not isinstance(loaded, dict):
         raise UserError(f"{file} is no experiment: see docs/benchmarks.md")
-    told = {str(key): value for key, value in given.items()}
-    if not told.get("like"):
-        return told
-    other = _raw(FOLDER / f"{told['like']}.yaml")
-    scales = {scale: (other.get(scale) or {}) | (told.get(scale) or {}) for scale in SCALES}
-    return other | told | scales
+    own = {str(key): value for key, value in loaded.items()}
+    if not own.get("like"):
+        return own
+    other = _raw(FOLDER / f"{own['like']}.yaml")
+    scales = {scale: (other.get(scale) or {}) | (own.get(scale) or {}) for scale in SCALES}
+    return other | own | scales
 
 
 def _made(kind: Any, given: Mapping[str, Any], where: str) -> Any:
-    known = {f.name for f in fields(kind)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise UserError(
-            f"{where} has unknown parts {', '.join(unknown)}: known are {sorted(known)}"
-        )
+    known = sorted(f.name for f in fields(kind))
+    if unknown := ", ".join(sorted({*given} - {*known})):
+        raise UserError(f"{where} has unknown parts {unknown}: known are {known}")
     return kind(**given)
 
 
@@ -240,7 +229,8 @@ def jobs(
                 filled = [option.format(**names) for option in listed]
                 fewest = _fewest(_options(method), extra)
                 options = _last_wins([*filled, "transcript=false", *extra, *fewest])
-                hours = _hours(experiment, scale, block, row, number, options, pair)
+                place = (block, row, number)
+                hours = 0.0 if scale == "tiny" else _hours(experiment, *place, options, pair)
                 yield Job(block, row, column, options, hours)
 
 
@@ -291,17 +281,9 @@ def _last_wins(options: Sequence[str]) -> tuple[str, ...]:
 
 
 def _hours(
-    experiment: Experiment,
-    scale: str,
-    block: str,
-    row: str,
-    column: int,
-    options: Sequence[str],
-    pair: Any,
+    experiment: Experiment, block: str, row: str, column: int, options: Sequence[str], pair: Any
 ) -> float | None:
     """Return GPU hours by the paper's seconds a problem, the target's own run included."""
-    if scale == "tiny":
-        return 0.0
     alone = experiment.published(block, experiment.target or "")[column].get("latency")
     seconds = _names(pair).get("seconds")  # of the target, for each column
     alone = alone or (seconds[column] if seconds else None)
@@ -341,10 +323,10 @@ def figure(result: Mapping[str, Any], metric: str) -> float | None:
     return found if isinstance(found, int | float) else None
 
 
-def target_alone(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell | None:
-    """Return the plain target's figures in the same run."""
+def target_alone(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell:
+    """Return the plain target's figures in the same run; none where it was not run."""
     plain = result.get("plain")
     if not plain:
-        return None
+        return {}
     alone = {"speedup": 1.0, "speedup_per_token": 1.0, "target_share": 1.0}
     return {metric: alone.get(metric, figure(plain, metric)) for metric in metrics}

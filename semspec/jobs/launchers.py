@@ -25,13 +25,15 @@ from omegaconf.errors import OmegaConfBaseException
 from semspec.config import CONF, did_you_mean, one_line, register_configs
 from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error
+from semspec.jobs.job import Job, say, state_of, work
 from semspec.jobs.options import take
-from semspec.jobs.sweep import Job, say, state_of, work
 from semspec.report.terminal import Screen
 from semspec.storage.lock import is_locked
 from semspec.storage.screen import complain
 
 Ended = Callable[[Job], None]
+Options = Mapping[str, Any]
+Jobs = Sequence[Job]
 _SUBMITIT = ("submitit", "hydra_plugins", "hydra_plugins.hydra_submitit_launcher")
 PACKAGES: dict[str, tuple[str, ...]] = {  # what each launcher needs, a parent before its child
     "basic": (),
@@ -55,10 +57,7 @@ class RayOptions:
 
 
 def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the launcher that ``hydra/launcher=`` names (basic by default) and its ``hydra.launcher.*``.
-
-    Raises UserError for an unknown launcher or option, and if its packages are not installed.
-    """
+    """Return the launcher that ``hydra/launcher=`` names, installed and with known options, and these."""
     known = ("hydra/launcher=", "hydra.launcher.", "hydra.sweeper.max_batch_size=")
     for option in given:
         if not option.startswith(known):
@@ -68,50 +67,41 @@ def options_of(given: Sequence[str]) -> tuple[str, dict[str, Any]]:
             )
     name = take(given, ("hydra/launcher",))[0].get("hydra/launcher", "basic")
     if name not in PACKAGES:
-        raise UserError(
-            f"hydra/launcher={name}{did_you_mean(name, list(PACKAGES))} known: {', '.join(PACKAGES)}"
-        )
+        near = did_you_mean(name, list(PACKAGES))
+        raise UserError(f"hydra/launcher={name}{near} known: {', '.join(PACKAGES)}")
     for package in PACKAGES[name]:
         if importlib.util.find_spec(package) is None:
             extra = name.partition("_")[0]
             raise UserError(f'hydra/launcher={name} needs: pip install "semspec[{extra}]"')
     register_configs()
-    hydra.core.config_store.ConfigStore.instance().store(
-        group="hydra/launcher", name="ray", node=RayOptions
-    )
+    store = hydra.core.config_store.ConfigStore.instance()
+    store.store(group="hydra/launcher", name="ray", node=RayOptions)
     try:
         with hydra.initialize_config_dir(str(CONF.resolve()), "semspec", version_base="1.3"):
             composed = hydra.compose("config", overrides=list(given), return_hydra_config=True)
     except (hydra.errors.HydraException, OmegaConfBaseException) as error:
         raise UserError(one_line(error)) from error
-    options = OmegaConf.to_container(composed.hydra.launcher)
-    assert isinstance(options, dict)
-    for ours in ("_target_", "submitit_folder", "name"):
-        options.pop(ours, None)
+    found = OmegaConf.to_container(composed.hydra.launcher)
+    assert isinstance(found, dict)
+    ours = ("_target_", "submitit_folder", "name")
+    options = {str(k): value for k, value in found.items() if k not in ours}
     if name == "submitit_local" and not any("timeout_min=" in option for option in given):
         options["timeout_min"] = A_YEAR  # its hour is for clusters; here nobody waits for the place
-    at_a_time = composed.hydra.sweeper.max_batch_size
-    return name, {str(k): v for k, v in options.items()} | {"at_a_time": at_a_time}
+    return name, options | {"at_a_time": composed.hydra.sweeper.max_batch_size}
 
 
 def launch(
-    name: str,
-    options: dict[str, Any],
-    jobs: Sequence[Job],
-    root: Path,
-    console: Screen,
-    ended: Ended,
+    name: str, options: Options, jobs: Jobs, root: Path, console: Screen, ended: Ended
 ) -> None:
     """Run the jobs; ``ended`` is called for each as soon as it is over, however it ended."""
-    at_a_time = options.pop("at_a_time", None)
     if name == "basic":
         for job in jobs:
             work(job, root, console)
             ended(job)
     elif name == "ray":
-        _ray(options, jobs, root, ended, at_a_time)
+        _ray(options, jobs, root, ended)
     else:
-        _submitit(name.partition("_")[2], options, jobs, root, ended, at_a_time)
+        _submitit(name.partition("_")[2], options, jobs, root, ended)
 
 
 def remote(job: str, root: str, where: str, leaving: Callable[[], bool] = lambda: False) -> None:
@@ -148,24 +138,16 @@ def _over(job: Job, root: Path, why: str, ended: Ended) -> None:
     ended(job)
 
 
-def _submitit(
-    cluster: str,
-    options: Mapping[str, Any],
-    jobs: Sequence[Job],
-    root: Path,
-    ended: Ended,
-    at_a_time: int | None,
-) -> None:
+def _submitit(cluster: str, options: Options, jobs: Jobs, root: Path, ended: Ended) -> None:
     import submitit
     from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
     shared = set(OmegaConf.structured(BaseQueueConf).keys())
     first = {f"{cluster}_{k}": options[k] for k in ("max_num_timeout",) if k in options}
-    rest = {
-        name if name in shared else f"{cluster}_{name}": value
-        for name, value in options.items()
-        if name != "max_num_timeout" and value is not None
-    }
+    at_a_time = options.get("at_a_time")
+    ours = ("max_num_timeout", "at_a_time")
+    given = {k: value for k, value in options.items() if k not in ours and value is not None}
+    rest = {k if k in shared else f"{cluster}_{k}": value for k, value in given.items()}
     if cluster == "slurm" and at_a_time:
         rest["slurm_array_parallelism"] = at_a_time
     try:
@@ -210,9 +192,8 @@ ENDED = frozenset(  # of Slurm's states; every other one may go on, submitit's o
 def queued(listed: str, asked: Iterable[str]) -> dict[str, dict[str, str]]:
     """Read the jobs' states from squeue's lines (``job|state``): a job that it has forgotten is over."""
     states = dict(line.strip().split("|") for line in listed.splitlines() if "|" in line)
-    found = {job: states.get(job, "GONE") for job in asked}
-    known = {job: s if s in ENDED or s == "GONE" else "RUNNING" for job, s in found.items()}
-    return {job: {"JobID": job, "State": state} for job, state in known.items()}
+    states = {job: s if s in ENDED else "RUNNING" for job, s in states.items()}
+    return {job: {"JobID": job, "State": states.get(job, "GONE")} for job in asked}
 
 
 def _queue() -> Any:
@@ -254,33 +235,27 @@ def _why(sent: Any) -> str:
 
 
 def _settle(running: Mapping[Any, Job], over: Callable[[Any], bool], patience: float = 30) -> None:
-    """Waits until jobs that were told to stop have stopped."""
+    """Wait until jobs that were asked to stop have stopped."""
     until = time.monotonic() + patience
     while time.monotonic() < until and not all(over(sent) for sent in running):
         time.sleep(LOOK)
 
 
-def _ray(
-    options: Mapping[str, Any],
-    jobs: Sequence[Job],
-    root: Path,
-    ended: Ended,
-    at_a_time: int | None,
-) -> None:
+def _ray(options: Options, jobs: Jobs, root: Path, ended: Ended) -> None:
     with _cluster(options["address"]) as ray:
         share = {name: options[name] for name in ("num_cpus", "num_gpus")}
         # a job that was killed is not tried again unasked: the same command does that
         task = ray.remote(max_retries=0, **share)(remote)
-        waiting = list(jobs)
+        waiting, at_a_time = list(jobs), options.get("at_a_time") or len(jobs)
         running: dict[Any, Job] = {}
         while waiting or running:
-            while waiting and (not at_a_time or len(running) < at_a_time):
+            while waiting and len(running) < at_a_time:
                 job = waiting.pop(0)
                 running[task.remote(*_arguments(job, root))] = job
             for done in ray.wait(list(running), num_returns=1, timeout=1.0)[0]:
+                why = ""
                 try:
                     ray.get(done)
-                    why = ""
                 except ray.exceptions.RayError as error:
                     why = describe_error(error)
                 _over(running.pop(done), root, why, ended)
@@ -295,8 +270,8 @@ def _cluster(address: str | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
-    told_options: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
-    ray.init(log_to_driver=False, logging_level=logging.ERROR, **told_options)
+    where: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
     try:
         yield ray
     finally:

@@ -40,10 +40,7 @@ def names(options: type[Any]) -> list[str]:
 
 
 def pairs(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the values by name, the last one of a name that is repeated.
-
-    Raises UserError for an argument that is not ``name=value``.
-    """
+    """Return the values by name, the last one of a name; UserError for what is not ``name=value``."""
     for argument in arguments:
         if "=" not in argument:
             raise UserError(f"'{argument}' is not an option: options are written name=value")
@@ -54,6 +51,12 @@ def take(arguments: Sequence[str], known: Collection[str]) -> tuple[dict[str, st
     """Split the options with known names off the other arguments."""
     own = [a for a in arguments if "=" in a and a.partition("=")[0] in known]
     return pairs(own), [a for a in arguments if a not in own]
+
+
+def split_hydra(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split Hydra's own options off the other arguments."""
+    own = [a for a in arguments if a.startswith(("hydra.", "hydra/"))]
+    return own, [a for a in arguments if a not in own]
 
 
 def strings(arguments: Sequence[str], known: Sequence[str], command: str) -> dict[str, str]:
@@ -68,19 +71,13 @@ def strings(arguments: Sequence[str], known: Sequence[str], command: str) -> dic
 
 
 def read(options: type[T], arguments: Sequence[str], command: str) -> T:
-    """Return a command's options.
-
-    Raises UserError for an unknown or missing option, and for a value that its type does not allow.
-    """
+    """Return a command's options; UserError for an unknown or missing one, and for a wrong value."""
     strings(arguments, names(options), command)
     return read_known(options, arguments, command)[0]
 
 
 def read_known(options: type[T], arguments: Sequence[str], command: str) -> tuple[T, list[str]]:
-    """Return a command's own options and the other arguments, which another parser reads.
-
-    Raises UserError as ``read`` does.
-    """
+    """Return a command's own options as ``read`` does, and the other arguments, for another parser."""
     given, rest = take(arguments, names(options))
     types, values = get_type_hints(options), dict[str, Any]()
     for one in fields(options):  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,9 +26,10 @@ from typing import Any, Protocol
 from semspec.config import parse
 from semspec.deferred import hydra
 from semspec.errors import UserError, describe_error
+from semspec.jobs.job import Job
 from semspec.jobs.launchers import options_of
-from semspec.jobs.options import take
-from semspec.jobs.sweep import Job, carry_out, ended
+from semspec.jobs.options import split_hydra, take
+from semspec.jobs.sweep import carry_out, ended
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
 from semspec.results.records import foreign_status, now, status
@@ -44,10 +45,7 @@ _NAMED = re.compile(r"part-(\d+)-of-(\d+)")
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Make the folder and lock it.
-
-    Raises FolderInUseError if another process holds it, UserError for what the file system refuses.
-    """
+    """Make the folder and lock it; FolderInUseError if another process holds it."""
     with os_errors_as_user_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
@@ -58,10 +56,7 @@ def hold(folder: Path) -> Iterator[None]:
 
 
 def stored_options(folder: Path, needed: Sequence[str]) -> dict[str, Any] | None:
-    """Return the options that an earlier start has kept in the folder, None if there are none.
-
-    Raises UserError if config.json lacks the ``needed`` options: another command has written it.
-    """
+    """Return the options that an earlier start kept; UserError if some ``needed`` lack: another command's."""
     file = folder / "config.json"
     stored = read_json(file)
     if file.exists() and not (isinstance(stored, dict) and set(needed) <= set(stored)):
@@ -127,10 +122,7 @@ class Shard:
 
     @contextmanager
     def hold(self, root: Path, about: Mapping[str, Any]) -> Iterator[Path]:
-        """Make and lock the shard's folder; its status.json says how the block ended.
-
-        Raises UserError if the folder is somebody else's.
-        """
+        """Make and lock the shard's folder (UserError: somebody else's); its status.json says how the block ended."""
         folder, since = self.folder(root), now()
         if wrong := foreign_status(folder):
             raise UserError(wrong.replace("hydra.run.dir", "folder="))
@@ -146,10 +138,7 @@ class Shard:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[Shard], bool, list[str]]:
-    """Return the shards that ``part=`` names, if ``-m`` is there, and the other arguments.
-
-    Raises UserError for a wrong ``part=``, for several parts without ``-m``, and for ``-m`` without parts.
-    """
+    """Return the shards that ``part=`` names, if ``-m`` is there (needed for several), and the other arguments."""
     multirun = bool(MULTIRUN & set(arguments))
     given, rest = take([a for a in arguments if a not in MULTIRUN], ("part",))
     shards = _read(given["part"]) if given else []
@@ -181,10 +170,7 @@ def _read(text: str) -> list[Shard]:
 
 
 def started(root: Path) -> list[Shard]:
-    """Return the shards that have a folder.
-
-    Raises UserError if the folder was divided in two ways.
-    """
+    """Return the shards that have a folder; UserError if it was divided in two ways."""
     if not root.is_dir():
         return []
     named = [_NAMED.fullmatch(f.name) for f in root.iterdir() if (f / "config.json").exists()]
@@ -197,15 +183,12 @@ def started(root: Path) -> list[Shard]:
 def check_division(shard: Shard, root: Path) -> None:
     """Raise UserError if the folder is divided differently, or one process has begun it as a whole."""
     known = started(root)
-    if known and known[0].of != shard.of:
-        raise UserError(
-            f"{root} was begun in parts of {known[0].of}: go on with part=1/{known[0].of} and so on,"
-            " or give another folder="
-        )
+    if known and (of := known[0].of) != shard.of:
+        way = f"in parts of {of}: go on with part=1/{of} and so on, or give"
+        raise UserError(f"{root} was begun {way} another folder=")
     if not known and (root / "config.json").exists():
-        raise UserError(
-            f"{root} was begun without part=: go on without it, or give another folder="
-        )
+        way = "without part=: go on without it, or give"
+        raise UserError(f"{root} was begun {way} another folder=")
 
 
 def lacking(shards: Sequence[Shard], root: Path, stage: str) -> list[Shard]:
@@ -258,26 +241,19 @@ def compare_shards(work: StagedWork) -> list[Shard]:
 def run_shard(
     work: StagedWork, shard: Shard, until: str, about: Mapping[str, Any], steps: Steps
 ) -> None:
-    """Run one shard's share of the stages up to ``until``; stop early at a barrier that others lack.
-
-    Raises UserError if the folder was begun with other options, or is divided differently.
-    """
-    stages, root = work.stages, work.folder
+    """Run one shard's share of the stages up to ``until``; stop early at a barrier that others lack."""
+    root, stages = work.folder, work.stages[: work.stages.index(until) + 1]
     check_division(shard, root)
     compare_shards(work)
     with shard.hold(root, about) as folder:
         work.keep_options(folder)
         try:
-            for before, stage in zip(
-                ("", *stages), stages[: stages.index(until) + 1], strict=False
-            ):
+            for before, stage in zip(("", *stages), stages, strict=False):
                 if stage in shard.done(root):
                     steps.say(f"part {shard} has its {stage}")
                 elif before and lacking([shard], root, before):
-                    steps.say(
-                        f"part {shard}: its {stage} need the {before} of all parts: start it again"
-                        " when they are there"
-                    )
+                    why = f"its {stage} need the {before} of all parts"
+                    steps.say(f"part {shard}: {why}: start it again when they are there")
                     return
                 else:
                     shard.finish(root, stage, work.run(shard, stage, steps))
@@ -295,10 +271,7 @@ def run_job(work_of: WorkOf, job: Job, console: Screen) -> None:
 
 
 def run_in_shards(command: str, work_of: WorkOf, arguments: Sequence[str]) -> bool:
-    """Run what ``part=`` asks for; False if the arguments have none.
-
-    ``command`` is the module whose ``run_shard`` a launcher's job calls. Exits after ``-m``.
-    """
+    """Run what ``part=`` asks for, by ``run_shard`` of the module ``command``; False for no ``part=``."""
     shards, multirun, rest = split(arguments)
     if multirun:
         sys.exit(_launch(command, work_of, shards, rest))
@@ -314,42 +287,33 @@ def _launch(
     own, hydra_options = split_launcher(arguments)
     work = work_of(own)
     launcher, options = options_of(hydra_options)
-    check_division(shards[0], work.folder)
-    stages, console = work.stages, open_console(quiet=work.quiet)
+    root, stages, console = work.folder, work.stages, open_console(quiet=work.quiet)
+    check_division(shards[0], root)
     for stage, after in zip(stages, (*stages[1:], ""), strict=True):
         jobs = [Job(s.name, (*own, f"part={s}"), command, stage) for s in shards]
         console.say(f"{stage}:")
-        carry_out(jobs, work.folder, console, launcher, options)
-        if code := ended(jobs, work.folder):
+        carry_out(jobs, root, console, launcher, options)
+        if code := ended(jobs, root):
             return code
-        if after and (absent := lacking(shards, work.folder, stage)):
+        if after and (absent := lacking(shards, root, stage)):
             raise UserError(
                 f"{after} need the {stage} of all parts: part={','.join(map(str, absent))} of"
-                f" {work.folder} lack them; start those, then this again"
+                f" {root} lack them; start those, then this again"
             )
-    echo(f"{work.folder}: the same command without -m and part= {work.product}", newline=" ")
+    echo(f"{root}: the same command without -m and part= {work.product}", newline=" ")
     return 0
 
 
 def split_launcher(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split a command's own options from those of the launcher.
-
-    Raises UserError if one of its own has several values.
-    """
-    hydra_options = [a for a in arguments if a.startswith(("hydra.", "hydra/"))]
-    own = [a for a in arguments if a not in hydra_options]
+    """Split a command's own options, one value each, from those of the launcher."""
+    hydra_options, own = split_hydra(arguments)
     for argument in own:
-        if _has_several_values(argument):
+        several = False
+        with suppress(hydra.errors.HydraException):  # the command's parser says what is wrong
+            several = parse([argument])[0].is_sweep_override()
+        if several:
             raise UserError(
                 f"'{argument}' gives several values: here -m is for part= alone; start the command once for"
                 " each, in a folder of its own (docs/scale-out.md)"
             )
     return own, hydra_options
-
-
-def _has_several_values(argument: str) -> bool:
-    try:
-        (override,) = parse([argument])
-    except hydra.errors.HydraException:
-        return False  # the command's parser says what is wrong
-    return bool(override.is_sweep_override())

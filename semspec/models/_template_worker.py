@@ -58,13 +58,8 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
+    form: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+    return json.dumps(value, ensure_ascii=ensure_ascii, **form)
 
 
 def _raise(message: str) -> None:
@@ -82,9 +77,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for line in sys.stdin:
         template, variables = json.loads(line)
-        signal.setitimer(
-            signal.ITIMER_PROF, SECONDS
-        )  # its signal ends the process, whatever it does
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process in any case
         try:
             text = compiled(template).render(**variables)
             if len(text) > LONGEST:

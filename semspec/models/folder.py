@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError
+from semspec.models.intact import AGAIN
 from semspec.storage import foreign
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -14,7 +15,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file of a model's folder; raise UserError if there is none."""
     try:
-        return foreign.read_object(path, way_out="download the model again", finite=False)
+        return foreign.read_object(path, way_out=AGAIN, finite=False)
     except foreign.MissingFileError as error:
         raise UserError(f"no {path.name} in {path.parent}: is it a model's folder?") from error
 

@@ -47,9 +47,7 @@ class Wanted:
     patterns: tuple[str, ...]
     unwanted: tuple[str, ...] = ()
     repo_type: Literal["model", "dataset"] = "model"
-    refuses: Callable[[Iterable[str]], str | None] | None = (
-        None  # describes what is wrong with names
-    )
+    refuses: Callable[[Iterable[str]], str | None] | None = None  # says what is wrong with names
 
     def of(self, names: Iterable[str]) -> list[str]:
         def among(name: str, patterns: tuple[str, ...]) -> bool:
@@ -59,8 +57,7 @@ class Wanted:
 
     def check(self, names: Collection[str], at: str) -> None:
         """Raise UserError for a repository with refused or strangely named files, or no wanted ones."""
-        wrong = self.refuses(names) if self.refuses else None
-        if wrong:
+        if self.refuses and (wrong := self.refuses(names)):
             raise UserError(f"{at} holds {wrong}: it is not loaded; take another {self.noun}")
         if strange := [name for name in self.of(names) if not name.isprintable()]:
             # the Hub client's progress bars print their names to the terminal
@@ -79,12 +76,8 @@ MODEL = Wanted(
 WITHOUT_WEIGHTS = replace(  # for a model that runs elsewhere
     MODEL, patterns=tuple(p for p in MODEL.patterns if p != "*.safetensors")
 )
-DATASET = Wanted(
-    noun="data set",
-    option="data",
-    patterns=("*.parquet", "*.jsonl", "*.json"),
-    repo_type="dataset",
-)
+TABLES = ("*.parquet", "*.jsonl", "*.json")
+DATASET = Wanted(noun="data set", option="data", patterns=TABLES, repo_type="dataset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,32 +130,24 @@ def locate(
 
     Raise UserError if there is neither, or if a check of its files fails.
     """
-    local = Path(folder_or_repo).expanduser().is_dir()
-    folder = _located(folder_or_repo, revision, wanted, access)
-    if (found := _FOUND.get()) is not None:
-        name = f"{folder_or_repo}@{revision}" if revision else folder_or_repo
-        found[name] = Found(folder, on_hub=not local)
-    return folder
-
-
-def _located(name: str, revision: str | None, wanted: Wanted, access: Access | None) -> Path:
-    folder = Path(name).expanduser()
+    name, folder = folder_or_repo, Path(folder_or_repo).expanduser()
     recover(folder)
-    if folder.is_dir():
-        return _looked_at(folder, wanted)
-    if folder.exists():
-        raise UserError(f"{folder} is a file: point {wanted.option} at the folder that holds it")
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise UserError(
-            f"no {wanted.noun} folder {name}: download or train the {wanted.noun} first, "
-            f"or point {wanted.option} at a local folder or a Hub repository (owner/name)"
-        )
-    return _looked_at(snapshot(name, revision, wanted, access or Access()), wanted)
-
-
-def _looked_at(folder: Path, wanted: Wanted) -> Path:
+    on_hub = not folder.is_dir()
+    if on_hub:
+        if folder.exists():
+            raise UserError(
+                f"{folder} is a file: point {wanted.option} at the folder that holds it"
+            )
+        if name.startswith((".", "/", "~")) or name.count("/") != 1:
+            raise UserError(
+                f"no {wanted.noun} folder {name}: download or train the {wanted.noun} first, "
+                f"or point {wanted.option} at a local folder or a Hub repository (owner/name)"
+            )
+        folder = snapshot(name, revision, wanted, access or Access())
     if wanted.noun == MODEL.noun:
         check_model(folder, wanted.of)
+    if (found := _FOUND.get()) is not None:
+        found[f"{name}@{revision}" if revision else name] = Found(folder, on_hub)
     return folder
 
 
@@ -178,10 +163,10 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
     at = f"{repo} at revision {revision}" if revision else repo
     with hub_errors(repo, at, wanted):
         cache = _Cache(repo, wanted, access)
-        known = revision if revision and _COMMIT.fullmatch(revision) else None
-        if known and not access.force and cache.lacks(known) == []:
+        known = _COMMIT.fullmatch(revision or "")
+        if known and not access.force and cache.lacks(known[0]) == []:
             with contextlib.suppress(_ChangedError):
-                return cache.checked(known, at)
+                return cache.checked(known[0], at)
         if constants.HF_HUB_OFFLINE or access.local_only or not reachable(constants.ENDPOINT):
             return _offline(cache, at, revision, access)
         commit, listing = list_files(repo, revision, wanted, access.token)
@@ -208,12 +193,9 @@ def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Pa
     from huggingface_hub import constants
 
     wanted = cache.wanted
-    whole = revision is not None and _COMMIT.fullmatch(revision)
-    commit = revision if whole else cache.resolved(revision or "main")
-    if constants.HF_HUB_OFFLINE or access.local_only:
-        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "local files are asked for"
-    else:
-        why = "the Hub cannot be reached"
+    commit = cache.resolved(revision or "main")
+    why = "local files are asked for" if access.local_only else "the Hub cannot be reached"
+    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else why
     options = "--repo-type dataset " if wanted.repo_type == "dataset" else ""
     options += f"--revision {revision} " if revision else ""
     ways = (
@@ -231,9 +213,8 @@ def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Pa
     try:
         return cache.checked(commit, at)
     except _ChangedError as error:
-        raise UserError(
-            f"{error.path} is not what the Hub had listed, and {why}: {ways}"
-        ) from error
+        message = f"{error.path} is not what the Hub had listed, and {why}: {ways}"
+        raise UserError(message) from error
 
 
 def list_files(
@@ -289,7 +270,9 @@ class _Cache:
         return {name: (int(size), str(listed_hash)) for name, (size, listed_hash) in stored.items()}
 
     def resolved(self, revision: str) -> str | None:
-        commit = (_text(self.root / "refs" / revision) or "").strip()
+        """Return the commit that a revision was when it was last looked up."""
+        known = _COMMIT.fullmatch(revision)
+        commit = revision if known else (_text(self.root / "refs" / revision) or "").strip()
         return commit if _COMMIT.fullmatch(commit) else None
 
     def remember(self, commit: str, listing: Listing, revision: str) -> None:
@@ -334,21 +317,12 @@ class _Cache:
     def fetch(self, commit: str, names: Iterable[str]) -> None:
         from huggingface_hub import hf_hub_download
 
-        def one(name: str) -> None:
-            hf_hub_download(
-                self.repo,
-                name,
-                revision=commit,
-                repo_type=self.wanted.repo_type,
-                cache_dir=self.access.cache_dir,
-                token=self.access.token,
-                force_download=self.access.force,
-            )
-
+        access, kind = self.access, self.wanted.repo_type
+        how: dict[str, Any] = {"revision": commit, "repo_type": kind, "token": access.token}
+        how |= {"cache_dir": access.cache_dir, "force_download": access.force}
         pool = ThreadPoolExecutor(max_workers=AT_A_TIME)
         try:
-            for future in [pool.submit(one, name) for name in names]:
-                future.result()
+            list(pool.map(lambda name: hf_hub_download(self.repo, name, **how), names))
         finally:  # after an interruption do not wait for running downloads
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -387,13 +361,11 @@ def _text(path: Path) -> str | None:
 
 def content_hash(path: Path, like: str) -> str:
     """Return a file's hash as the Hub lists it: sha256 (64 digits) in LFS, else git's blob hash."""
+    if len(like) == 64:
+        return manifests.sha256(path)
+    begun = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as file:
-        if len(like) == 64:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        found = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
-        while part := file.read(1 << 20):
-            found.update(part)
-        return found.hexdigest()
+        return hashlib.file_digest(file, lambda: begun).hexdigest()
 
 
 @contextlib.contextmanager

@@ -32,9 +32,8 @@ LIMITS: Mapping[str, int] = (
 def check_model(folder: Path, wanted: Callable[[Iterable[str]], list[str]]) -> None:
     """Raise UserError if a model's folder is damaged or implausible.
 
-    ``wanted`` selects from file names those that will be read. They must be plain files, config.json must
-    not claim more than the weights can hold, and if the folder has a manifest of this project, sizes and
-    sha256 (of files up to 256 MiB) must match it. A tokenizer is checked as well.
+    ``wanted`` selects the names of files that will be read. If the folder has a manifest of this project,
+    sizes and sha256 (of files up to 256 MiB) must match it.
     """
     there = wanted(sorted(f.name for f in folder.iterdir()))
     for name in there:
@@ -115,7 +114,6 @@ def check_tokenizer(path: Path) -> None:
     model, added = tokenizer.get("model"), tokenizer.get("added_tokens")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
-    ids += (
-        [t.get("id") for t in added or () if isinstance(t, dict)] if isinstance(added, list) else []
-    )
+    listed = added if isinstance(added, list) else []
+    ids += [token.get("id") for token in listed if isinstance(token, dict)]
     foreign.token_ids(ids, str(path))

@@ -13,11 +13,11 @@ from omegaconf import MISSING
 from semspec.errors import UserError
 from semspec.models import packaged
 from semspec.models.hub import MODEL, WITHOUT_WEIGHTS, locate, split_revision
+from semspec.models.intact import AGAIN
 from semspec.storage import foreign
 from semspec.storage.packaged import beside_package
 from semspec.types import Role
 
-AGAIN = "download the model again"
 EMBEDDED = "embedded/"  # models shipped with the package: ``path: embedded/tiny-target``
 
 
@@ -108,10 +108,7 @@ def canonical_name(model: ModelConfig) -> str:
 
 
 def read_facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
-    """Return the facts of a model without loading its weights, or fetching them from the Hub.
-
-    Raise UserError if its config.json does not describe a model.
-    """
+    """Return a model's facts without loading its weights; raise UserError if config.json has none."""
     folder = model.fetch(weights=False)
     try:
         shape = foreign.read_object(folder / "config.json", way_out=AGAIN, finite=False)
@@ -127,13 +124,12 @@ def read_facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
 
 def weights_fingerprint(folder: Path) -> str:
     """Return the sha256 (hex) of a folder's safetensors tensors, ignoring metadata and order."""
-    files = []
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            files.append((file, file.stat().st_size, file.stat().st_mtime_ns))
-        except OSError as error:  # a broken or circular link
-            raise UserError(f"{file} cannot be read ({error.strerror}): {AGAIN}") from error
-    return _fingerprint(tuple(files))
+    try:
+        found = sorted(folder.glob("*.safetensors"))
+        files = tuple((f, f.stat().st_size, f.stat().st_mtime_ns) for f in found)
+    except OSError as error:  # a broken or circular link
+        raise UserError(f"{error.filename} cannot be read ({error.strerror}): {AGAIN}") from error
+    return _fingerprint(files)
 
 
 @lru_cache(maxsize=16)

@@ -62,16 +62,12 @@ def read_spec(folder: Path, max_context: int) -> Spec:
     except UserError:
         raise
     except Exception as e:  # a broken configuration makes transformers or torch raise anything
-        first = first_line(e)
-        raise UserError(f"cannot use {folder / 'config.json'}: {first}") from e
+        raise UserError(f"cannot use {folder / 'config.json'}: {first_line(e)}") from e
 
 
 def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_context: int) -> Spec:
-    if config.hidden_act != "silu":
-        raise UserError(
-            f"engine=hf does not know hidden_act={str(config.hidden_act)[:40]}; {ELSEWHERE}"
-        )
-
+    if (act := config.hidden_act) != "silu":
+        raise UserError(f"engine=hf does not know hidden_act={str(act)[:40]}; {ELSEWHERE}")
     trained = int(config.max_position_embeddings)
     if max_context < 0 or max_context > trained:
         raise UserError(
@@ -82,9 +78,8 @@ def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_co
     _refuse_windows(config, limit)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if not 1 <= head_dim <= LARGEST_HEAD:
-        raise UserError(
-            f"{folder / 'config.json'} has head_dim={str(head_dim)[:40]}, which is none"
-        )
+        shown = str(head_dim)[:40]
+        raise UserError(f"{folder / 'config.json'} has head_dim={shown}, which is none")
     frequencies, scale = _rope(config, head_dim)
     bias = bool(getattr(config, "attention_bias", False))
     return Spec(
@@ -112,8 +107,7 @@ def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_co
 
 def _refuse_windows(config: Any, limit: int) -> None:
     window = getattr(config, "sliding_window", None)
-    layers = getattr(config, "layer_types", None) or []
-    slides = any("sliding" in kind for kind in layers) or not layers
+    slides = any("sliding" in kind for kind in getattr(config, "layer_types", None) or ["sliding"])
     if window and slides and window < limit:
         raise UserError(
             f"engine=hf has no sliding-window attention: set max_context to {window} or less, "

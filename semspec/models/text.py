@@ -1,7 +1,6 @@
 """Conversion between text and token ids: the only module with a tokenizer and its chat template.
 
-Engines know ids only. Everything here is a thin layer over a transformers tokenizer, with three
-decisions:
+A thin layer over a transformers tokenizer, with three decisions:
 
 * ``tokenizer.json`` is authoritative if it exists. AutoTokenizer may rebuild parts of it from the
   model type (transformers 5 replaces the pre-tokenizer of a qwen2 model), and then the same text
@@ -14,11 +13,12 @@ decisions:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,16 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
     local = folder.is_dir()
     if local:
         check_model(folder, WITHOUT_WEIGHTS.of)
-    if not local and (folder.is_absolute() or not _REPOSITORY.fullmatch(name)):
+    elif folder.is_absolute() or not _REPOSITORY.fullmatch(name):
         raise UserError(f"no folder '{name}': give an existing folder or a Hub name (owner/model)")
     source = str(folder) if local else name
     options: dict[str, Any] = {"revision": revision} if revision and not local else {}
+
+    def file(wanted: str) -> str | None:
+        return cached_file(source, wanted, _raise_exceptions_for_missing_entries=False, **options)
+
     try:
-        whole = cached_file(
-            source, "tokenizer.json", _raise_exceptions_for_missing_entries=False, **options
-        )
+        whole = file("tokenizer.json")
         if whole and not local:  # ``check_model`` has checked a local one
             check_tokenizer(Path(whole))
         kind = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer
@@ -60,19 +62,12 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
         raise
     except Exception as reason:  # transformers raises whatever its parsers raise
         where = f"'{name}'" + (f" (revision {revision})" if revision else "")
-        way = (
-            "is it a model's folder with its tokenizer files?"
-            if local
-            else "check name and revision, log in with 'hf auth login' for a gated model, or give "
-            "a local folder"
-        )
+        way = "check name and revision, log in with 'hf auth login' for a gated model, or give a local folder"
+        way = "is it a model's folder with its tokenizer files?" if local else way
         raise UserError(f"no tokenizer in {where}: {way} ({first_line(reason)[:200]})") from reason
-    try:
-        found = cached_file(
-            source, "generation_config.json", _raise_exceptions_for_missing_entries=False, **options
-        )
-    except (OSError, ValueError):  # it is optional
-        found = None
+    found = None
+    with contextlib.suppress(OSError, ValueError):  # it is optional
+        found = file("generation_config.json")
     generation = foreign.read_object(Path(found), finite=False) if found else {}
     return tokenizer, foreign.token_ids(generation.get("eos_token_id"), str(found))
 
@@ -84,13 +79,11 @@ class Text:
         self.name = name
         self.tokenizer, stops = _load(name, revision)
         self.tokenizer.model_max_length = sys.maxsize  # engines report prompts that are too long
-        own = self.tokenizer.eos_token_id
-        self.stop_ids: frozenset[int] = stops if own is None else stops | {own}
+        self.eos: int | None = self.tokenizer.eos_token_id  # ends an answer
+        self.bos: int | None = self.tokenizer.bos_token_id  # begins a text, if any
+        self.stop_ids: frozenset[int] = stops if self.eos is None else stops | {self.eos}
         self._pieces: dict[int, str] = {}
-        self._anchor: tuple[list[int], str] | None = None
         self._asides: dict[tuple[str, str], tuple[str, list[int]]] = {}
-
-    # ---- text and ids -------------------------------------------------------------------------
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, nothing added; special tokens written in it are recognised."""
@@ -109,25 +102,22 @@ class Text:
         return self.decode([token for token in ids if token not in self.stop_ids])
 
     def piece(self, token: int) -> str:
-        """Return the text that a token adds; "" for ids unknown to the tokenizer (padding).
-
-        Bytes that are not a character by themselves become U+FFFD.
-        """
-        known = self._pieces.get(token)
-        if known is None:
-            known = self._pieces[token] = self._piece(token)
-        return known
+        """Return the text that a token adds; "" for padding, U+FFFD for bytes that are no character."""
+        if token not in self._pieces:
+            self._pieces[token] = self._piece(token)
+        return self._pieces[token]
 
     def _piece(self, token: int) -> str:
-        if self._anchor is None:
-            before = self.encode("a")
-            self._anchor = before, self.decode(before)
         before, text = self._anchor
         try:
             both = self.decode([*before, token])
         except (OverflowError, TypeError, IndexError):  # Python tokenizers reject unknown ids
             return ""
         return both[len(text) :] if both.startswith(text) else self.decode([token])
+
+    @cached_property
+    def _anchor(self) -> tuple[list[int], str]:
+        return (ids := self.encode("a")), self.decode(ids)
 
     def prompt(self, question: str, system: str | None = None) -> tuple[str, list[int]]:
         """Return a question in the model's chat format, as text and ids, ready for the answer.
@@ -147,9 +137,9 @@ class Text:
                 f"'{self.name}' has no chat template: take an instruction-tuned model, "
                 "or put a chat_template.jinja into its folder"
             )
-        messages = [{"role": "system", "content": system}] if system is not None else []
-        messages.append({"role": "user", "content": question})
-        text = self._render(messages, "mend the template, or leave the system message out")
+        turns = [("system", system)] if system is not None else []
+        turns.append(("user", question))
+        text = self._render(turns, "mend the template, or leave the system message out")
         ids = self.encode(text)
         if not ids:
             raise UserError(f"the chat template of '{self.name}' makes an empty prompt: mend it")
@@ -159,20 +149,15 @@ class Text:
         """Return text and ids that close the assistant's turn, ask a question and begin the reply.
 
         They follow an unfinished turn. For a model that thinks, the thinking is opened and ``prefill``
-        placed in it, so that the next token is the answer. The closing of the turn is cut out of a
-        rendered conversation whose earlier turns are stand-ins, because templates may alter them (R1's
-        and Qwen3's drop their thinking). Raise UserError if the template cannot do it.
+        placed in it. The closing of the turn is cut out of a rendered conversation of stand-ins, because
+        templates may alter earlier turns (R1's and Qwen3's drop their thinking).
         """
-        known = self._asides.get((question, prefill))
-        if known is not None:
+        if known := self._asides.get((question, prefill)):
             return known
         if not self.tokenizer.chat_template:
             raise UserError(f"'{self.name}' has no chat template, so it cannot be asked anything")
-        roles = ("user", _TURN), ("assistant", _TURN), ("user", question)
-        rendered = self._render(
-            [{"role": role, "content": content} for role, content in roles], "mend the template"
-        )
-        _, found, text = rendered.rpartition(_TURN)
+        turns = [("user", _TURN), ("assistant", _TURN), ("user", question)]
+        _, found, text = self._render(turns, "mend the template").rpartition(_TURN)
         if not found or question not in text:
             raise UserError(
                 f"the chat template of '{self.name}' leaves turns out, so the model cannot be asked"
@@ -185,25 +170,21 @@ class Text:
         self._asides[question, prefill] = text, self.encode(text)
         return self._asides[question, prefill]
 
-    def _render(self, messages: list[dict[str, str]], way_out: str) -> str:
+    def _render(self, turns: Iterable[tuple[str, str]], way_out: str) -> str:
         variables = {
             **self.tokenizer.special_tokens_map,
             **dict.fromkeys(("tools", "documents")),
-            "messages": messages,
+            "messages": [{"role": role, "content": content} for role, content in turns],
             "add_generation_prompt": True,
         }
         try:
             return render(self.tokenizer.get_chat_template(), variables)
-        except (
-            TemplateRefusedError,
-            ValueError,
-        ) as reason:  # e.g. one that refuses a system message
+        # e.g. one that refuses a system message
+        except (TemplateRefusedError, ValueError) as reason:
             raise UserError(
                 f"the chat template of '{self.name}' refuses this prompt "
                 f"({first_line(reason)[:200]}): {way_out}"
             ) from reason
-
-    # ---- properties of the tokenizer ----------------------------------------------------------
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
@@ -219,18 +200,6 @@ class Text:
     def size(self) -> int:
         """One more than the largest id; a model's own vocabulary may be padded beyond it."""
         return max((*self.vocabulary.values(), *self.added.values()), default=-1) + 1
-
-    @property
-    def eos(self) -> int | None:
-        """The token that ends an answer."""
-        token: int | None = self.tokenizer.eos_token_id
-        return token
-
-    @property
-    def bos(self) -> int | None:
-        """The token that begins a text, if any."""
-        token: int | None = self.tokenizer.bos_token_id
-        return token
 
     @cached_property
     def fingerprint(self) -> str:
@@ -261,6 +230,3 @@ class Text:
             }
         exact = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(exact.encode()).hexdigest()
-
-    def __repr__(self) -> str:
-        return f"Text({self.name!r}, {self.size} tokens)"

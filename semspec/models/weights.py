@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.folder import weight_files
+from semspec.models.intact import AGAIN
 from semspec.models.spec import Spec
 from semspec.storage import foreign
 
@@ -47,31 +48,19 @@ def read_weights(folder: Path, spec: Spec, dtype: torch.dtype, device: torch.dev
     """Read all weights onto the device; raise UserError for anything wrong with the files."""
     files = weight_files(folder)
     with ExitStack() as stack:
-        again = "download the model again"
-        opened = [stack.enter_context(foreign.open_tensors(f, way_out=again)) for f in files]
+        opened = [stack.enter_context(foreign.open_tensors(f, way_out=AGAIN)) for f in files]
         where = {name: f for f in opened for name in f.keys()}  # noqa: SIM118
         _check(where, _shapes(spec), spec, folder)
-        checkpoint = _Checkpoint(where, dtype, device)
-        embed = checkpoint.take("model.embed_tokens.weight")
-        blocks = [_block(checkpoint, spec, i) for i in range(spec.layers)]
-        return Weights(
-            embed=embed,
-            # a classifier's own head belongs to its rule; nobody requests its logits
-            head=embed if spec.tied or spec.classifier else checkpoint.take("lm_head.weight"),
-            norm=checkpoint.take("model.norm.weight"),
-            blocks=blocks,
-        )
 
+        def take(name: str) -> Tensor:
+            tensor: Tensor = where[name].get_tensor(name)
+            return tensor.to(device, dtype)
 
-@dataclass(frozen=True, slots=True)
-class _Checkpoint:
-    where: Mapping[str, Any]
-    dtype: torch.dtype
-    device: torch.device
-
-    def take(self, name: str) -> Tensor:
-        tensor: Tensor = self.where[name].get_tensor(name)
-        return tensor.to(self.device, self.dtype)
+        embed = take("model.embed_tokens.weight")
+        # a classifier's own head belongs to its rule; nobody requests its logits
+        head = embed if spec.tied or spec.classifier else take("lm_head.weight")
+        blocks = [_block(take, spec, i) for i in range(spec.layers)]
+        return Weights(embed, head, take("model.norm.weight"), blocks)
 
 
 def _shapes(spec: Spec) -> Shapes:
@@ -115,11 +104,10 @@ def _check(where: Mapping[str, Any], shapes: Shapes, spec: Spec, folder: Path) -
             raise UserError(
                 f"{name} in {folder} has shape {list(found)}, config.json says {list(shape)}"
             )
+    spare = {*shapes, *(("lm_head.weight",) if spec.tied else ())}
+    spare |= {*(SCORE if spec.classifier else ())}
     for name in where:
-        known = name in shapes or name.endswith("rotary_emb.inv_freq")
-        known = known or (spec.tied and name == "lm_head.weight")
-        known = known or (spec.classifier and name in SCORE)
-        if not known:
+        if name not in spare and not name.endswith("rotary_emb.inv_freq"):
             raise UserError(f"{folder} has a tensor {name} that a {spec.family} model has not")
 
 
@@ -133,12 +121,12 @@ def interleave(rows: Tensor, head_dim: int) -> Tensor:
     return pairs.transpose(1, 2).reshape(rows.shape)
 
 
-def _block(take: _Checkpoint, spec: Spec, i: int) -> Block:
+def _block(take: Callable[[str], Tensor], spec: Spec, i: int) -> Block:
     at = f"model.layers.{i}."
 
     def get(names: str, kind: str) -> Iterator[Tensor]:
         for name in names.split():
-            tensor = take.take(f"{at}{name}.{kind}")
+            tensor = take(f"{at}{name}.{kind}")
             yield interleave(tensor, spec.head_dim) if name[-6:] in ("q_proj", "k_proj") else tensor
 
     def fuse(names: str, bias: bool) -> tuple[Tensor, Tensor | None]:
@@ -152,16 +140,13 @@ def _block(take: _Checkpoint, spec: Spec, i: int) -> Block:
     norm1: Tensor | None
     norm2: Tensor | None
     norm1, norm2 = get("input_layernorm post_attention_layernorm", "weight")
-    if take.dtype == torch.float32:  # bfloat16 would round the product
+    if qkv.dtype == torch.float32:  # bfloat16 would round the product
         qkv, norm1 = qkv * norm1, None  # W (n * x) = (W n) x
         gate_up, norm2 = gate_up * norm2, None
     qk_norm = None
     if spec.qk_norm:
-        q, k = get("self_attn.q_norm self_attn.k_norm", "weight")
-        each = (spec.heads, spec.kv_heads)
-        qk_norm = torch.cat(
-            [interleave(w, spec.head_dim).expand(n, -1) for w, n in zip((q, k), each, strict=True)]
-        )
-    return Block(
-        qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias, norm1, norm2, qk_norm
-    )
+        both = get("self_attn.q_norm self_attn.k_norm", "weight")
+        q, k = (interleave(weight, spec.head_dim) for weight in both)
+        qk_norm = torch.cat([q.expand(spec.heads, -1), k.expand(spec.kv_heads, -1)])
+    fused = (qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias)
+    return Block(*fused, norm1, norm2, qk_norm)

@@ -4,11 +4,12 @@
 
 The paper's features are the states of all layers, averaged over the step's tokens (SemanticSpec
 3.2.1). An error sits in one or two tokens, and averaging dilutes it, so maximum, last token and the
-step's log-probabilities, which come from the same pass, can be added (methods 1.5).
+step's log-probabilities, which come from the same pass, can be added.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -46,10 +47,7 @@ class Features:
 
 
 def resolve(options: Any, layers: int) -> Features:
-    """Return the features of a configuration, with this model's layer numbers.
-
-    Raise UserError for layers that the model does not have.
-    """
+    """Return a configuration's features; raise UserError for layers that do not exist."""
     chosen = options.layers
     if chosen == "all":
         picked: tuple[int, ...] = ()
@@ -70,34 +68,19 @@ def of_logprobs(logprobs: Sequence[float]) -> list[float]:
     Plain Python: for the twenty or so tokens of a step it is several times faster than tensors.
     """
     clipped = [FLOOR if x < FLOOR else x for x in logprobs]
-    count = len(clipped)
-    if not count:
+    if not (count := len(clipped)):
         return [0.0] * len(LOGPROB_NAMES)
-    ordered = sorted(clipped)
-    total = sum(clipped)
-    mean = total / count
-    lowest = ordered[0]
+    ordered, total = sorted(clipped), sum(clipped)
+    mean, lowest = total / count, ordered[0]
     squares = sum(x * x for x in clipped) / count - mean * mean
     return [
-        lowest,
-        ordered[min(1, count - 1)],
-        ordered[min(2, count - 1)],
-        mean,
-        total,
-        clipped[0],
-        clipped[-1],
+        *(lowest, ordered[min(1, count - 1)], ordered[min(2, count - 1)]),
+        *(mean, total, clipped[0], clipped[-1]),
         squares**0.5 if squares > 0 else 0.0,
-        *(float(_below(ordered, t)) for t in UNLIKELY),
+        *(float(bisect_left(ordered, t)) for t in UNLIKELY),
         float(count),
         clipped.index(lowest) / count,
     ]
-
-
-def _below(ordered: Sequence[float], threshold: float) -> int:
-    for number, value in enumerate(ordered):
-        if value >= threshold:
-            return number
-    return len(ordered)
 
 
 def assemble(features: Features, states: Tensor, kept: Sequence[str], free: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ def entries(file: Path | None = None) -> list[dict[str, Any]]:
     stored: Any = OmegaConf.to_container(OmegaConf.load(file))
     for number, entry in enumerate(stored, 1):
         at = f"{file}, entry {number}"
-        missing = [name for name in FIELDS if not isinstance(entry.get(name), str)]
-        if missing or set(entry) - {*FIELDS, "split", "revision"}:
+        named = all(isinstance(entry.get(name), str) for name in FIELDS)
+        if not named or set(entry) - {*FIELDS, "split", "revision"}:
             raise UserError(
                 f"{at}: it needs {', '.join(FIELDS)}, for another split than paragraph also split,"
                 " and, from the Hub, revision"
@@ -43,9 +43,9 @@ def find(
     model: str, role: str, features: str, split: str, file: Path | None = None
 ) -> tuple[str, str | None] | None:
     """Return path and revision of the first entry that fits, or None."""
+    wanted = {"model": model, "role": role, "features": features, "split": split}
     for entry in entries(file):
-        own = (entry["model"], entry["role"], entry["features"], entry.get("split", SPLIT))
-        if own == (model, role, features, split):
+        if wanted.items() <= ({"split": SPLIT} | entry).items():
             return entry["path"], entry.get("revision")
     return None
 

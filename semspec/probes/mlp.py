@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from itertools import chain, pairwise
 from typing import Literal
 
 from semspec.deferred import Tensor, torch
@@ -22,11 +23,8 @@ NAMES = tuple(f"layers.{i}.{kind}" for i in range(3) for kind in ("weight", "bia
 def shapes(inputs: int, hidden: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every weight."""
     sizes = [inputs, *hidden, 1]
-    made: dict[str, tuple[int, ...]] = {}
-    for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
-        made[f"layers.{i}.weight"] = (b, a)
-        made[f"layers.{i}.bias"] = (b,)
-    return made
+    pairs = ([(b, a), (b,)] for a, b in pairwise(sizes))
+    return dict(zip(NAMES, chain.from_iterable(pairs), strict=True))
 
 
 class Folded:
@@ -35,10 +33,9 @@ class Folded:
     def __init__(
         self, weights: dict[str, Tensor], mean: Tensor, std: Tensor, activation: str
     ) -> None:
-        w1, b1, w2, b2, w3, b3 = (weights[name].float() for name in NAMES)
+        w1, b1, self.w2, self.b2, self.w3, self.b3 = (weights[name].float() for name in NAMES)
         scaled = w1 / std
         self.w1, self.b1 = scaled.contiguous(), b1 - scaled @ mean
-        self.w2, self.b2, self.w3, self.b3 = w2, b2, w3, b3
         self.gelu = activation == "gelu"
 
     @property

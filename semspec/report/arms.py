@@ -86,27 +86,24 @@ COLUMNS: dict[str, Column] = {  # by the name that an experiment gives
 }
 
 
-def columns(names: Sequence[str]) -> list[Column]:
-    return [COLUMNS[name] for name in names]
-
-
 def table(rows: Sequence[Row], names: Sequence[str], title: str) -> Table:
     shown = Table("", title=title, title_justify="left")
-    for heading, _ in columns(names):
+    columns = [COLUMNS[name] for name in names]
+    for heading, _ in columns:
         shown.add_column(heading, justify="right")
     for row in rows:
-        shown.add_row(row["config"], *(write(row) for _, write in columns(names)))
+        shown.add_row(row["config"], *(write(row) for _, write in columns))
     return shown
 
 
 def markdown(rows: Sequence[tuple[str, Row]], names: Sequence[str]) -> list[str]:
     """Return the lines of a table, a row for each pair of a name and its figures."""
-    headings = [heading for heading, _ in columns(names)]
+    columns = [COLUMNS[name] for name in names]
+    headings = [heading for heading, _ in columns]
     lines = [f"| | {' | '.join(headings)} |", "|---" * (len(names) + 1) + "|"]
-    return lines + [
-        f"| {name} | " + " | ".join(write(row) for _, write in columns(names)) + " |"
-        for name, row in rows
-    ]
+    for name, row in rows:
+        lines.append(" | ".join([f"| {name}", *(write(row) for _, write in columns)]) + " |")
+    return lines
 
 
 def between(page: str, marks: tuple[str, str], text: str, name: str) -> str:

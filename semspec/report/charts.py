@@ -24,75 +24,56 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
+def _plot(title: str, x_label: str, y_label: str, alt: str, **axes: Any) -> Plot:
+    size: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "titled": False}
+    return Plot(title, x_label, y_label, alt=alt, **size, **axes)
+
+
 def _shares(
     title: str, x_label: str, y_label: str, shares: Sequence[Share], alt: str, digits: int = 0
 ) -> Plot:
-    plot = Plot(
-        title,
-        x_label,
-        y_label,
-        y=(0, 1),
-        width=WIDTH,
-        height=HEIGHT,
-        titled=False,
-        alt=alt,
-        y_format=percent,
-    )
-    plot.line([s.at for s in shares], [s.share for s in shares], ink=0)
-    plot.points(
-        [s.at for s in shares],
-        [s.share for s in shares],
-        radius=3.5,
-        tips=[f"{s.at:.{digits}f}: {percent(s.share)} of {s.of:,}" for s in shares],
-        y_spread=[s.interval for s in shares],
-        ink=0,
-    )
+    plot = _plot(title, x_label, y_label, alt, y=(0, 1), y_format=percent)
+    xs, ys = [s.at for s in shares], [s.share for s in shares]
+    tips = [f"{s.at:.{digits}f}: {percent(s.share)} of {s.of:,}" for s in shares]
+    plot.line(xs, ys, ink=0)
+    plot.points(xs, ys, radius=3.5, tips=tips, y_spread=[s.interval for s in shares], ink=0)
     return plot
 
 
 def acceptance(found: Rounds, unit: str) -> list[str]:
     """Draw acceptance over the place in the answer and, if drafts are longer than one, within a draft."""
     out = []
-    shares = found.by_output()
-    if shares:
+    if shares := found.by_output():
         nodes = "nodes of the trees" if found.trees else unit
-        alt = (
-            f"Of the {nodes} drafted at each place of the answer, {percent(shares[0].share)} were"
-            f" kept around token {shares[0].at:.0f}"
-        )
+        alt = f"Of the {nodes} drafted at each place of the answer, {percent(shares[0].share)} were"
+        alt += f" kept around token {shares[0].at:.0f}"
         if len(shares) > 1:
             alt += f" and {percent(shares[-1].share)} around token {shares[-1].at:.0f}"
         alt += "; bars are 95 % intervals."
         plot = _shares("Acceptance over the answer", "tokens written before", "kept", shares, alt)
         out.append(figure("Over the answer.", plot.svg(), alt))
-    within = found.by_draft()
-    if len(within) > 1:
-        what = "level of the tree" if found.trees else f"{unit.removesuffix('s')} within the draft"
-        alt = (
-            f"Drafts were kept to the first {what} in {percent(within[0].share)} of all cases, as"
-            f" far as number {len(within)} in {percent(within[-1].share)}."
-        )
-        plot = _shares("Acceptance within a draft", what, "kept so far", within, alt)
+    if len(within := found.by_draft()) > 1:
+        place = "level of the tree" if found.trees else f"{unit.removesuffix('s')} within the draft"
+        alt = f"Drafts were kept to the first {place} in {percent(within[0].share)} of all cases,"
+        alt += f" as far as number {len(within)} in {percent(within[-1].share)}."
+        plot = _shares("Acceptance within a draft", place, "kept so far", within, alt)
         out.append(figure("Within a draft.", plot.svg(), alt))
     return out
 
 
 def calibration(found: Rounds) -> str:
     """Draw the share of true steps over the score."""
-    shares = found.calibration()
     if not found.scored:
         return ""
-    alt = (
-        f"{len(found.scored):,} scored steps, equally many in each point; bars are 95 % intervals."
-    )
-    above = found.auroc()
+    count, above = len(found.scored), found.auroc()
+    alt = f"{count:,} scored steps, equally many in each point; bars are 95 % intervals."
     if above is None:
         alt += " All of them were true." if found.scored[0][1] else " None of them was true."
     else:
         alt += f" AUROC {above:.3f}: how often a true step has a higher score than a false one."
     if found.left_out:
         alt += " Later ones are left out."
-    plot = _shares("Truth over the score", "score", "true", shares, alt, digits=2)
+    plot = _shares("Truth over the score", "score", "true", found.calibration(), alt, digits=2)
     if all(0 <= score <= 1 for score, _ in found.scored):  # it may be a probability
         plot.x = (0, 1)
         plot.line([0, 1], [0, 1], dashed=True, ink=2)
@@ -112,18 +93,9 @@ def speeds(pairs: Sequence[tuple[float, float]]) -> str:
         f" {number(quantile(ratios, 0.75))} times the speed of the target alone;"
         f" {slower:,} of {len(ratios):,} were slower with the draft. The dashed line is the target alone."
     )
-    plot = Plot(
-        "Speed-up of each problem",
-        "share of the problems",
-        "times as fast",
-        x=(0, 1),
-        y=(0, max(1.0, shown[-1]) * 1.05),
-        width=WIDTH,
-        height=HEIGHT,
-        titled=False,
-        alt=alt,
-        x_format=percent,
-    )
+    axes: dict[str, Any] = {"x": (0, 1), "y": (0, max(1.0, shown[-1]) * 1.05)}
+    names = "Speed-up of each problem", "share of the problems", "times as fast"
+    plot = _plot(*names, alt, x_format=percent, **axes)
     places = [(i + 0.5) / len(shown) for i in range(len(shown))]
     plot.points(places, shown, radius=2.5, ink=0)
     plot.line([0, 1], [1, 1], dashed=True, ink=1)
@@ -137,7 +109,7 @@ def time_split(result: Mapping[str, Any]) -> str:
     if not known:
         return ""
     longest = max(f["latency"] for _, f in known)
-    out, rows, y = [], [], 4
+    out, y = [], 4
     for name, f in known:
         out.append(f'<text x="0" y="{y + 10}">{name}, {seconds(f["latency"])} s a problem</text>')
         x = 0.0
@@ -150,15 +122,14 @@ def time_split(result: Mapping[str, Any]) -> str:
                 )
             x += wide
         y += 50
-        rows.append((name, f))
     alt = "; ".join(
         f"{name}: " + ", ".join(f"{percent(f['time'][p])} {spoken}" for p, spoken, _ in PARTS)
-        for name, f in rows
+        for name, f in known
     )
     keys = "".join(
         f'<li><svg viewBox="0 0 12 12" width="12" height="12" aria-hidden="true"><rect class="{fill} part"'
         f' width="12" height="12"/></svg> {spoken} '
-        + " / ".join(percent(f["time"][part]) for _, f in rows)
+        + " / ".join(percent(f["time"][part]) for _, f in known)
         + "</li>"
         for part, spoken, fill in PARTS
     )
@@ -168,5 +139,5 @@ def time_split(result: Mapping[str, Any]) -> str:
         + "".join(out)
         + f'</svg><ul class="keys">{keys}</ul>'
     )
-    order = " / ".join(name for name, _ in rows)
+    order = " / ".join(name for name, _ in known)
     return figure("Time.", drawing, f"Seconds of a problem, on one scale; shares: {order}.")

@@ -7,17 +7,23 @@ speed-ups are compared; seconds of different runs never are.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
 from semspec.errors import UserError
 from semspec.report.runs import Run, read_run, unlike_machines
-from semspec.results.metrics import Interval, mcnemar, quantile, ratio
+from semspec.results.metrics import Interval, central, mcnemar, ratio
 from semspec.results.significance import ALPHA, FEWEST, difference, paired_difference, permutation
 
 Pair = tuple[float, float]  # seconds of the target alone, and of the configuration
+Solved = dict[str, Any]  # of a problem's line what is compared
+Lines = Sequence[Solved]
+asked = itemgetter("question", "gold")
 Verdict = Literal["higher", "lower", "same", "unknown", "not compared"]
 DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # choose problems, not their kind
 KIND = ("plugins.benchmark", "benchmark")
@@ -53,15 +59,9 @@ class Comparison:
     won: int | None = None  # right in B only
     notes: list[str] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Comparison:
-    """Compare the runs of two folders; differences of pass@1 below ``margin`` count as none.
-
-    Raises UserError if a folder holds no solved problems, or the runs cannot be compared.
-    """
+    """Compare two runs (UserError where they cannot be); differences of pass@1 below ``margin`` count as none."""
     if a.resolve() == b.resolve():
         raise UserError(f"{a} and {b} are the same folder: give two runs")
     first, second = read_run(a), read_run(b)
@@ -70,14 +70,18 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
     for run, lines in ((first, lines_a), (second, lines_b)):
         if not lines:
             raise UserError(f"{run.folder} has no solved problems yet: compare when some are done")
-    shared = [
-        name for name, line in lines_a.items() if name in lines_b and _same(line, lines_b[name])
-    ]
+    # ids are only numbers, so the question decides
+    shared = [n for n, one in lines_a.items() if n in lines_b and asked(one) == asked(lines_b[n])]
     # at least half of the smaller run: a small overlap by chance is not a pairing
     paired = len(shared) >= max(1, min(len(lines_a), len(lines_b)) / 2)
     own_a = [lines_a[name] for name in shared] if paired else list(lines_a.values())
     own_b = [lines_b[name] for name in shared] if paired else list(lines_b.values())
     quality, lost, won = _quality(own_a, own_b, paired, margin)
+    over = ""
+    if not paired:
+        over = "the runs solved different problems: compared as two samples, which tells less"
+    elif len(shared) < max(len(lines_a), len(lines_b)):
+        over = f"compared over the {len(shared)} problems that both runs solved"
     return Comparison(
         a=first.name,
         b=second.name,
@@ -89,11 +93,11 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
         pass_at_1=(_share(own_a), _share(own_b)),
         lost=lost,
         won=won,
-        notes=_notes(first, second, lines_a, lines_b, shared, paired, own_a, own_b),
+        notes=_notes(first, second, own_a, own_b, over),
     )
 
 
-def _solved(run: Run) -> dict[str, dict[str, Any]]:
+def _solved(run: Run) -> dict[str, Solved]:
     """Return only the needed parts of each line: texts may be long."""
     return {
         line["id"]: {name: line.get(name) for name in ("question", "gold", "correct", "wall")}
@@ -108,36 +112,25 @@ def _refuse_unlike(a: Run, b: Run) -> None:
             raise UserError(
                 f"{run.folder} has no config.json that can be read: what it ran is unknown"
             )
-    checks = (("targets", TARGET), ("engines", ENGINE), ("benchmarks", KIND))
-    for what, names in checks:
-        differs = _differing(a, b, names, DRAWN)
-        if differs:
+    for parts, names in (("targets", TARGET), ("engines", ENGINE), ("benchmarks", KIND)):
+        if differs := _differing(a, b, names, DRAWN):
             raise UserError(
-                f"the runs have different {what} ({differs}): neither quality nor speed can be"
+                f"the runs have different {parts} ({differs}): neither quality nor speed can be"
                 " compared; run both configurations with the same"
             )
 
 
 def _differing(a: Run, b: Run, names: Sequence[str], free: frozenset[str] = frozenset()) -> str:
     own, other = a.of(names), b.of(names)
-    keys = sorted({*own, *other} - free)
-    found = [
-        f"{k} {own.get(k, 'not recorded')} and {other.get(k, 'not recorded')}"
-        for k in keys
-        if own.get(k) != other.get(k)
-    ]
-    return "; ".join(found[:3])
-
-
-def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Return True if two lines are of the same problem: ids are only numbers, so the question decides."""
-    return a.get("question") == b.get("question") and a.get("gold") == b.get("gold")
+    keys = [k for k in sorted({*own, *other} - free) if own.get(k) != other.get(k)]
+    known = (f"{k} {own.get(k, 'not recorded')} and {other.get(k, 'not recorded')}" for k in keys)
+    return "; ".join(islice(known, 3))
 
 
 # ---- speed ----------------------------------------------------------------------------------------
 
 
-def _walls(lines: Sequence[Mapping[str, Any]]) -> list[Pair]:
+def _walls(lines: Sequence[Solved]) -> list[Pair]:
     return [(line["alone"], line["wall"]) for line in lines if line["alone"] is not None]
 
 
@@ -145,30 +138,23 @@ def _speedup(walls: Sequence[Pair]) -> float | None:
     return ratio(sum(plain for plain, _ in walls), sum(own for _, own in walls))
 
 
-def _speed(
-    a: Run,
-    b: Run,
-    own_a: Sequence[Mapping[str, Any]],
-    own_b: Sequence[Mapping[str, Any]],
-    paired: bool,
-    seed: int,
-) -> Finding:
-    def refused(why: str) -> Finding:
-        return Finding("not compared", why=why)
-
-    for run, lines in ((a, own_a), (b, own_b)):
-        if len(_walls(lines)) < len(lines):
-            return refused(
-                f"the target alone was not run beside {run.name} (plain=false), and seconds of different"
-                " runs say as much of the machine's load as of the method"
-            )
-    if a.config.get("concurrency", 1) != b.config.get("concurrency", 1):
-        return refused("the runs had different numbers of problems under way (concurrency)")
-    if differs := _differing(a, b, ("engine",)):
-        return refused(f"the engines were set differently ({differs})")
-    if differs := unlike_machines((a, b)):
-        return refused(f"the runs were made on different machines ({differs})")
+def _speed(a: Run, b: Run, own_a: Lines, own_b: Lines, paired: bool, seed: int) -> Finding:
     walls_a, walls_b = _walls(own_a), _walls(own_b)
+    without = [r.name for r, w, o in ((a, walls_a, own_a), (b, walls_b, own_b)) if len(w) < len(o)]
+    why = ""
+    if without:
+        why = (
+            f"the target alone was not run beside {without[0]} (plain=false), and seconds of different"
+            " runs say as much of the machine's load as of the method"
+        )
+    elif a.config.get("concurrency", 1) != b.config.get("concurrency", 1):
+        why = "the runs had different numbers of problems under way (concurrency)"
+    elif differs := _differing(a, b, ("engine",)):
+        why = f"the engines were set differently ({differs})"
+    elif differs := unlike_machines((a, b)):
+        why = f"the runs were made on different machines ({differs})"
+    if why:
+        return Finding("not compared", why=why)
     fewest = min(len(walls_a), len(walls_b))
     value, interval = speed_ratio(walls_a, walls_b, paired, seed=seed)
     if value is None or interval is None or fewest < FEWEST:
@@ -179,12 +165,7 @@ def _speed(
 
 
 def speed_ratio(
-    a: Sequence[Pair],
-    b: Sequence[Pair],
-    paired: bool,
-    *,
-    seed: int = 0,
-    resamples: int = 2000,
+    a: Sequence[Pair], b: Sequence[Pair], paired: bool, *, seed: int = 0, resamples: int = 2000
 ) -> tuple[float | None, Interval | None]:
     """Return B's speed-up over A's with a percentile bootstrap that draws the same problems together."""
     ups = _speedup(a), _speedup(b)
@@ -201,45 +182,36 @@ def speed_ratio(
             up_b = _speedup(rng.choices(b, k=len(b)))
         if up_a and up_b:
             drawn.append(up_b / up_a)
-    low, high = quantile(drawn, ALPHA / 2), quantile(drawn, 1 - ALPHA / 2)
-    return ups[1] / ups[0], (low, high) if low is not None and high is not None else None
+    return ups[1] / ups[0], central(drawn)
 
 
 # ---- quality --------------------------------------------------------------------------------------
 
 
-def _share(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    graded = [line["correct"] for line in lines if line["correct"] is not None]
+def _graded(lines: Sequence[Solved]) -> list[bool]:
+    return [line["correct"] for line in lines if line["correct"] is not None]
+
+
+def _share(lines: Sequence[Solved]) -> float | None:
+    graded = _graded(lines)
     return ratio(sum(graded), len(graded))
 
 
 def _quality(
-    own_a: Sequence[Mapping[str, Any]],
-    own_b: Sequence[Mapping[str, Any]],
-    paired: bool,
-    margin: float,
+    own_a: Lines, own_b: Lines, paired: bool, margin: float
 ) -> tuple[Finding, int | None, int | None]:
     lost = won = None
     if paired:
-        both = [
-            (x["correct"], y["correct"])
-            for x, y in zip(own_a, own_b, strict=True)
-            if x["correct"] is not None and y["correct"] is not None
-        ]
-        if not both:
+        pairs = ((x["correct"], y["correct"]) for x, y in zip(own_a, own_b, strict=True))
+        graded = Counter(pair for pair in pairs if None not in pair)
+        if not (n := graded.total()):
             return Finding("not compared", why="nothing was graded in both runs"), None, None
-        lost = sum(x and not y for x, y in both)
-        won = sum(y and not x for x, y in both)
-        right = sum(x and y for x, y in both)
-        value = (won - lost) / len(both)
-        interval = paired_difference(right, lost, won, len(both) - right - lost - won)
-        p, why = (
-            mcnemar(lost, won),
-            f"McNemar's exact test, {lost} lost and {won} won of {len(both)}",
-        )
+        lost, won = graded[True, False], graded[False, True]
+        value = (won - lost) / n
+        interval = paired_difference(graded[True, True], lost, won, graded[False, False])
+        p, why = mcnemar(lost, won), f"McNemar's exact test, {lost} lost and {won} won of {n}"
     else:
-        graded_a = [line["correct"] for line in own_a if line["correct"] is not None]
-        graded_b = [line["correct"] for line in own_b if line["correct"] is not None]
+        graded_a, graded_b = _graded(own_a), _graded(own_b)
         if not graded_a or not graded_b:
             return Finding("not compared", why="nothing was graded in one of the runs"), None, None
         counts = sum(graded_a), len(graded_a), sum(graded_b), len(graded_b)
@@ -257,26 +229,13 @@ def _quality(
 # ---- notes for the reader ---------------------------------------------------------------------------
 
 
-def _notes(
-    a: Run,
-    b: Run,
-    lines_a: Mapping[str, Any],
-    lines_b: Mapping[str, Any],
-    shared: Sequence[str],
-    paired: bool,
-    own_a: Sequence[Mapping[str, Any]],
-    own_b: Sequence[Mapping[str, Any]],
-) -> list[str]:
+def _notes(a: Run, b: Run, own_a: Lines, own_b: Lines, over: str) -> list[str]:
     out = []
     for name, run in (("A", a), ("B", b)):
         if not run.finished:
-            out.append(
-                f"{name} is not finished ({run.state}): the figures are of {run.done} problems"
-            )
-    if not paired:
-        out.append("the runs solved different problems: compared as two samples, which tells less")
-    elif len(shared) < max(len(lines_a), len(lines_b)):
-        out.append(f"compared over the {len(shared)} problems that both runs solved")
+            of = f"the figures are of {run.done} problems"
+            out.append(f"{name} is not finished ({run.state}): {of}")
+    out += [over] if over else []
     if differs := _differing(a, b, DECODING):
         out.append(f"decoding differs ({differs}): any difference may come from that")
     alone = [sum(plain for plain, _ in _walls(own)) / len(own) for own in (own_a, own_b) if own]

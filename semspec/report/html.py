@@ -13,6 +13,7 @@ from pathlib import Path
 
 from semspec import __version__
 from semspec.report.svg import escape
+from semspec.storage.files import os_errors_as_user_errors, write_text
 
 _HERE = Path(__file__).parent
 MARK = (  # two hands, one line
@@ -21,6 +22,13 @@ MARK = (  # two hands, one line
     '<path class="stroke1" d="M26 8H42" fill="none" stroke-width="4" stroke-linecap="round"/>'
     '<path class="stroke0" d="M26 2V14" fill="none" stroke-width="2"/></svg>'
 )
+
+
+def save(path: Path, text: str) -> Path:
+    """Write a page, atomically; return its path."""
+    with os_errors_as_user_errors(path.parent):
+        write_text(path, text)
+    return path
 
 
 def esc(text: object) -> str:
@@ -53,32 +61,24 @@ def section(name: str, title: str, body: Iterable[str], lead: str = "") -> str:
 
 def figure(title: str, drawing: str, description: str) -> str:
     """Return a chart with a caption that describes it."""
-    return (
-        f'<figure class="chart"><figcaption><strong>{title}</strong> {description}</figcaption>\n'
-        f"{drawing}</figure>"
-    )
+    caption = f"<figcaption><strong>{title}</strong> {description}</figcaption>"
+    return f'<figure class="chart">{caption}\n{drawing}</figure>'
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str, *, name: str = "") -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str) -> str:
     """Return a table whose cells are markup; on a narrow screen it scrolls by itself."""
     heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = "\n".join(
-        f'<tr><th scope="row">{row[0]}</th>'
-        + "".join(f"<td>{cell}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    which = f' id="{name}"' if name else ""
+    filled = ((first, "".join(f"<td>{cell}</td>" for cell in cells)) for first, *cells in rows)
+    body = "\n".join(f'<tr><th scope="row">{first}</th>{cells}</tr>' for first, cells in filled)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{esc(label)}">'
-        f"<table{which}><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+        f"<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
 
 
 def notes(lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    return '<ul class="notes">' + "".join(f"<li>{esc(note)}</li>" for note in lines) + "</ul>"
+    listed = "".join(f"<li>{esc(note)}</li>" for note in lines)
+    return f'<ul class="notes">{listed}</ul>' if lines else ""
 
 
 def page(title: str, kind: str, body: Iterable[str], links: Sequence[tuple[str, str]]) -> str:
@@ -90,9 +90,7 @@ def page(title: str, kind: str, body: Iterable[str], links: Sequence[tuple[str, 
         " img-src data:; base-uri 'none'; form-action 'none'"
     )
     inside = "\n".join(part for part in body if part)
-    ways = "".join(
-        f'<a href="#{name}">{text}</a>' for name, text in links if f'id="{name}"' in inside
-    )
+    ways = "".join(f'<a href="#{n}">{text}</a>' for n, text in links if f'id="{n}"' in inside)
     return f"""<!doctype html>
 <html lang="en">
 <head>

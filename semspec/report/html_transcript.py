@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +14,19 @@ from semspec.report.transcript import BESIDE, Line, Piece, gathered, lines, piec
 from semspec.results.metrics import ratio
 
 HANDS = {"D": "draft", "T": "target", "D+T": "both"}
-_LEGEND = """\
+SPOKEN = {"draft": "Draft", "target": "Target", "both": "Draft and target", "gone": "Rejected"}
+_SALVAGED = '<li><span class="by-salvaged">salvaged</span>: rejected, but begun as the target might have</li>'
+
+
+def legend(salvage: bool) -> str:
+    return f"""\
 <ul class="legend" aria-label="Who wrote what">
 <li><span class="who draft">D</span> <span class="by-draft">the draft</span>, accepted</li>
 <li><span class="who target">T</span> <span class="by-target">the target</span></li>
 <li><span class="who both">D+T</span> both in one step</li>
 <li><span class="who gone">x</span> <del>a rejected draft</del>, above what stands there instead</li>
-{more}</ul>
+{_SALVAGED if salvage else ""}</ul>
 """
-_SALVAGED = '<li><span class="by-salvaged">salvaged</span>: rejected, but begun as the target might have</li>'
-
-
-def legend(salvage: bool) -> str:
-    return _LEGEND.format(more=_SALVAGED if salvage else "")
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,10 @@ def choose(solved: Sequence[Mapping[str, Any]], most: int) -> list[tuple[str, st
 
     ``solved``: dicts with id, correct and plain (of the target alone), in order.
     """
-    why: dict[str, str] = {}
-    for line in solved:
-        own, plain = line["correct"], line["plain"]
-        if own is False and plain is True:
-            why[line["id"]] = "right only by the target alone"
-        elif own is True and plain is False:
-            why[line["id"]] = "right only with the draft"
+    reasons = {(False, True): "right only by the target alone"}
+    reasons[True, False] = "right only with the draft"
+    sides = {line["id"]: reasons.get((line["correct"], line["plain"])) for line in solved}
+    why = {name: reason for name, reason in sides.items() if reason}
     changed = list(why)[: max(1, most * 2 // 3)]
     wrong = [line["id"] for line in solved if line["correct"] is False and line["id"] not in why]
     wrong = wrong[: max(0, (most - len(changed)) // 2)]
@@ -76,13 +73,12 @@ def problem(
     rounds: Sequence[Mapping[str, Any]],
     decode: Decode | None,
     steps: bool,
+    limits: Limits,
     *,
     why: str = "",
     opened: bool = False,
-    limits: Limits | None = None,
 ) -> str:
     """Show one problem: question, both answers, and the solution step by step."""
-    limits = limits or Limits()
     plain = line.get("plain") or {}
     facts = [mark(line["correct"]), f"{seconds(line['seconds'])} s"]
     faster = ratio(plain.get("wall", 0.0), line["wall"])
@@ -93,68 +89,60 @@ def problem(
         parts = list(pieces(rounds, decode, "steps" if steps else "tokens"))
         solution = steps_of(parts, steps, limits)
     else:
-        solution = (
-            f'<p class="whole" dir="auto">{clipped(line.get("text") or "", limits.whole)}</p>'
-        )
-    asked = line.get("question")
+        solution = _whole(line.get("text") or "", "whole", limits)
     out = [
         f'<details class="problem"{" open" if opened else ""}>',
         f'<summary><b>{esc(line["id"])}</b> <span class="facts">{" · ".join(facts)}</span></summary>',
-        f'<p class="question" dir="auto">{clipped(asked, limits.whole)}</p>' if asked else "",
+        _whole(line["question"], "question", limits) if line.get("question") else "",
         solution,
         '<dl class="answers">',
-        f"<div><dt>answer</dt><dd>{_answer(line.get('answer'))} {mark(line['correct'])}</dd></div>",
+        _answer("answer", line.get("answer"), f" {mark(line['correct'])}"),
     ]
     if plain:
-        given = f"{_answer(plain.get('answer'))} {mark(plain.get('correct'))}"
-        out.append(f"<div><dt>the target alone</dt><dd>{given}</dd></div>")
+        out += [_answer("the target alone", plain.get("answer"), f" {mark(plain.get('correct'))}")]
     if line.get("gold") is not None:
-        out.append(f"<div><dt>expected</dt><dd>{_answer(line['gold'])}</dd></div>")
-    out.append("</dl>")
+        out += [_answer("expected", line["gold"])]
+    out += ["</dl>"]
     if plain.get("text"):
-        out.append(
+        out += [
             '<details class="alone"><summary>What the target alone wrote'
             f" ({seconds(plain.get('seconds'))} s)</summary>"
-            f'<p class="whole" dir="auto">{clipped(plain["text"], limits.whole)}</p></details>'
-        )
-    out.append("</details>")
-    return "\n".join(filter(None, out))
+            f"{_whole(plain['text'], 'whole', limits)}</details>"
+        ]
+    return "\n".join([*filter(None, out), "</details>"])
 
 
-def _answer(text: str | None) -> str:
-    return f'<q dir="auto">{clipped(text, 200)}</q>' if text else "none"
+def _whole(text: str, kind: str, limits: Limits) -> str:
+    return f'<p class="{kind}" dir="auto">{clipped(text, limits.whole)}</p>'
+
+
+def _answer(whose: str, text: str | None, verdict: str = "") -> str:
+    quote = f'<q dir="auto">{clipped(text, 200)}</q>' if text else "none"
+    return f"<div><dt>{whose}</dt><dd>{quote}{verdict}</dd></div>"
 
 
 def steps_of(parts: Sequence[Piece], steps: bool, limits: Limits) -> str:
     """Show the solution as a list with one step an item."""
     whole = list(lines(parts))
     scored = any(p.score is not None for p in parts)
-    shown: list[Line | int] = [*whole]
-    if len(whole) > limits.lines:
-        half = limits.lines // 2
-        shown = [*whole[:half], len(whole) - 2 * half, *whole[-half:]]
-    items = []
-    for line in shown:
-        if isinstance(line, int):
-            unit = "steps" if steps else "paragraphs"
-            items.append(f'<li class="cut">… {line:,} {unit} left out …</li>')
-        else:
-            items.append(_item(line, scored, steps, limits))
+    half = limits.lines // 2
+    gone = len(whole) - 2 * half if len(whole) > limits.lines else 0
+    shown = [*whole[:half], *whole[-half:]] if gone else whole
+    items = [_item(line, scored, steps, limits) for line in shown]
+    if gone:
+        unit = "steps" if steps else "paragraphs"
+        items.insert(half, f'<li class="cut">… {gone:,} {unit} left out …</li>')
     return f'<ol class="steps{" scored" if scored else ""}">\n' + "\n".join(items) + "\n</ol>"
 
 
 def _item(line: Line, scored: bool, steps: bool, limits: Limits) -> str:
-    out = [*_rejected(line, scored, steps, limits)]
+    out = [_rejected(line, scored, steps, limits)]
     if line.body:
-        body = "".join(
-            f'<span class="by-{style}">{clipped(text, limits.text)}</span>'
-            for text, style in line.body
-        )
-        who = HANDS.get(line.mark, "target")
-        instead = ""
+        shown = ((clipped(text, limits.text), style) for text, style in line.body)
+        body = "".join(f'<span class="by-{style}">{text}</span>' for text, style in shown)
         if line.rejected and line.target and steps:
-            instead = '<span class="instead">The target wrote instead:</span> '
-        out.append(_row(who, line.mark, line.score, instead + body, scored))
+            body = f'<span class="instead">The target wrote instead:</span> {body}'
+        out.append(_row(HANDS.get(line.mark, "target"), line.mark, line.score, body, scored))
     small = list(dict.fromkeys(line.notes))
     if line.nodes[1]:
         small.append(f"trees: {line.nodes[0]:,} of {line.nodes[1]:,} nodes kept")
@@ -166,20 +154,12 @@ def _item(line: Line, scored: bool, steps: bool, limits: Limits) -> str:
     return f"<li>{''.join(out)}</li>"
 
 
-def _rejected(line: Line, scored: bool, steps: bool, limits: Limits) -> Iterator[str]:
-    if not line.rejected:
-        return
-    rows = [
-        _row(
-            "gone",
-            "x",
-            piece.score,
-            f'<span class="instead">{_why_gone(number, piece, steps)}</span> {_struck(piece, limits)}',
-            scored,
-        )
-        for number, piece in enumerate(gathered(line.rejected) if steps else _joined(line.rejected))
-    ]
-    yield f'<div class="rejected">{"".join(rows)}</div>'
+def _rejected(line: Line, scored: bool, steps: bool, limits: Limits) -> str:
+    rows = ""
+    for at, piece in enumerate(gathered(line.rejected) if steps else _joined(line.rejected)):
+        why = f'<span class="instead">{_why_gone(at, piece, steps)}</span>'
+        rows += _row("gone", "x", piece.score, f"{why} {_struck(piece, limits)}", scored)
+    return f'<div class="rejected">{rows}</div>' if line.rejected else ""
 
 
 def _struck(piece: Piece, limits: Limits) -> str:
@@ -211,13 +191,9 @@ def _why_gone(number: int, piece: Piece, steps: bool) -> str:
 
 
 def _row(who: str, letter: str, score: float | None, body: str, scored: bool) -> str:
-    shown = (
-        f'<span class="score">{"" if score is None else format(score, ".2f")}</span>'
-        if scored
-        else ""
-    )
-    spoken = {"draft": "Draft", "target": "Target", "both": "Draft and target", "gone": "Rejected"}
+    figure = "" if score is None else format(score, ".2f")
+    shown = f'<span class="score">{figure}</span>' if scored else ""
     return (
-        f'<div class="step {who}"><span class="who {who}" title="{spoken[who]}">{letter}</span>{shown}'
+        f'<div class="step {who}"><span class="who {who}" title="{SPOKEN[who]}">{letter}</span>{shown}'
         f'<div class="said" dir="auto">{body}</div></div>'
     )

@@ -9,22 +9,19 @@ from semspec.report.runs import SAME_PROBLEMS, SAME_TARGET, Run
 from semspec.storage.provenance import without_folders
 
 Group = list[tuple[int, Run]]  # numbered as in the table
+Placed = tuple[int, Run, float, float]  # number, run, speed-up, pass@1
 
 
 def comparable(numbered: Group) -> dict[str, Group]:
     """Group jobs by the options that must be equal in a comparison: target, engine, problems."""
     groups: dict[str, Group] = {}
     for number, run in numbered:
-        known = run.of((*SAME_TARGET, *SAME_PROBLEMS))
-        name = ", ".join(
-            f"{key.removeprefix('plugins.')}={without_folders(str(value))}"
-            for key, value in known.items()
-            if value is not None
-        )
+        same = run.of((*SAME_TARGET, *SAME_PROBLEMS))
+        known = [(k.removeprefix("plugins."), v) for k, v in same.items() if v is not None]
+        name = ", ".join(f"{k}={without_folders(str(v))}" for k, v in known)
         groups.setdefault(name or "configuration unknown", []).append((number, run))
-    shared = (
-        set.intersection(*(set(name.split(", ")) for name in groups)) if len(groups) > 1 else set()
-    )
+    parts = [set(name.split(", ")) for name in groups]
+    shared = set.intersection(*parts) if len(parts) > 1 else set()
     short: dict[str, Group] = {}
     for name, group in groups.items():  # without what all have in common
         own = ", ".join(part for part in name.split(", ") if part not in shared)
@@ -32,25 +29,22 @@ def comparable(numbered: Group) -> dict[str, Group]:
     return short
 
 
-def pareto(group: Group) -> list[tuple[int, Run]]:
+def pareto(group: Group) -> Group:
     """Return the finished jobs that no other, nor the target alone, beats in both quality and speed."""
-    done = [p for p in placed(group) if p[1].finished]
+    done = sorted((p for p in placed(group) if p[1].finished), key=lambda p: p[2])
     alone = quality_alone(group)
     best = alone if alone is not None else -1.0
     front = []
     for number, run, speed, quality in done:
-        beaten = any(
-            (s >= speed and q >= quality) and (s > speed or q > quality)
-            for other, _, s, q in done
-            if other != number
-        )
+        own = (speed, quality)
+        beaten = any(s >= speed and q >= quality and (s, q) != own for *_, s, q in done)
         if not beaten and not (speed <= 1 and quality <= best):
-            front.append((number, run, speed))
-    return [(number, run) for number, run, _ in sorted(front, key=lambda f: f[2])]
+            front.append((number, run))
+    return front
 
 
-def placed(group: Group) -> list[tuple[int, Run, float, float]]:
-    """Return the jobs that have both figures: number, run, speed-up, pass@1."""
+def placed(group: Group) -> list[Placed]:
+    """Return the jobs that have both figures."""
     return [
         (number, run, run.result["speedup"], run.result["pass_at_1"])
         for number, run in group
@@ -60,9 +54,8 @@ def placed(group: Group) -> list[tuple[int, Run, float, float]]:
 
 def quality_alone(group: Group) -> float | None:
     """Return pass@1 of the target alone from the job that graded most problems with it."""
-    known = [run.result["plain"] for _, run in group if run.result["plain"]]
-    graded = [f for f in known if f["graded"]]
-    best = max(graded, key=lambda f: f["graded"], default=None)
+    known = [plain for _, run in group if (plain := run.result["plain"]) and plain["graded"]]
+    best = max(known, key=lambda f: f["graded"], default=None)
     return None if best is None else float(best["pass_at_1"])
 
 
@@ -77,6 +70,4 @@ def shared_options(runs: Sequence[Run]) -> tuple[list[str], list[str]]:
         return [], [run.name for run in runs]
     names = [", ".join(own) for own in rest]
     count = Counter(names)  # the same options in two sweeps
-    return shared, [
-        name if count[name] == 1 else run.name for name, run in zip(names, runs, strict=True)
-    ]
+    return shared, [n if count[n] == 1 else run.name for n, run in zip(names, runs, strict=True)]

@@ -15,9 +15,8 @@ def origin(run: Run) -> str:
     git = mapping(recorded.get("git"))
     revision = str(git.get("revision", ""))[:12]
     packages = mapping(recorded.get("packages"))
-    gpus, load, words = map(
-        _listed, (machine.get("gpus"), machine.get("load"), recorded.get("command"))
-    )
+    found = machine.get("gpus"), machine.get("load"), recorded.get("command")
+    gpus, load, words = (value if isinstance(value, list) else [] for value in found)
     if run.overrides and "semspec.run" not in words:  # a launcher's command, not the job's
         words = ["python", "-m", "semspec.run", *masked(list(run.overrides))]
     facts = {
@@ -31,30 +30,21 @@ def origin(run: Run) -> str:
         "system": recorded.get("platform"),
         "seed": recorded.get("seed"),
     }  # fmt: skip
-    rows = "".join(
-        f"<div><dt>{k}</dt><dd>{esc(v)}</dd></div>" for k, v in facts.items() if v not in (None, "")
-    )
+    known = {name: value for name, value in facts.items() if value not in (None, "")}
+    rows = "".join(f"<div><dt>{k}</dt><dd>{esc(v)}</dd></div>" for k, v in known.items())
+    page = f'<dl class="facts">{rows}</dl>'
     command = " ".join(quoted(without_folders(str(word))) for word in words)
-    shown = (
-        f'<h3>Command</h3><pre tabindex="0"><code>{clipped(command, 4000)}</code></pre>'
-        if command
-        else ""
-    )
+    if command:
+        page += f'<h3>Command</h3><pre tabindex="0"><code>{clipped(command, 4000)}</code></pre>'
     options = [
         [f"<code>{esc(k)}</code>", f"<code>{clipped(_public(k, v), 300)}</code>"]
         for k, v in run.options.items()
         if not k.startswith("plugins.")
     ]
-    every = (
-        f"<details><summary>All options</summary>{table(['option', 'value'], options, 'Options')}</details>"
-        if options
-        else ""
-    )
-    return f'<dl class="facts">{rows}</dl>{shown}{every}'
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    if options:
+        listed = table(["option", "value"], options, "Options")
+        page += f"<details><summary>All options</summary>{listed}</details>"
+    return page
 
 
 def _public(name: str, value: Any) -> str:

@@ -10,25 +10,25 @@ from semspec.errors import UserError
 from semspec.models.location import ModelConfig
 from semspec.models.text import Text
 from semspec.report import charts, words
-from semspec.report.html import breakable, esc, notes, page, section, table
+from semspec.report.html import breakable, esc, notes, page, save, section, table
 from semspec.report.html_transcript import Limits, choose, legend, problem
 from semspec.report.origin import origin
-from semspec.report.rounds import Decode, read_rounds
-from semspec.report.runs import Run
+from semspec.report.rounds import Decode, Rounds, read_rounds
+from semspec.report.runs import Run, read_run
 from semspec.report.terminal import interval, number, percent, result_rows, significant
 from semspec.report.terminal import notes as notes_of
 from semspec.results.metrics import Interval
 from semspec.results.records import Line
 from semspec.storage.provenance import without_folders
 
-PARTS = (
-    ("figures", "Figures"),
-    ("charts", "Charts"),
-    ("transcripts", "Transcripts"),
-    ("origin", "Origin"),
-)
+PARTS = tuple((name.lower(), name) for name in ("Figures", "Charts", "Transcripts", "Origin"))
 REPORT = "report.html"
 LARGEST = 2_000_000  # bytes of a page
+
+
+def write_run(folder: Path, out: Path | None = None, limits: Limits | None = None) -> Path:
+    """Write the report of a run's folder, by default into it; return its path."""
+    return save(out or folder / REPORT, run_page(read_run(folder), limits))
 
 
 def run_page(run: Run, limits: Limits | None = None) -> str:
@@ -42,39 +42,33 @@ def run_page(run: Run, limits: Limits | None = None) -> str:
 
 
 def _page(run: Run, limits: Limits) -> str:
-    result = run.result
     solved: list[dict[str, Any]] = []
     questions: dict[str, str] = {}
     walls: list[tuple[float, float]] = []
     for line in run.problem_lines():
-        plain = line["plain"]
-        solved.append(
-            {"id": line["id"], "correct": line["correct"], "plain": plain and plain["correct"]}
-        )
-        questions[line["id"]] = line.get("question") or ""
+        name, plain = line["id"], line["plain"]
+        solved.append({"id": name, "correct": line["correct"], "plain": plain and plain["correct"]})
+        questions[name] = line.get("question") or ""
         walls += [(plain["wall"], line["wall"])] if plain else []
-    chosen = choose(solved, limits.problems) if limits.problems else []
+    why = dict(choose(solved, limits.problems)) if limits.problems else {}
     decode, missing = decoder(run)
-    rounds = read_rounds(run, questions, {name for name, _ in chosen}, decode)
+    rounds = read_rounds(run, questions, why, decode)
     unit = "tokens" if run.split == "token" else "steps"
-    drawings = [
-        *charts.acceptance(rounds, unit),
-        charts.calibration(rounds),
-    ]
-    shown = _transcripts(run, chosen, rounds.shown, decode, limits)
-    lead = (
-        f"{len(shown)} of {len(solved):,} problems" if len(shown) < len(solved) else "All problems"
-    )
-    lead += ", those that changed sides first." if any(why for _, why in chosen) else "."
+    drawings = filter(None, [*charts.acceptance(rounds, unit), charts.calibration(rounds)])
+    drawn = "\n".join(drawings)
+    shown = _transcripts(run, why, rounds, decode, limits)
+    some = len(shown) < len(solved)
+    lead = f"{len(shown)} of {len(solved):,} problems" if some else "All problems"
+    lead += ", those that changed sides first." if any(why.values()) else "."
     if missing:
         lead += f" {esc(missing)}"
     body = [
         _head(run),
-        section("figures", "Figures", [_beside(_figures(run), charts.time_split(result) + charts.speeds(walls)), notes(run_notes(run))]),
-        section("charts", "Charts", ['<div class="charts">' + "\n".join(filter(None, drawings)) + "</div>"] if any(drawings) else []),
+        section("figures", "Figures", [_figures(run, walls), notes(run_notes(run))]),
+        section("charts", "Charts", [f'<div class="charts">{drawn}</div>'] if drawn else []),
         section("transcripts", "Transcripts", [_browser(run, shown)] if shown else [], lead),
         section("origin", "Origin", [origin(run)]),
-    ]  # fmt: skip
+    ]
     return page(f"{run.name}: semspec report", "report of a run", body, PARTS)
 
 
@@ -118,32 +112,22 @@ def run_notes(run: Run) -> list[str]:
 def _head(run: Run) -> str:
     result, plain = run.result, run.result["plain"]
     state = "" if run.finished else f' <span class="state">{esc(run.state)}</span>'
+    star = '<abbr title="differs from the target alone, p < 0.05">*</abbr>'
+    quality = number(result["pass_at_1"], 3) + (star if plain and significant(result) else "")
+    judged, alone = words.quality(result), plain["pass_at_1"] if plain else None
+    if plain and plain["graded"]:
+        judged += f" The target alone: {number(alone, 3)} {interval(plain['pass_at_1_interval'])}."
+    by_draft = None if result["target_share"] is None else 1 - result["target_share"]
+    accepted = (
+        f"{percent(result['acceptance_rate'])} of the drafted units were accepted,"
+        f" {number(result['accept_length'])} tokens a verification."
+    )
+    speed = number(result["speedup"], 2, "×")
     cards = [
-        _card(
-            "Speed",
-            number(result["speedup"], 2, "×"),
-            interval(result["speedup_interval"]),
-            words.speed(result),
-            result["speedup_interval"],
-            1.0,
-        ),
-        _card(
-            "Quality",
-            number(result["pass_at_1"], 3) + (_significant(result) if plain else ""),
-            interval(result["pass_at_1_interval"]),
-            words.quality(result)
-            + (f" The target alone: {number(plain['pass_at_1'], 3)} {interval(plain['pass_at_1_interval'])}." if plain and plain["graded"] else ""),
-            result["pass_at_1_interval"],
-            plain["pass_at_1"] if plain else None,
-        ),
-        _card(
-            "Written by the draft",
-            percent(1 - result["target_share"] if result["target_share"] is not None else None),
-            "",
-            f"{percent(result['acceptance_rate'])} of the drafted units were accepted,"
-            f" {number(result['accept_length'])} tokens a verification.",
-        ),
-    ]  # fmt: skip
+        _card("Speed", speed, words.speed(result), result["speedup_interval"], 1.0),
+        _card("Quality", quality, judged, result["pass_at_1_interval"], alone),
+        _card("Written by the draft", percent(by_draft), accepted),
+    ]
     return (
         f'<div class="head"><h1>{breakable(run.name)}{state}</h1>'
         f'<p class="method"><code>{esc(run.method)}</code></p>'
@@ -154,21 +138,15 @@ def _head(run: Run) -> str:
     )
 
 
-def _significant(result: Mapping[str, Any]) -> str:
-    differs = significant(result)
-    return '<abbr title="differs from the target alone, p < 0.05">*</abbr>' if differs else ""
-
-
 def _card(
     title: str,
     value: str,
-    spread: str,
     text: str,
-    interval: Interval | None = None,
+    spread: Interval | None = None,
     reference: float | None = None,
 ) -> str:
-    small = f' <span class="spread">{spread}</span>' if spread else ""
-    strip = _strip(interval, reference) if interval and reference is not None else ""
+    small = f' <span class="spread">{interval(spread)}</span>' if spread else ""
+    strip = _strip(spread, reference) if spread and reference is not None else ""
     return f'<div class="card"><h2>{title}</h2><p class="value">{value}{small}</p>{strip}<p>{text}</p></div>'
 
 
@@ -192,25 +170,19 @@ def _strip(interval: Interval, reference: float) -> str:
     )
 
 
-def _figures(run: Run) -> str:
-    plain = run.result["plain"]
-    head = ["", *(["target alone"] if plain else []), "speculative"]
-    rows = [[esc(cell) for cell in (name, *cells)] for name, *cells in result_rows(run.result)]
-    return table(head, rows, "Figures")
-
-
-def _beside(first: str, second: str) -> str:
-    return f'<div class="beside"><div>{first}</div><div>{second}</div></div>'
+def _figures(run: Run, walls: Sequence[tuple[float, float]]) -> str:
+    """Return the table of all figures, and the charts of times beside it."""
+    head = ["", *(["target alone"] if run.result["plain"] else []), "speculative"]
+    rows = [[esc(cell) for cell in row] for row in result_rows(run.result)]
+    listed = table(head, rows, "Figures")
+    drawn = charts.time_split(run.result) + charts.speeds(walls)
+    return f'<div class="beside"><div>{listed}</div><div>{drawn}</div></div>'
 
 
 def _transcripts(
-    run: Run,
-    chosen: Sequence[tuple[str, str]],
-    rounds: Mapping[str, Sequence[Mapping[str, Any]]],
-    decode: Decode | None,
-    limits: Limits,
+    run: Run, why: Mapping[str, str], rounds: Rounds, decode: Decode | None, limits: Limits
 ) -> list[str]:
-    why = dict(chosen)
+    """Show the problems that are chosen, each with its reason, until there is enough."""
     found = {line["id"]: line for line in run.problem_lines() if line["id"] in why}
 
     def both_wrote(line: Line) -> bool:
@@ -218,17 +190,10 @@ def _transcripts(
 
     opened = next((n for n in why if n in found and (why[n] or both_wrote(found[n]))), None)
     kept: list[str] = []
-    size = 0
+    size, steps = 0, run.split != "token"
     for name in filter(found.__contains__, why):
-        made = problem(
-            found[name],
-            rounds.get(name, ()),
-            decode,
-            run.split != "token",
-            why=why[name],
-            opened=name == opened,
-            limits=limits,
-        )
+        line, own = found[name], rounds.shown.get(name, ())
+        made = problem(line, own, decode, steps, limits, why=why[name], opened=name == opened)
         size += len(made)
         if size <= limits.size or not kept:
             kept.append(made)

@@ -6,13 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from semspec.report.terminal import Screen, duration
 from semspec.storage.screen import visible
@@ -35,16 +29,10 @@ class Steps:
     @contextmanager
     def stage(self, name: str, total: int | None) -> Iterator[Stage]:
         began = time.monotonic()
+        described = TextColumn("{task.description}", markup=False)
+        parts = (described, BarColumn(30), MofNCompleteColumn(), TimeRemainingColumn())
         if self.live:
-            bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(30),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self.console,
-                transient=True,
-            )
-            with bar:
+            with Progress(*parts, console=self.console, transient=True) as bar:
                 yield Stage(self, name, total, bar)
         else:
             yield Stage(self, name, total, None)

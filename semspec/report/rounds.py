@@ -7,6 +7,7 @@ whose transcripts are shown.
 from __future__ import annotations
 
 import bisect
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 from semspec import world
 from semspec.report.runs import Run
-from semspec.results.metrics import Interval, mean, wilson
+from semspec.results.metrics import Interval, wilson
 from semspec.storage.files import parse, whole_lines
 
 Decode = Callable[[Sequence[int]], str]
@@ -24,6 +25,12 @@ LONGEST = 24  # places within a draft
 MOST_SCORES = 20_000
 BINS = 10
 FEWEST = 5  # scores in a bin
+FORMAT: dict[str, type] = {  # of a round's line today
+    **dict.fromkeys(("drafted", "ends", "kept", "written", "handed", "scores"), list),
+    "units_kept": int,
+    "round": int,
+    "note": str,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +95,10 @@ class Rounds:
         """Return the share of true steps over the score, in bins of equally many steps."""
         ordered = sorted(self.scored)
         bins = max(1, min(BINS, len(ordered) // FEWEST))
-        shares = []
-        for number in range(bins):
-            own = ordered[number * len(ordered) // bins : (number + 1) * len(ordered) // bins]
-            if own:
-                centre = mean([score for score, _ in own])
-                assert centre is not None
-                shares.append(Share.counted(centre, sum(true for _, true in own), len(own)))
-        return shares
+        cuts = [number * len(ordered) // bins for number in range(bins + 1)]
+        parts = [ordered[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+        columns = [tuple(zip(*part, strict=True)) for part in parts]  # scores, truths
+        return [Share.counted(math.fsum(s) / len(s), sum(t), len(t)) for s, t in columns]
 
     def auroc(self) -> float | None:
         """Return how often a true step has a higher score than a false one; ties count half."""
@@ -103,11 +106,8 @@ class Rounds:
         false = [score for score, is_true in self.scored if not is_true]
         if not true or not false:
             return None
-        above = sum(
-            len(true) - (bisect.bisect_left(true, s) + bisect.bisect_right(true, s)) / 2
-            for s in false
-        )
-        return above / (len(true) * len(false))
+        below = sum(bisect.bisect_left(true, s) + bisect.bisect_right(true, s) for s in false) / 2
+        return 1 - below / (len(true) * len(false))
 
 
 def _depth(parents: Sequence[int]) -> int:
@@ -117,33 +117,32 @@ def _depth(parents: Sequence[int]) -> int:
     return max(depths, default=0)
 
 
+@dataclass
 class _Truth:
     """Decides if drafted steps are true, which is known only in the embedded world."""
 
-    def __init__(self, problem: world.Problem, decode: Decode) -> None:
-        self.problem, self.decode = problem, decode
-        self.text = ""
-        self.before: list[world.Meaning] = []
+    problem: world.Problem
+    decode: Decode
+    text: str = ""  # committed, and no whole step yet
+    before: list[world.Meaning] = field(default_factory=list)
 
     def scores(self, r: Mapping[str, Any]) -> list[tuple[float, bool]]:
         """Return scores and truth of a round's steps; needs whole steps in what was committed before."""
         scores, ends = r["scores"], r["ends"]
         if not scores or len(scores) > len(ends) or self.text:
             return []
-        before, found, start = list(self.before), [], 0
-        for score, end in zip(scores, ends, strict=False):
+        before, found = list(self.before), []
+        for score, start, end in zip(scores, (0, *ends), ends, strict=False):
             meaning = world.meaning(self.problem, self.decode(r["drafted"][start:end]))
             found.append((float(score), world.is_next(self.problem, before, meaning)))
             before.append(meaning or ("unreadable",))
-            start = end
         return found
 
     def commit(self, r: Mapping[str, Any]) -> None:
         self.text += self.decode([*r["kept"], *r["written"], *r["handed"]])
         *whole, self.text = self.text.split(world.STEP_END)
-        for step in whole:
-            meaning = world.meaning(self.problem, step + world.STEP_END)
-            self.before.append(meaning or ("unreadable",))
+        read = (world.meaning(self.problem, step + world.STEP_END) for step in whole)
+        self.before += [meaning or ("unreadable",) for meaning in read]
 
 
 def read_rounds(
@@ -153,43 +152,28 @@ def read_rounds(
     found = Rounds()
     written: Counter[str] = Counter()
     truths: dict[str, _Truth | None] = {}
-    steps = run.split == "paragraph" and decode is not None
     for raw in whole_lines(run.folder / "rounds.jsonl"):
         if b'"mode":"plain"' in raw[:300]:  # half of the file, not worth reading
             continue
         r = parse(raw)
         if r is None or r.get("mode") != "speculative" or r.get("id") not in questions:
             continue
-        name = r["id"]
-        if not _sound(r):
+        if not all(isinstance(r.get(key), kind) for key, kind in FORMAT.items()):
             continue
+        name = r["id"]
         found.add(r, written[name])
         if name in chosen:
             found.shown.setdefault(name, []).append(r)
         written[name] += len(r["kept"]) + len(r["written"]) + len(r["handed"])
-        if not steps or found.left_out:
+        if decode is None or run.split != "paragraph" or found.left_out:
             continue
-        assert decode is not None
         if name not in truths:
             truths.clear()  # problems come one after the other, or a group beside each other
             posed = world.find_problem(questions[name])
-            truths[name] = (
-                _Truth(posed, decode) if posed and written[name] and not r["round"] else None
-            )
-        truth = truths[name]
-        if truth is not None:
+            begun = posed and written[name] and not r["round"]
+            truths[name] = _Truth(posed, decode) if posed and begun else None
+        if truth := truths[name]:
             found.scored += truth.scores(r)
             truth.commit(r)
             found.left_out = len(found.scored) > MOST_SCORES
     return found
-
-
-def _sound(r: Mapping[str, Any]) -> bool:
-    """Return True if a line is a round in today's format."""
-    lists = ("drafted", "ends", "kept", "written", "handed", "scores")
-    return (
-        all(isinstance(r.get(name), list) for name in lists)
-        and isinstance(r.get("units_kept"), int)
-        and isinstance(r.get("round"), int)
-        and isinstance(r.get("note"), str)
-    )

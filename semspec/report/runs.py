@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError
-from semspec.results import metrics
 from semspec.results.records import Line, RunFolder
 from semspec.results.schema import sound
 from semspec.storage.digest import flat
@@ -60,11 +59,8 @@ class Run:
 
     def of(self, names: Sequence[str]) -> dict[str, Any]:
         """Return these options and all below them."""
-        return {
-            key: value
-            for key, value in self.options.items()
-            if any(key == name or key.startswith(f"{name}.") for name in names)
-        }
+        below = tuple(f"{name}." for name in names)
+        return {k: v for k, v in self.options.items() if f"{k}.".startswith(below)}
 
     @property
     def plugins(self) -> Mapping[str, str]:
@@ -81,11 +77,7 @@ class Run:
     @property
     def method(self) -> str:
         """The method, as options of the command line."""
-        words = [
-            f"{group}={self.plugins[group]}"
-            for group in ("draft", "accept")
-            if group in self.plugins
-        ]
+        words = [f"{g}={self.plugins[g]}" for g in ("draft", "accept") if g in self.plugins]
         words += [f"split={self.split}"] if self.split else []
         words += ["salvage=true"] if self.config.get("salvage") is True else []
         nested = self.plugins.get("nested", "none")
@@ -104,32 +96,27 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run's folder, even if the run goes on or files are missing.
-
-    Raises UserError if the folder holds no run.
-    """
+    """Read a run's folder, even if the run goes on or files are missing; UserError if it holds no run."""
     if not _is_run(folder):
         raise UserError(
             f"{folder} holds no run: give the folder of one, such as run=runs/2026-01-31_12-00-00"
         )
     kept = RunFolder(folder)
-    status = kept.status if isinstance(read_json(folder / "status.json"), dict) else {}
-    config, result = mapping(kept.config), kept.result
+    status, config, result = kept.status, mapping(kept.config), kept.result
     damaged: list[str] = []
-    seed = config.get("seed")
-    lines = kept.problem_lines(damaged)  # one at a time: their texts may be long
-    whole = metrics.summarise(lines, seed=seed if isinstance(seed, int) else 0)
+    whole = kept.summary(damaged)
     done = whole["problems"]
     state = str(status.get("state") or ("killed" if done else "waiting"))
     if result is not None:
         state = "finished"
     elif state == "finished":  # its result was deleted or cannot be read
         state = "killed"
-    origin = mapping(result).get("provenance")
+    origin = mapping(mapping(result).get("provenance"))
     if result is None or not sound(result):  # older versions lack some figures
         result = whole
-    total = status.get("total")
-    overrides = status.get("overrides")
+    if not origin and (starts := kept.starts()):  # without the threads, which the engine set later
+        origin = starts[-1] | {"machine": {**mapping(starts[-1].get("machine")), "threads": None}}
+    total, overrides = status.get("total"), status.get("overrides")
     reason = status.get("error") or status.get("note") or ""
     return Run(
         folder,
@@ -142,7 +129,7 @@ def read_run(folder: Path) -> Run:
         job=str(status.get("job") or ""),
         overrides=tuple(map(str, overrides)) if isinstance(overrides, list) else (),
         skipped=len(damaged),
-        provenance=mapping(origin) or _begun(kept),
+        provenance=origin,
     )
 
 
@@ -150,15 +137,6 @@ def _is_run(folder: Path) -> bool:
     """Return True if the folder is a run's: other folders have a config.json, too."""
     config = mapping(read_json(folder / "config.json"))
     return {"digest", "config"} <= set(config) or any((folder / n).is_file() for n in FILES[1:])
-
-
-def _begun(folder: RunFolder) -> Mapping[str, Any]:
-    """Return the provenance of the last start without its threads, which the engine set later."""
-    starts = folder.starts()
-    if not starts:
-        return {}
-    machine = mapping(starts[-1].get("machine"))
-    return {**starts[-1], "machine": {**machine, "threads": None}}
 
 
 def unlike_machines(runs: Sequence[Run]) -> str:
@@ -191,6 +169,5 @@ def read_sweep(folder: Path) -> list[Run]:
 
 def jobs_planned(folder: Path) -> int | None:
     """Return the number of a sweep's jobs, including those not begun; None if it is not recorded."""
-    sweep = read_json(folder / "sweep.json")
-    listed = sweep.get("jobs") if isinstance(sweep, dict) else None
+    listed = mapping(read_json(folder / "sweep.json")).get("jobs")
     return len(listed) if isinstance(listed, list) else None

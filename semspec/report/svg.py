@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from html import escape as escaped
 from typing import Any
 
 from semspec.storage.screen import visible
 
+COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#475569")
+Range = tuple[float, float]
+Values = Sequence[float]
+Place = Callable[[float], float]  # from a value to a place on the page
+
 
 def escape(text: str) -> str:
     """Escape a text for XML, so that markup and control characters are shown, not obeyed."""
     return escaped(visible(text), quote=True)
-
-
-COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#475569")
-Range = tuple[float, float]
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
@@ -50,101 +51,52 @@ class _Series:
     label: str = ""
     radius: float = 3.0
     dashed: bool = False
-    names: tuple[str, ...] = ()  # of points, shown beside them
-    tips: tuple[str, ...] = ()  # of points, shown when the pointer rests on them
-    y_spread: tuple[Range, ...] = ()  # intervals of points
-    x_spread: tuple[Range, ...] = ()
+    names: Sequence[str] = ()  # of points, shown beside them
+    tips: Sequence[str] = ()  # of points, shown when the pointer rests on them
+    y_spread: Sequence[Range] = ()  # intervals of points
+    x_spread: Sequence[Range] = ()
     below: bool = False  # names are below the points, if the axis leaves room
     ink: int | None = None  # number of the colour; None: the next one
 
 
+@dataclass
 class Plot:
     """A plot with two linear axes (x may be logarithmic)."""
 
-    def __init__(
-        self,
-        title: str,
-        x_label: str,
-        y_label: str,
-        *,
-        x: Range | None = None,
-        y: Range | None = None,
-        log_x: bool = False,
-        width: int = 420,
-        height: int = 320,
-        titled: bool = True,
-        alt: str = "",
-        x_format: Callable[[float], str] = "{:g}".format,
-        y_format: Callable[[float], str] = "{:g}".format,
-    ) -> None:
-        """``alt`` describes the plot in words; without ``titled`` the title is only part of that."""
-        self.title, self.x_label, self.y_label = title, x_label, y_label
-        self.x, self.y, self.log_x = x, y, log_x
-        self.width, self.height = width, height
-        self.titled, self.alt = titled, alt
-        self.x_format, self.y_format = x_format, y_format
-        self._series: list[_Series] = []
+    title: str
+    x_label: str
+    y_label: str
+    _: KW_ONLY
+    x: Range | None = None
+    y: Range | None = None
+    log_x: bool = False
+    width: int = 420
+    height: int = 320
+    titled: bool = True  # else the title is only part of the description
+    alt: str = ""  # describes the plot in words
+    x_format: Callable[[float], str] = "{:g}".format
+    y_format: Callable[[float], str] = "{:g}".format
+    _series: list[_Series] = field(default_factory=list, init=False)
 
-    def points(
-        self,
-        xs: Sequence[float],
-        ys: Sequence[float],
-        label: str = "",
-        radius: float = 3.0,
-        *,
-        names: Sequence[str] = (),
-        tips: Sequence[str] = (),
-        y_spread: Sequence[Range] = (),
-        x_spread: Sequence[Range] = (),
-        below: bool = False,
-        ink: int | None = None,
-    ) -> None:
-        """Draw points; names, tips and intervals, if given, are one for each point."""
-        self._add(
-            "points",
-            xs,
-            ys,
-            label,
-            radius=radius,
-            names=tuple(names),
-            tips=tuple(tips),
-            y_spread=tuple(y_spread),
-            x_spread=tuple(x_spread),
-            below=below,
-            ink=ink,
-        )
+    def points(self, xs: Values, ys: Values, label: str = "", **marks: Any) -> None:
+        """Draw points; ``marks`` are fields of ``_Series``: names, tips and intervals one for each point."""
+        self._add("points", xs, ys, label, **marks)
 
-    def line(
-        self,
-        xs: Sequence[float],
-        ys: Sequence[float],
-        label: str = "",
-        dashed: bool = False,
-        ink: int | None = None,
-    ) -> None:
-        self._add("line", xs, ys, label, dashed=dashed, ink=ink)
+    def line(self, xs: Values, ys: Values, label: str = "", **marks: Any) -> None:
+        self._add("line", xs, ys, label, **marks)
 
-    def bars(self, xs: Sequence[float], heights: Sequence[float], label: str = "") -> None:
+    def bars(self, xs: Values, heights: Values, label: str = "") -> None:
         """Draw bars from 0, each as wide as the gap to its neighbour."""
         self._add("bars", xs, heights, label)
 
-    def _add(
-        self, kind: str, xs: Sequence[float], ys: Sequence[float], label: str, **more: Any
-    ) -> None:
+    def _add(self, kind: str, xs: Values, ys: Values, label: str, **marks: Any) -> None:
         assert len(xs) == len(ys), label
         kept = [i for i in range(len(xs)) if math.isfinite(xs[i]) and math.isfinite(ys[i])]
         for name in ("names", "tips", "y_spread", "x_spread"):
-            if more.get(name):
-                more[name] = tuple(more[name][i] for i in kept)
+            if marks.get(name):
+                marks[name] = [marks[name][i] for i in kept]
         own = [float(xs[i]) for i in kept], [float(ys[i]) for i in kept]
-        self._series.append(_Series(kind, *own, label, **more))
-
-    def _range(self, given: Range | None, values: list[float]) -> Range:
-        if given is not None:
-            return given
-        low, high = min(values, default=0.0), max(values, default=1.0)
-        room = (high - low) * 0.05 or abs(high) * 0.05 or 0.5
-        return low - room, high + room
+        self._series.append(_Series(kind, *own, label, **marks))
 
     def svg(self) -> str:
         """Return the whole plot as SVG."""
@@ -153,7 +105,7 @@ class Plot:
         if any(s.kind == "bars" for s in self._series):
             ys.append(0.0)
         given = None if self.x is None else (self._scale(self.x[0]), self._scale(self.x[1]))
-        x, y = self._range(given, xs), self._range(self.y, ys)
+        x, y = given or _range(xs), self.y or _range(ys)
         left, right = 56, self.width - 18
         top, bottom = 30 if self.titled else 14, self.height - 44
 
@@ -182,7 +134,8 @@ class Plot:
             out.append(f'<path class="grid" d="M{left} {at:.1f}H{right}" stroke="#e2e8f0"/>')
             named = escape(self.y_format(value))
             out.append(f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{named}</text>')
-        for value in self._x_ticks(x, xs):
+        # on a logarithmic axis ticks are at the values: there are few
+        for value in sorted({round(10**v, 9) for v in xs}) if self.log_x else ticks(*x):
             at = px(value)
             out.append(f'<path class="axis" d="M{at:.1f} {bottom}v4" stroke="#64748b"/>')
             named = escape(self.x_format(value))
@@ -209,23 +162,18 @@ class Plot:
     def _scale(self, value: float) -> float:
         return math.log10(value) if self.log_x else value
 
-    def _x_ticks(self, x: Range, values: list[float]) -> list[float]:
-        if self.log_x:  # ticks at the values: there are few
-            return sorted({round(10**v, 9) for v in values})
-        return ticks(*x)
+
+def _range(values: list[float]) -> Range:
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    room = (high - low) * 0.05 or abs(high) * 0.05 or 0.5
+    return low - room, high + room
 
 
 def _ends(spread: Sequence[Range]) -> list[float]:
     return [end for one in spread for end in one]
 
 
-def _draw(
-    series: _Series,
-    colour: int,
-    px: Callable[[float], float],
-    py: Callable[[float], float],
-    bottom: float,
-) -> list[str]:
+def _draw(series: _Series, colour: int, px: Place, py: Place, bottom: float) -> list[str]:
     ink = COLOURS[colour]
     placed = [(px(a), py(b)) for a, b in zip(series.xs, series.ys, strict=True)]
     if not placed:
@@ -233,10 +181,8 @@ def _draw(
     if series.kind == "line":
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in placed)
         dash = ' stroke-dasharray="5 4"' if series.dashed else ""
-        return [
-            f'<polyline class="stroke{colour}" points="{path}" fill="none" stroke="{ink}"'
-            f' stroke-width="2"{dash}/>'
-        ]
+        look = f'fill="none" stroke="{ink}" stroke-width="2"{dash}'
+        return [f'<polyline class="stroke{colour}" points="{path}" {look}/>']
     if series.kind == "bars":
         zero = py(0.0)
         gap = min((b[0] - a[0] for a, b in zip(placed, placed[1:], strict=False)), default=20.0)
@@ -250,12 +196,7 @@ def _draw(
 
 
 def _points(
-    series: _Series,
-    colour: int,
-    placed: list[Range],
-    px: Callable[[float], float],
-    py: Callable[[float], float],
-    bottom: float,
+    series: _Series, colour: int, placed: list[Range], px: Place, py: Place, bottom: float
 ) -> list[str]:
     ink, out = COLOURS[colour], []
     bars = [
@@ -266,24 +207,20 @@ def _points(
         for (_, b), (low, high) in zip(placed, series.x_spread, strict=False)
     ]
     if bars:
-        out.append(
-            f'<path class="stroke{colour}" d="{"".join(bars)}" stroke="{ink}"'
-            ' stroke-width="1.5" stroke-opacity="0.6"/>'
-        )
+        look = f'stroke="{ink}" stroke-width="1.5" stroke-opacity="0.6"'
+        out.append(f'<path class="stroke{colour}" d="{"".join(bars)}" {look}/>')
     opacity = 0.5 if not (series.names or series.tips or series.y_spread) else 1
     circles = []
     for number, (a, b) in enumerate(placed):
         tip = f"<title>{escape(series.tips[number])}</title>" if series.tips else ""
         end = f">{tip}</circle>" if tip else "/>"
         circles.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{series.radius:g}"{end}')
-    out.append(
-        f'<g class="fill{colour}" fill="{ink}" fill-opacity="{opacity:g}">{"".join(circles)}</g>'
-    )
+    group = f'<g class="fill{colour}" fill="{ink}" fill-opacity="{opacity:g}">'
+    out.append(f"{group}{''.join(circles)}</g>")
     anchor = "start" if series.below else "middle"
     for (a, b), name in zip(placed, series.names, strict=False):
         under = b + series.radius + 12
         at = under if series.below and under <= bottom - 3 else b - series.radius - 3
-        out.append(
-            f'<text class="name" x="{a:.1f}" y="{at:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
-        )
+        text = f'<text class="name" x="{a:.1f}" y="{at:.1f}" text-anchor="{anchor}">'
+        out.append(f"{text}{escape(name)}</text>")
     return out

@@ -8,42 +8,39 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from semspec.report import jobs as grouping
 from semspec.report import terminal, words
-from semspec.report.html import breakable, clipped, esc, figure, notes, page, section, table
-from semspec.report.jobs import (
-    Group,
-    comparable,
-    pareto,
-    placed,
-    quality_alone,
-    shared_options,
-)
+from semspec.report.html import breakable, clipped, esc, figure, notes, page, save, section, table
+from semspec.report.jobs import Group
 from semspec.report.origin import origin
 from semspec.report.page import REPORT
-from semspec.report.runs import Run, jobs_planned, unlike_machines
+from semspec.report.runs import Run, jobs_planned, read_sweep, unlike_machines
 from semspec.report.svg import Plot
 from semspec.results.significance import ALPHA, holm
 from semspec.storage.provenance import without_folders
 
+Adjusted = Sequence[float | None]  # p-values of all jobs
 PARTS = (("plane", "Quality and speed"), ("table", "Jobs"), ("origin", "Origin"))
+
+
+def write_sweep(folder: Path, out: Path | None = None) -> Path:
+    """Write the report of a folder of runs, by default into it; return its path."""
+    place = out or folder / REPORT
+    return save(place, sweep_page(folder, read_sweep(folder), place.parent))
 
 
 def sweep_page(folder: Path, runs: Sequence[Run], beside: Path | None = None) -> str:
     """Return the page of a folder of runs; links start from ``beside``, by default that folder."""
     beside = beside or folder
-    numbered = list(enumerate(runs, 1))
-    groups = comparable(numbered)
-    shared, names = shared_options(runs)
-    short = dict(enumerate(names, 1))
+    groups = grouping.comparable(list(enumerate(runs, 1)))
+    shared, names = grouping.shared_options(runs)
     adjusted = holm([run.result["pass_at_1_p"] for run in runs])
     planes, tables = [], []
     for title, group in groups.items():
         heading = f"<h3>{esc(title)}</h3>" if len(groups) > 1 else ""
         plane = _plane(group)
         planes += [heading, plane] if plane else []
-        front = {number for number, _ in pareto(group)}
-        marks = {number: adjusted[number - 1] for number, _ in group}
-        tables += [heading, _jobs(group, short, front, marks, beside)]
+        tables += [heading, _jobs(group, names, adjusted, beside)]
     lead = (
         "Speed is against the target alone on the same problems in the same run. <strong>Bold</strong> jobs are on the"
         " front. A star: pass@1 differs from the target's alone (McNemar, p below 0.05 after Holm's"
@@ -59,41 +56,33 @@ def sweep_page(folder: Path, runs: Sequence[Run], beside: Path | None = None) ->
 
 
 def _plane(group: Group) -> str:
-    shown = placed(group)
+    shown = grouping.placed(group)
     if not shown:
         return ""
-    front = pareto(group)
-    alone = quality_alone(group)
+    front, alone = grouping.pareto(group), grouping.quality_alone(group)
     alt = f"{_counted(len(shown))}, numbered as in the table; bars are 95 % intervals. "
-    names = ", ".join(
-        f"{number} ({run.result['speedup']:.2f}×, {run.result['pass_at_1']:.3f})"
-        for number, run in front
+    best = [(number, run.result["speedup"], run.result["pass_at_1"]) for number, run in front]
+    names = ", ".join(f"{number} ({speed:.2f}×, {quality:.3f})" for number, speed, quality in best)
+    line = "The dashed line is the Pareto front: none of the finished jobs is better in both"
+    alt += f"{line}: {names}." if front else "No finished job is better than the target alone."
+    drawn = (
+        _drawn(shown, front, alone, alt, width, height).replace("<svg ", f'<svg class="{kind}" ', 1)
+        for kind, width, height in (("wide", 720, 420), ("narrow", 360, 320))
     )
-    alt += (
-        f"The dashed line is the Pareto front: none of the finished jobs is better in both: {names}."
-        if front
-        else "No finished job is better than the target alone."
-    )
-    return figure(
-        "Quality over speed.",
-        _drawn(shown, front, alone, alt, 720, 420, "wide")
-        + _drawn(shown, front, alone, alt, 360, 320, "narrow"),
-        esc(alt),
-    )
+    return figure("Quality over speed.", "".join(drawn), esc(alt))
 
 
 def _drawn(
-    shown: Sequence[tuple[int, Run, float, float]],
-    front: Sequence[tuple[int, Run]],
+    shown: Sequence[grouping.Placed],
+    front: Group,
     alone: float | None,
     alt: str,
     width: int,
     height: int,
-    kind: str,
 ) -> str:
-    intervals = [run.result["pass_at_1_interval"] for _, run, _, _ in shown]
-    low = min([*(i[0] for i in intervals), *([alone] if alone is not None else [])])
-    high = max([*(i[1] for i in intervals), *([alone] if alone is not None else [])])
+    ends = [end for _, run, _, _ in shown for end in run.result["pass_at_1_interval"]]
+    ends += [alone] if alone is not None else []
+    low, high = min(ends), max(ends)
     room = max(0.02, (high - low) * 0.06)
     plot = Plot(
         "Quality over speed",
@@ -108,18 +97,16 @@ def _drawn(
         y_format="{:.2f}".format,
     )
     best = {number for number, _ in front}
-    for ink, radius, jobs in (
-        (5, 4, [p for p in shown if p[0] not in best]),
-        (0, 5, [p for p in shown if p[0] in best]),
-    ):
+    for ink, radius, on_front in ((5, 4, False), (0, 5, True)):
+        jobs = [p for p in shown if (p[0] in best) == on_front]
         plot.points(
-            [p[2] for p in jobs],
-            [p[3] for p in jobs],
+            [speed for _, _, speed, _ in jobs],
+            [quality for _, _, _, quality in jobs],
             radius=radius,
-            names=[str(p[0]) for p in jobs],
-            tips=[f"{p[0]}: {p[1].name}, {p[2]:.2f}×, pass@1 {p[3]:.3f}" for p in jobs],
-            y_spread=[p[1].result["pass_at_1_interval"] for p in jobs],
-            x_spread=[p[1].result["speedup_interval"] or (p[2], p[2]) for p in jobs],
+            names=[str(number) for number, *_ in jobs],
+            tips=[f"{n}: {run.name}, {s:.2f}×, pass@1 {q:.3f}" for n, run, s, q in jobs],
+            y_spread=[run.result["pass_at_1_interval"] for _, run, _, _ in jobs],
+            x_spread=[run.result["speedup_interval"] or (s, s) for _, run, s, _ in jobs],
             ink=ink,
         )
     if alone is not None:
@@ -131,21 +118,15 @@ def _drawn(
             xs += [xs[-1], x]
             ys += [y, y]
         plot.line(xs, ys, dashed=True, ink=0)
-    return plot.svg().replace("<svg ", f'<svg class="{kind}" ', 1)
+    return plot.svg()
 
 
-def _jobs(
-    group: Group,
-    short: Mapping[int, str],
-    front: set[int],
-    marks: Mapping[int, float | None],
-    beside: Path,
-) -> str:
+def _jobs(group: Group, short: Sequence[str], adjusted: Adjusted, beside: Path) -> str:
     head = ("job", "speed-up [95 %]", "pass@1 [95 %]", "lost / won", "accepted", "tau", "tokens/s", "problems")  # fmt: skip
-    rows = []
+    rows, front = [], {number for number, _ in grouping.pareto(group)}
     for number, run in group:
         r = run.result
-        name = breakable(short[number])
+        name = breakable(short[number - 1])
         if link := _link(run, beside):
             name = f'<a href="{quote(link)}">{name}</a>'
         name = f"{number}.&nbsp;{name}"
@@ -155,23 +136,20 @@ def _jobs(
         lost, won = r["only_plain_correct"], r["only_speculative_correct"]
         cells = (
             (r["speedup"], f"{terminal.number(r['speedup'], 2, '×')} {terminal.interval(r['speedup_interval'])}"),
-            (r["pass_at_1"], f"{terminal.number(r['pass_at_1'], 3)}{_star(marks[number])} {terminal.interval(r['pass_at_1_interval'])}"),
+            (r["pass_at_1"], f"{terminal.number(r['pass_at_1'], 3)}{_star(adjusted[number - 1])} {terminal.interval(r['pass_at_1_interval'])}"),
             (None, "-" if lost is None else f"{lost} / {won}"),
             (r["acceptance_rate"], terminal.percent(r["acceptance_rate"])),
             (r["accept_length"], terminal.number(r["accept_length"])),
             (r["tokens_per_second"], terminal.number(r["tokens_per_second"], 1)),
             (run.done, f"{run.done:,}"),
         )  # fmt: skip
-        inside = "".join(
-            f"<td{'' if value is None else f' data-value={chr(34)}{value:.6g}{chr(34)}'}>{text}</td>"
-            for value, text in cells
-        )
+        keyed = (("" if v is None else f' data-value="{v:.6g}"', text) for v, text in cells)
+        inside = "".join(f"<td{key}>{text}</td>" for key, text in keyed)
         on = ' class="front"' if number in front else ""
         rows.append(f'<tr{on}><th scope="row" data-value="{number}">{name}</th>{inside}</tr>')
     empty = table(head, [], "Jobs")
-    return empty.replace("<table>", '<table class="jobs">').replace(
-        "<tbody>\n", "<tbody>\n" + "\n".join(rows)
-    )
+    filled = "<tbody>\n" + "\n".join(rows)
+    return empty.replace("<table>", '<table class="jobs">').replace("<tbody>\n", filled)
 
 
 def _link(run: Run, beside: Path) -> str:
@@ -201,30 +179,23 @@ def _head(
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
     planned = jobs_planned(folder) or 0
     whole = f"{len(runs)} of {_counted(planned)}" if planned > len(runs) else _counted(len(runs))
-    remarks = []
-    if not any(placed(group) for group in groups.values()):
-        remarks.append("no job has a speed-up and graded answers, so there is no plane of both")
-    if any(not run.finished for run in runs):
-        remarks.append(
-            "not all jobs are finished: figures of the others are of the problems so far"
-        )
-    if any(len({run.done for _, run in group if run.finished}) > 1 for group in groups.values()):
-        remarks.append("the jobs solved different numbers of problems: compare with care")
-    if len(groups) > 1:
-        remarks.append(
-            "jobs with another target, engine or benchmark stand apart: their figures do not compare"
-        )
-    if unlike_machines(runs):
-        remarks.append(
-            "the jobs ran on different machines: speed-ups are each against the target on its own"
-        )
+    no_plane = not any(map(grouping.placed, groups.values()))
+    open_ones = [run for run in runs if not run.finished]
+    unlike = any(len({r.done for _, r in group if r.finished}) > 1 for group in groups.values())
+    apart, machines = len(groups) > 1, unlike_machines(runs)
+    remarks = {
+        "no job has a speed-up and graded answers, so there is no plane of both": no_plane,
+        "not all jobs are finished: figures of the others are of the problems so far": open_ones,
+        "the jobs solved different numbers of problems: compare with care": unlike,
+        "jobs with another target, engine or benchmark stand apart: their figures do not compare": apart,
+        "the jobs ran on different machines: speed-ups are each against the target on its own": machines,
+    }
     return (
         f'<div class="head"><h1>{breakable(folder.name)}</h1>{given}'
-        f'<p class="target">{whole}: {esc(counts)}</p>{notes(remarks)}</div>'
+        f'<p class="target">{whole}: {esc(counts)}</p>{notes([r for r, holds in remarks.items() if holds])}</div>'
     )
 
 
 def _origins(runs: Sequence[Run]) -> str:
     last = max(runs, key=lambda run: str(run.provenance.get("started") or ""))
-    shared = f"<p>Of the job that began last, {esc(last.name)}:</p>"
-    return shared + origin(last)
+    return f"<p>Of the job that began last, {esc(last.name)}:</p>{origin(last)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,7 +17,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from semspec.report.transcript import Piece, Transcript
 from semspec.results.metrics import Interval, ratio
 from semspec.results.records import Mode
 from semspec.results.significance import ALPHA
@@ -49,10 +49,7 @@ def duration(seconds: float) -> str:
 
 
 class Screen(Console):
-    """A console that shows foreign text as plain text: no markup, escape sequences or emoji codes.
-
-    Styles are given as rich's ``Text``, never written into a string.
-    """
+    """A console without markup, escape sequences or emoji codes; styles are given as rich's ``Text``."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **options})
@@ -69,11 +66,17 @@ class Screen(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """Yield sanitised segments, so that only rich's own ones control the terminal."""
-        for segment in super().render(renderable, options):
-            if segment.control or segment.text == "\n" or segment.text.isprintable():
-                yield segment
-            else:
-                yield Segment(visible(segment.text), segment.style)
+        for one in super().render(renderable, options):
+            known = one.control or one.text == "\n" or one.text.isprintable()
+            yield one if known else Segment(visible(one.text), one.style)
+
+
+def table_of(*headings: str, words: int = 1, **options: Any) -> Table:
+    """Return an empty table, whose first columns are of words and the others of figures."""
+    table = Table(box=SIMPLE_HEAD, **options)
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if at < words else "right")
+    return table
 
 
 def open_console(quiet: bool = False) -> Screen:
@@ -87,36 +90,25 @@ class _Running:
     """The sums of one mode so far."""
 
     def __init__(self) -> None:
-        self.graded = self.correct = self.tokens = self.kept = self.drafted = 0
-        self.seconds = 0.0
+        self.sums: Counter[str] = Counter()
 
     def add(self, solve: Mapping[str, Any]) -> None:
-        self.graded += solve["correct"] is not None
-        self.correct += bool(solve["correct"])
-        self.tokens += solve["tokens"]
-        self.seconds += solve["wall"]
-        self.kept += solve["kept_units"]
-        self.drafted += solve["drafted_units"]
+        names = ("tokens", "wall", "kept_units", "drafted_units")
+        self.sums += Counter({name: solve[name] for name in names})
+        self.sums += Counter(graded=solve["correct"] is not None, correct=bool(solve["correct"]))
 
-    @property
-    def pass_at_1(self) -> float | None:
-        return ratio(self.correct, self.graded)
+    def share(self, part: str, whole: str) -> float | None:
+        return ratio(self.sums[part], self.sums[whole])
 
-    @property
-    def speed(self) -> float | None:
-        return ratio(self.tokens, self.seconds)
+    def figures(self) -> tuple[str, str, str]:
+        """Return pass@1, tokens per second, and the share of the drafted units that was accepted."""
+        quality, speed = self.share("correct", "graded"), self.share("tokens", "wall")
+        accepted = self.share("kept_units", "drafted_units")
+        return number(quality), number(speed, 1), percent(accepted)
 
 
 class Progress:
-    """Shows a run as it goes: live on a terminal, a line every few seconds elsewhere.
-
-    with Progress(total, quiet=...) as progress:
-        progress.resume(folder.problem_lines())
-        for problem in ...:
-            progress.begin(problem.id, "plain")
-            ...
-            progress.advance(line)
-    """
+    """Shows a run as it goes: live on a terminal, a line every few seconds elsewhere."""
 
     def __init__(
         self,
@@ -133,20 +125,13 @@ class Progress:
             live = self.console.is_interactive and self.console.file.isatty()
         self.total, self.quiet, self.every, self.clock = total, quiet, every, clock
         self.done = self._resumed = 0
-        self._modes: dict[Mode, _Running] = {"plain": _Running(), "speculative": _Running()}
+        self._own, self._plain = _Running(), _Running()
         self._paired_plain = self._paired = 0.0  # seconds of the problems solved in both modes
         self._current = self._last = ""
         self._began = self._printed = clock()
-        self._live = (
-            Live(
-                get_renderable=self.render,
-                console=self.console,
-                refresh_per_second=4,
-                transient=True,
-            )
-            if live and not quiet
-            else None
-        )
+        options: dict[str, Any] = {"refresh_per_second": 4, "transient": True}
+        shown = Live(get_renderable=self.render, console=self.console, **options)
+        self._live = shown if live and not quiet else None
 
     def __enter__(self) -> Progress:
         self._began = self._printed = self.clock()
@@ -179,9 +164,9 @@ class Progress:
 
     def _add(self, line: Mapping[str, Any]) -> None:
         self.done += 1
-        self._modes["speculative"].add(line)
+        self._own.add(line)
         if line.get("plain"):
-            self._modes["plain"].add(line["plain"])
+            self._plain.add(line["plain"])
             self._paired_plain += line["plain"]["wall"]
             self._paired += line["wall"]
 
@@ -193,17 +178,19 @@ class Progress:
             return None
         return (self.clock() - self._began) / here * (self.total - self.done)
 
+    @property
+    def _count(self) -> str:
+        return f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
+
     def headline(self) -> str:
         """Return all figures so far in one line."""
-        own, plain = self._modes["speculative"], self._modes["plain"]
-        both = plain.tokens > 0
-        count = f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
-        parts = [count, f"pass@1 {number(own.pass_at_1)}", f"{number(own.speed, 1)} tok/s"]
-        if both:
-            parts[1] += f" (plain {number(plain.pass_at_1)})"
-            parts[2] += f" (plain {number(plain.speed, 1)})"
+        quality, speed, accepted = self._own.figures()
+        parts = [self._count, f"pass@1 {quality}", f"{speed} tok/s"]
+        if self._plain.sums["tokens"]:
+            for at, figure in enumerate(self._plain.figures()[:2], start=1):
+                parts[at] += f" (plain {figure})"
             parts.append(f"{number(ratio(self._paired_plain, self._paired), 2)}x")
-        parts.append(f"accepted {percent(ratio(own.kept, own.drafted))}")
+        parts.append(f"accepted {accepted}")
         if self.eta is not None:
             parts.append(f"eta {duration(self.eta)}")
         return "  ".join(parts)
@@ -216,23 +203,20 @@ class Progress:
 
     def render(self) -> RenderableType:
         """Return the live display: a bar, a line for each mode, and the current problem."""
-        own, plain = self._modes["speculative"], self._modes["plain"]
-        bar = Table.grid(padding=(0, 1))
         left = DASH if self.eta is None else duration(self.eta)
-        count = f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
-        bar.add_row(ProgressBar(self.total, self.done, width=30), count, Text(f"eta {left}", "dim"))
+        bar = Table.grid(padding=(0, 1))
+        drawn = ProgressBar(self.total, self.done, width=30)
+        bar.add_row(drawn, self._count, Text(f"eta {left}", "dim"))
         modes = Table.grid(padding=(0, 2))
-        for name, sums in (("plain", plain), ("speculative", own)):
-            if not sums.tokens and name == "plain":
-                continue
-            row = [name, f"pass@1 {number(sums.pass_at_1)}", f"{number(sums.speed, 1)} tok/s"]
-            if sums is own:
-                faster = ratio(self._paired_plain, self._paired)
-                row.append(f"accepted {percent(ratio(own.kept, own.drafted))}")
-                row.append("" if faster is None else f"{faster:.2f}x")
-            modes.add_row(*row)
-        current = Text(self._current, "dim", no_wrap=True, overflow="ellipsis")
-        return Group(bar, modes, current)
+        if self._plain.sums["tokens"]:
+            quality, speed, _ = self._plain.figures()
+            modes.add_row("plain", f"pass@1 {quality}", f"{speed} tok/s")
+        quality, speed, accepted = self._own.figures()
+        faster = ratio(self._paired_plain, self._paired)
+        last = "" if faster is None else f"{faster:.2f}x"
+        row = f"pass@1 {quality}", f"{speed} tok/s", f"accepted {accepted}", last
+        modes.add_row("speculative", *row)
+        return Group(bar, modes, Text(self._current, "dim", no_wrap=True, overflow="ellipsis"))
 
 
 def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -254,9 +238,8 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         rows.append(("speed-up per token", "1.00x", number(result["speedup_per_token"], 2, "x")))
     row("tokens per second", lambda f: number(f["tokens_per_second"], 1))
     row("seconds per problem", lambda f: seconds(f["latency"]))
-    row(
-        "  median / 90 %", lambda f: f"{seconds(f['latency_median'])} / {seconds(f['latency_p90'])}"
-    )
+    shown = ("latency_median", "latency_p90")
+    row("  median / 90 %", lambda f: " / ".join(seconds(f[name]) for name in shown))
     row("tokens per problem", lambda f: number(f["tokens"], 1))
     row("units accepted", lambda f: percent(f["acceptance_rate"]))
     row("tokens accepted", lambda f: percent(f["acceptance_rate_tokens"]))
@@ -267,14 +250,13 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     def share(group: str, key: str) -> Callable[[Mapping[str, Any]], str]:
         return lambda f: percent((f[group] or {}).get(key))
 
-    row("time: drafting", share("time", "draft"))
-    row("time: verifying", share("time", "verify"))
-    row("time: target writing", share("time", "write"))
-    row("time: overhead", share("time", "overhead"))
+    parts = {"drafting": "draft", "verifying": "verify", "target writing": "write"}
+    for name, part in (parts | {"overhead": "overhead"}).items():
+        row(f"time: {name}", share("time", part))
     if risk := result.get("risk"):
         measured = f"{number(risk['measured'], 3)} {interval(risk['measured_interval'], 3)}".strip()
-        rows.append(("risk asked", *([DASH] if plain else []), f"{risk['asked']:g}"))
-        rows.append(("risk measured [95 %]", *([DASH] if plain else []), measured))
+        row("risk asked", lambda f: f"{risk['asked']:g}" if f is result else DASH)
+        row("risk measured [95 %]", lambda f: measured if f is result else DASH)
     if "rating" in result["details"]:
         row("judge's rating", lambda f: number(f["details"].get("rating")))
     for name in result["details"]:
@@ -283,19 +265,17 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def significant(result: Mapping[str, Any], level: float = ALPHA) -> bool:
+def significant(result: Mapping[str, Any]) -> bool:
     """Return True if pass@1 differs from that of the target alone by more than chance."""
     p = result.get("pass_at_1_p")
-    return p is not None and p < level
+    return p is not None and p < ALPHA
 
 
-def result_table(result: Mapping[str, Any], title: str = "") -> RenderableType:
+def result_table(result: Mapping[str, Any]) -> RenderableType:
     """Return the table of the figures in result.json, both modes side by side, and its notes."""
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("", no_wrap=True)
-    if result["plain"]:
-        table.add_column("plain", justify="right")
-    table.add_column("speculative", justify="right")
+    modes = ("plain", "speculative") if result["plain"] else ("speculative",)
+    table = table_of("", *modes)
+    table.columns[0].no_wrap = True
     for name, *cells in result_rows(result):
         table.add_row(name, *cells, style="bold" if name.endswith("[95 %]") else "")
     return Group(table, *(Text(f"note: {note}", "dim") for note in notes(result)))
@@ -333,9 +313,8 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     cut = [(mode, f["cut_off"]) for mode, f in (("plain", plain), ("speculative", result)) if f]
     if any(count for _, count in cut):
         counts = ", ".join(f"{count} {mode}" for mode, count in cut)
-        out.append(
-            f"cut off at the token budget: {counts}; a higher max_new_tokens may raise pass@1"
-        )
+        way = "a higher max_new_tokens may raise pass@1"
+        out.append(f"cut off at the token budget: {counts}; {way}")
     if risk := result.get("risk"):
         out.append(
             "risk asked: at most this share of the accepted steps is what the target would say with a"
@@ -346,8 +325,3 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     if result["acceptance_rate"] is None:
         out.append("nothing was drafted")
     return out
-
-
-def transcript(parts: Iterable[Piece], rejected: bool = True) -> RenderableType:
-    """Return one problem's solution, coloured by writer; see ``semspec.report.transcript.pieces``."""
-    return Transcript(parts, rejected)

@@ -8,27 +8,25 @@ Transcript(pieces)            ->  a renderable that rich prints at any width
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import takewhile
 from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from semspec.report.branches import refused
 from semspec.storage.screen import visible
 from semspec.types import Round, Writer
 
-STYLES = {
-    "draft": "cyan",
-    "salvaged": "cyan underline",
-    "target": "bold yellow",
-    "rejected": "dim strike",
-    "note": "dim italic",
-}
+STYLES = {"draft": "cyan", "salvaged": "cyan underline", "target": "bold yellow"}
+STYLES |= {"rejected": "dim strike", "note": "dim italic"}
 _STOPS = tuple(".?!…。？！")
 _CLOSERS = ")]\"'”’*"
 BESIDE = " | "  # between branches of one tree
+MOST = 3  # branches shown at a place: a tree can have a dozen
+LONGEST = 6  # tokens shown of a branch
 _HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder returns for half a character
 
 Decode = Callable[[Sequence[int]], str]
@@ -100,8 +98,7 @@ def pieces(
     for one in rounds:
         r = one if isinstance(one, Mapping) else {f.name: getattr(one, f.name) for f in fields(one)}
         yield from _of_round(r, decoder, decode, unit == "steps")
-    rest = decoder.flush()
-    if rest:
+    if rest := decoder.flush():
         yield Piece("target", rest)
 
 
@@ -144,6 +141,27 @@ def _of_round(
         yield Piece("target", text, note=r["note"], ends=over, nested=nested)
 
 
+def refused(drafted: Sequence[int], parents: Sequence[int], kept: Sequence[int]) -> list[list[int]]:
+    """Return the tokens of the branches after the last kept node, in the drafter's order.
+
+    A branch follows first children. Branches beside the kept path are left out: there the draft
+    itself also proposed the tokens that were kept.
+    """
+    children: dict[int, list[int]] = defaultdict(list)
+    for node, parent in enumerate(parents):
+        children[parent].append(node)
+    places = [-1]  # several if siblings hold the same token
+    for token in kept:
+        places = [n for place in places for n in children[place] if drafted[n] == token]
+    found = []
+    for node in [n for place in places for n in children[place]][:MOST]:
+        branch = [node]
+        while children[branch[-1]] and len(branch) < LONGEST:
+            branch.append(children[branch[-1]][0])
+        found.append([drafted[n] for n in branch])
+    return found
+
+
 def _looks_over(text: str) -> bool:
     """Return True if a text ends with a line, or with a sentence and closing quotes or brackets."""
     written = text.rstrip()
@@ -156,10 +174,7 @@ def _salvaged(r: Mapping[str, Any]) -> int:
         return 0
     rejected = r["drafted"][len(r["kept"]) :]
     pairs = zip(r["written"], rejected, strict=False)
-    return next(
-        (i for i, (own, its) in enumerate(pairs) if own != its),
-        min(len(r["written"]), len(rejected)),
-    )
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 @dataclass(slots=True)
@@ -236,25 +251,23 @@ class Transcript:
     """Renders pieces, one unit a line: its writer in front, rejected text beneath."""
 
     def __init__(self, parts: Iterable[Piece], rejected: bool = True, legend: bool = True) -> None:
-        self.parts = list(parts)
-        self.rejected = rejected
-        self.legend = legend
+        self.parts, self.rejected, self.legend = list(parts), rejected, legend
         self._scored = any(p.score is not None for p in self.parts)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.legend:
             yield self._legend()
         for line in lines(self.parts):
+            rows: list[tuple[str, float | None, Text]] = []
             if line.body:
                 body = Text.assemble(*((text, STYLES[style]) for text, style in line.body))
-                yield from self._row(console, options, line.mark, line.score, body)
+                rows.append((line.mark, line.score, body))
             for piece in gathered(line.rejected) if self.rejected else ():
                 gone = Text(visible(piece.text).strip(), STYLES["rejected"])
-                yield from self._row(console, options, "x", piece.score, gone)
-            for note in line.notes:
-                yield from self._row(
-                    console, options, "·", None, Text(visible(note, newline=" "), STYLES["note"])
-                )
+                rows.append(("x", piece.score, gone))
+            notes = (Text(visible(note, newline=" "), STYLES["note"]) for note in line.notes)
+            for row in (*rows, *(("·", None, note) for note in notes)):
+                yield from self._row(console, options, *row)
 
     def _legend(self) -> Text:
         parts = [("D│ draft", STYLES["draft"]), ("T│ target", STYLES["target"]), ("D+T│ both", "")]
@@ -268,12 +281,7 @@ class Transcript:
         return Text(between).join(Text(*part) for part in parts)
 
     def _row(
-        self,
-        console: Console,
-        options: ConsoleOptions,
-        mark: str,
-        score: float | None,
-        body: Text,
+        self, console: Console, options: ConsoleOptions, mark: str, score: float | None, body: Text
     ) -> Iterator[Text]:
         bar = "│" if options.encoding.startswith("utf") else "|"
         gutter = f"{mark:>3}"

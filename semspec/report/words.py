@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from semspec.report.terminal import number, significant
-from semspec.results.metrics import Interval
 from semspec.results.significance import FEWEST
 
 
@@ -20,18 +19,13 @@ def speed(result: Mapping[str, Any]) -> str:
     if result["plain"] is None or faster is None:
         return "The target alone was not run, so there is no speed-up."
     few = result["plain"]["problems"]
+    factor = f"{number(faster)} times the speed of the target alone"
     if spread is None or few < FEWEST:
         problems = "one problem" if few == 1 else f"{few} problems"
-        return (
-            f"{number(faster)} times the speed of the target alone on {problems}, which are too few"
-            " to tell more."
-        )
-    factor = f"{number(faster)} times the speed of the target alone (95 %: {_range(spread)})"
-    if spread[0] > 1:
-        return f"Faster: {factor}."
-    if spread[1] < 1:
-        return f"Slower: {factor}."
-    return f"No clear difference in speed: {factor}."
+        return f"{factor} on {problems}, which are too few to tell more."
+    low, high = spread
+    verdict = "Faster" if low > 1 else "Slower" if high < 1 else "No clear difference in speed"
+    return f"{verdict}: {factor} (95 %: {low:.2f} to {high:.2f})."
 
 
 def quality(result: Mapping[str, Any]) -> str:
@@ -46,7 +40,3 @@ def quality(result: Mapping[str, Any]) -> str:
     if significant(result):
         return f"pass@1 {'fell' if lost > won else 'rose'}: {sides}."
     return f"No clear change of pass@1: {sides}."
-
-
-def _range(interval: Interval, digits: int = 2) -> str:
-    return f"{interval[0]:.{digits}f} to {interval[1]:.{digits}f}"

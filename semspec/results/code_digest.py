@@ -22,13 +22,11 @@ class _Module:
     always: list[ast.stmt] = field(default_factory=list)  # statements that define no name
     imported: dict[str, str] = field(default_factory=dict)  # name -> package.module.name
     plugins: set[str] = field(default_factory=set)  # names under a ``register`` decorator
+    aliases: set[str] = field(default_factory=set)  # imported names of modules
 
 
 def code_digest(package: Path, roots: Iterable[str]) -> str:
-    """Return the digest of what ``roots`` and all registered plugins depend on in ``package``.
-
-    ``roots`` names top-level definitions. Raises KeyError where the package has none of that name.
-    """
+    """Return the digest of what ``roots``, top-level definitions, and all plugins depend on in ``package``."""
     whole = hashlib.sha256()
     for text in sorted(reached(package, roots)):
         whole.update(f"{text}\0".encode())
@@ -58,18 +56,16 @@ def reached(package: Path, roots: Iterable[str]) -> set[str]:
             found |= {id(s): (place, s) for s in statements}
             waiting += [pair for s in statements for pair in _used(s, place, module, modules)]
         elif name in module.imported:  # handed on from where it is
-            waiting.append(_split(module.imported[name]))
-    return {_normal(s, modules[place], modules) for place, s in found.values()}
+            home, _, own = module.imported[name].rpartition(".")
+            waiting.append((home, own))
+    for module in modules.values():
+        module.aliases = {name for name, of in module.imported.items() if of in modules}
+    return {ast.dump(_Normal(modules[place].aliases).visit(s)) for place, s in found.values()}
 
 
 def _dotted(package: Path, file: Path) -> str:
     parts = (package.name, *file.relative_to(package).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _split(dotted: str) -> tuple[str, str]:
-    module, _, name = dotted.rpartition(".")
-    return module, name
 
 
 def _read(file: Path) -> _Module:
@@ -79,7 +75,8 @@ def _read(file: Path) -> _Module:
             for alias in node.names:
                 module.imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
     for statement in _saying(tree.body):
-        if _about_places(statement):
+        body = isinstance(statement, ast.FunctionDef | ast.ClassDef)
+        if not body and NO_PART & set(_names(statement)):
             continue
         names = _defined(statement)
         for name in names:
@@ -98,11 +95,6 @@ def _saying(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         quiet = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not quiet and not isinstance(statement, ast.Import | ast.ImportFrom):
             yield statement
-
-
-def _about_places(statement: ast.stmt) -> bool:
-    body = isinstance(statement, ast.FunctionDef | ast.ClassDef)
-    return not body and bool(NO_PART & set(_names(statement)))
 
 
 def _defined(statement: ast.stmt) -> list[str]:
@@ -130,13 +122,9 @@ def _used(
                 yield (of, node.attr)
 
 
-def _normal(statement: ast.stmt, module: _Module, modules: dict[str, _Module]) -> str:
-    """Return a statement without docstrings, imports, and names of this package's modules."""
-    aliases = {name for name, of in module.imported.items() if of in modules}
-    return ast.dump(_Normal(aliases).visit(statement))
-
-
 class _Normal(ast.NodeTransformer):
+    """Leave docstrings, imports, and names of this package's modules out of a statement."""
+
     def __init__(self, aliases: set[str]) -> None:
         self.aliases = aliases
 

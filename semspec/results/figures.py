@@ -8,18 +8,17 @@ from typing import Any
 
 from semspec.protocols import Grade
 from semspec.results import reuse
-from semspec.results.metrics import SUMMED
+from semspec.results.metrics import CACHE, SUMMED
 from semspec.storage import json_schema
 from semspec.types import Outcome
 
 _NUMBER = {"type": "number"}
 _TEXT = {"type": ["string", "null"]}
-_OLDER_LACK = ("draft_fed", "draft_cached", "target_fed", "target_cached", "rounds")
 _SOLVE: dict[str, Any] = {
     "type": "object",
     "required": [*SUMMED, "finish", "correct", "details"],
     "properties": {
-        **dict.fromkeys((*SUMMED, *_OLDER_LACK), _NUMBER),
+        **dict.fromkeys((*SUMMED, *CACHE, "rounds"), _NUMBER),
         "text": {"type": "string"},
         "answer": _TEXT,
         "finish": {"type": "string"},
@@ -76,20 +75,19 @@ class Solve:
 
     @classmethod
     def from_outcome(
-        cls,
-        outcome: Outcome,
-        text: str,
-        grade: Grade | None = None,
-        wall: float | None = None,
+        cls, outcome: Outcome, text: str, grade: Grade | None = None, wall: float | None = None
     ) -> Solve:
         """``wall``: None where the problem was solved alone, so that its seconds are all there is."""
         rounds = outcome.rounds
         alone = outcome.seconds or sum(sum(r.seconds.values()) for r in rounds)
         drafts = [r for r in rounds if r.drafted]
-
-        def seconds(purpose: str) -> float:
-            return sum(r.seconds.get(purpose, 0.0) for r in rounds)
-
+        by_role: dict[str, Any] = {
+            f"{role}_{name}": sum(getattr(r, name).get(role, 0) for r in rounds)
+            for role in ("draft", "target")
+            for name in ("passes", "fed", "cached")
+        }
+        for purpose in ("draft", "verify", "write"):
+            by_role[f"{purpose}_seconds"] = sum(r.seconds.get(purpose, 0.0) for r in rounds)
         return cls(
             text=text,
             answer=grade.answer if grade else None,
@@ -107,17 +105,9 @@ class Solve:
             written_tokens=sum(len(r.written) for r in rounds),
             handed_tokens=sum(len(r.handed) for r in rounds),
             gained_tokens=sum(len(r.kept) + len(r.written) for r in drafts),
-            draft_passes=sum(r.passes.get("draft", 0) for r in rounds),
-            target_passes=sum(r.passes.get("target", 0) for r in rounds),
-            draft_seconds=seconds("draft"),
-            verify_seconds=seconds("verify"),
-            write_seconds=seconds("write"),
-            draft_fed=sum(r.fed.get("draft", 0) for r in rounds),
-            draft_cached=sum(r.cached.get("draft", 0) for r in rounds),
-            target_fed=sum(r.fed.get("target", 0) for r in rounds),
-            target_cached=sum(r.cached.get("target", 0) for r in rounds),
             details=dict(grade.details) if grade else {},
             reuse=reuse.count(rounds),
+            **by_role,
         )
 
 

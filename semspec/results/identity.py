@@ -1,4 +1,4 @@
-"""Which weights a run is made with: an identity for every folder that is loaded, cheap for large ones.
+"""Identify the weights that a run is made with: every folder that is loaded, cheaply for large ones.
 
     commit 0123...          a snapshot of a Hub repository
     sha256 0123...          a local folder: a hash over the files that are read of it
@@ -14,7 +14,6 @@ import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from semspec.models import packaged
 from semspec.models.hub import Found
@@ -38,29 +37,25 @@ def identities(found: Mapping[str, Found]) -> dict[str, str]:
         packaged.name_of(place.folder) or n.replace(f"{shipped}/", EMBEDDED, 1): place
         for n, place in found.items()
     }
-    return {
-        name: f"commit {place.folder.name}" if place.on_hub else digest_of(place.folder)
-        for name, place in sorted(named.items())
-    }
+    return {name: identity_of(place) for name, place in sorted(named.items())}
+
+
+def identity_of(found: Found) -> str:
+    return f"commit {found.folder.name}" if found.on_hub else digest_of(found.folder)
 
 
 def digest_of(folder: Path) -> str:
     """The identity of a local folder, whatever it is called and wherever it lies."""
     manifest = read_json(folder / "manifest.json")
     listed = manifest.get("files") if isinstance(manifest, dict) else None
+    listed = listed if isinstance(listed, dict) else {}
     files: list[_File] = []
     for path in sorted(folder.iterdir()):
         if path.suffix in READ and path.name not in NOT_READ and path.is_file():
-            state = path.stat()
-            files.append(
-                (path.name, state.st_size, state.st_mtime_ns, state.st_ino, _listed(listed, path))
-            )
+            state, entry = path.stat(), listed.get(path.name)
+            known = str(entry.get("sha256")) if isinstance(entry, dict) else ""
+            files.append((path.name, state.st_size, state.st_mtime_ns, state.st_ino, known))
     return _digest(folder.resolve(), tuple(files))
-
-
-def _listed(files: Any, path: Path) -> str:
-    entry = files.get(path.name) if isinstance(files, dict) else None
-    return str(entry.get("sha256")) if isinstance(entry, dict) else ""
 
 
 @lru_cache(maxsize=64)

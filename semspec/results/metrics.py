@@ -20,25 +20,12 @@ from semspec.results.step_truth import ACCEPTED, ASKED, LEAST, WRONG
 Interval = tuple[float, float]
 
 Z95 = 1.959963984540054  # the normal distribution's 97.5 % quantile
-SUMMED = (
-    "seconds",
-    "wall",
-    "tokens",
-    "drafts",
-    "drafted_units",
-    "drafted_tokens",
-    "kept_units",
-    "kept_tokens",
-    "written_tokens",
-    "handed_tokens",
-    "gained_tokens",
-    "draft_passes",
-    "target_passes",
-    "draft_seconds",
-    "verify_seconds",
-    "write_seconds",
+SUMMED = tuple(
+    "seconds wall tokens drafts drafted_units drafted_tokens kept_units kept_tokens written_tokens"
+    " handed_tokens gained_tokens draft_passes target_passes draft_seconds verify_seconds"
+    " write_seconds".split()
 )
-_CACHE = ("draft_fed", "draft_cached", "target_fed", "target_cached")  # older lines lack them
+CACHE = ("draft_fed", "draft_cached", "target_fed", "target_cached")  # older lines lack them
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -74,17 +61,16 @@ def wilson(successes: int, trials: int, z: float = Z95) -> Interval | None:
     return low, high
 
 
-def ratio_interval(
-    pairs: Sequence[tuple[float, float]],
-    *,
-    seed: int = 0,
-    resamples: int = 2000,
-    level: float = 0.95,
-) -> Interval | None:
-    """Percentile bootstrap of sum(first) / sum(second), drawing whole pairs.
+def central(drawn: Sequence[float]) -> Interval | None:
+    """Return the interval that holds the middle 95 % of some draws."""
+    low, high = quantile(drawn, 0.025), quantile(drawn, 0.975)
+    return (low, high) if low is not None and high is not None else None
 
-    None for fewer than two pairs: one problem says nothing about the next.
-    """
+
+def ratio_interval(
+    pairs: Sequence[tuple[float, float]], *, seed: int = 0, resamples: int = 2000
+) -> Interval | None:
+    """Percentile bootstrap (95 %) of sum(first) / sum(second), drawing whole pairs; None for fewer than two."""
     if len(pairs) < 2:
         return None
     rng = random.Random(seed)
@@ -94,8 +80,7 @@ def ratio_interval(
         below = sum(b for _, b in drawn)
         if below > 0:
             ratios.append(sum(a for a, _ in drawn) / below)
-    low, high = quantile(ratios, (1 - level) / 2), quantile(ratios, (1 + level) / 2)
-    return (low, high) if low is not None and high is not None else None
+    return central(ratios)
 
 
 def mcnemar(lost: int, won: int) -> float:
@@ -123,10 +108,8 @@ class _Tally:
     reuse: Counter[str] = field(default_factory=Counter)
 
     def add(self, solve: Mapping[str, Any]) -> None:
-        for name in SUMMED:
-            self.sums[name] += solve[name]
-        for name in _CACHE:
-            self.sums[name] += solve.get(name, 0)
+        self.sums.update({name: solve[name] for name in SUMMED})
+        self.sums.update({name: solve.get(name, 0) for name in CACHE})
         self.latencies.append(solve["seconds"])
         self.cut_off += solve["finish"] == "budget"
         if solve["correct"] is not None:
@@ -141,6 +124,7 @@ class _Tally:
 
     def figures(self) -> dict[str, Any]:
         n, s = len(self.latencies), self.sums
+        by_target = s["written_tokens"] + s["handed_tokens"]
         return {
             "problems": n,
             "graded": self.graded,
@@ -156,10 +140,7 @@ class _Tally:
             "acceptance_rate": ratio(s["kept_units"], s["drafted_units"]),
             "acceptance_rate_tokens": ratio(s["kept_tokens"], s["drafted_tokens"]),
             "accept_length": ratio(s["gained_tokens"], s["drafts"]),
-            "target_share": ratio(
-                s["written_tokens"] + s["handed_tokens"],
-                s["written_tokens"] + s["handed_tokens"] + s["kept_tokens"],
-            ),
+            "target_share": ratio(by_target, by_target + s["kept_tokens"]),
             "target_passes": s["target_passes"],
             "draft_passes": s["draft_passes"],
             "prefix_reuse": {
@@ -188,9 +169,7 @@ class _Tally:
             share = ratio(self.counts[name], self.counts.get(name.removesuffix("_true"), 0))
             if name.endswith("_true") and share is not None:
                 details[f"{name}_share"] = share
-        for name, values in self.shares.items():
-            details[name] = math.fsum(values) / len(values)
-        return details
+        return details | {name: math.fsum(v) / len(v) for name, v in self.shares.items()}
 
 
 def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str, Any]:
@@ -243,21 +222,19 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
         graded += None not in (other["correct"], line["correct"])
         lost += other["correct"] is True and line["correct"] is False
         won += other["correct"] is False and line["correct"] is True
-    result = own.figures()
-    per_problem = [p / s for p, s in pairs if s > 0]
+    figures = own.figures()
     rates = [ratio(t.sums["tokens"], t.sums["wall"]) for t in (paired, plain)]
-    result |= {
+    return figures | {
         "speedup": ratio(plain.sums["wall"], paired.sums["wall"]),
         "speedup_interval": ratio_interval(pairs, seed=seed),
         "speedup_per_token": rates[0] / rates[1] if rates[0] is not None and rates[1] else None,
-        "speedup_median": quantile(per_problem, 0.5),
+        "speedup_median": quantile([p / s for p, s in pairs if s > 0], 0.5),
         "only_plain_correct": lost if pairs else None,
         "only_speculative_correct": won if pairs else None,
         "pass_at_1_p": mcnemar(lost, won) if graded else None,
         "plain": plain.figures() if pairs else None,
-        "risk": _risk(result["details"]),
+        "risk": _risk(figures["details"]),
     }
-    return result
 
 
 def _risk(details: Mapping[str, float]) -> dict[str, Any] | None:
@@ -265,11 +242,6 @@ def _risk(details: Mapping[str, float]) -> dict[str, Any] | None:
     if not {ASKED, LEAST, ACCEPTED, WRONG} <= set(details):
         return None
     accepted, wrong = int(details[ACCEPTED]), int(details[WRONG])
-    return {
-        "asked": details[ASKED],
-        "least": details[LEAST],
-        "accepted": accepted,
-        "wrong": wrong,
-        "measured": ratio(wrong, accepted),
-        "measured_interval": wilson(wrong, accepted),
-    }
+    found = {"asked": details[ASKED], "least": details[LEAST], "accepted": accepted, "wrong": wrong}
+    share, interval = ratio(wrong, accepted), wilson(wrong, accepted)
+    return {**found, "measured": share, "measured_interval": interval}

@@ -49,13 +49,9 @@ def mark_differences(cells: Sequence[Row]) -> None:
 
 def _over(own: Solved, rival: Solved) -> Row:
     both = [i for i in own if i in rival]
-    if not both:
-        return {"problems": 0, "gain": None, "gain_interval": None, "speedup": None, "speedup_interval": None}  # fmt: skip
-    all_of_them = figures([own[i] for i in both], [rival[i] for i in both])
-    return {
-        name: all_of_them[name]
-        for name in ("problems", "gain", "gain_interval", "speedup", "speedup_interval")
-    }
+    found = figures([own[i] for i in both], [rival[i] for i in both]) if both else {"problems": 0}
+    names = ("problems", "gain", "gain_interval", "speedup", "speedup_interval")
+    return {name: found.get(name) for name in names}
 
 
 def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
@@ -71,7 +67,7 @@ def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
     lost, won = sum(b and not s for b, s in graded), sum(s and not b for b, s in graded)
     both = right - won
     tokens, passes = total("tokens"), total("target_passes")
-    in_models = sum(total(f"{purpose}_seconds") for purpose in ("draft", "verify", "write"))
+    spent = {purpose: total(f"{purpose}_seconds") for purpose in ("draft", "verify", "write")}
     return {
         "problems": len(own),
         "pass_at_1": ratio(right, n),
@@ -86,16 +82,15 @@ def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
         "speedup_median": quantile([b / s for b, s in pairs if s], 0.5),
         "target_share": ratio(total("written_tokens") + total("handed_tokens"), tokens),
         "acceptance": total("kept_units") / max(1, total("drafted_units")),
-        "overhead": max(0.0, 1 - in_models / total("seconds")) if total("seconds") else None,
+        "overhead": max(0.0, 1 - sum(spent.values()) / total("seconds"))
+        if total("seconds")
+        else None,
         "accept_length": ratio(total("gained_tokens"), total("drafts")),
         "tokens_per_target_pass": ratio(tokens, passes),
         "cost_model": ratio(tokens, passes + DRAFT_PASS * total("draft_passes")),
         # of what a chain's drafter wrote, what a rule was shown; the rest was drafted ahead in vain
         "drafted_tokens_per_draft_pass": ratio(total("drafted_tokens"), total("draft_passes")),
-        "seconds_per_round": {
-            purpose: ratio(total(f"{purpose}_seconds"), total("rounds"))
-            for purpose in ("draft", "verify", "write")
-        },
+        "seconds_per_round": {name: ratio(s, total("rounds")) for name, s in spent.items()},
         **_rounds(own, beside),
         "reuse": reuse.figures(sum((Counter(s.get("reuse", {})) for s in own), Counter[str]())),
         **_divergence([s["details"] for s in own]),

@@ -23,24 +23,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from semspec.errors import UserError, describe_error
+from semspec.protocols import BenchmarkProblem
 from semspec.results import metrics
 from semspec.results.figures import Solve, damage, problem_line
 from semspec.results.schema import sound
+from semspec.storage import files
 from semspec.storage.digest import difference, digest
-from semspec.storage.files import (
-    LineFile,
-    cut_torn_line,
-    keep_lines,
-    os_errors_as_user_errors,
-    parse,
-    read_json,
-    whole_lines,
-    write_json,
-)
+from semspec.storage.files import os_errors_as_user_errors, read_json, write_json
 from semspec.storage.lock import FolderLock, FolderLostError, is_locked
 from semspec.types import Round
 
@@ -56,43 +48,22 @@ _STATUS = frozenset({"state", "error", "pid", "host", "started"})  # in every st
 _ROUND_FIELDS = tuple(f.name for f in fields(Round))
 
 
-def _short(identity: str | None) -> str:
-    return "not used" if identity is None else identity[:32]
-
-
-class HasId(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-P = TypeVar("P", bound=HasId)
-
-
 def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def status(
-    about: Mapping[str, Any], state: State, started: str, error: str | None = None
-) -> dict[str, Any]:
+def status(about: Mapping[str, Any], state: State, started: str, error: str | None = None) -> Line:
     """Return the status.json of a run that this process holds."""
-    return {
-        **about,
-        "state": state,
-        "error": error,
-        "pid": os.getpid(),
-        "host": platform.node(),
-        "started": started,
-        "updated": now(),
-        "ended": None if state == "running" else now(),
-    }
+    held = {"state": state, "error": error, "pid": os.getpid(), "host": platform.node()}
+    ended = None if state == "running" else now()
+    return {**about, **held, "started": started, "updated": now(), "ended": ended}
 
 
 def foreign_status(folder: Path) -> str | None:
     """Say what is wrong with a status.json that no job of ours has written; None where nothing is."""
     file = folder / "status.json"
-    told = read_json(file)
-    if isinstance(told, dict) and set(told) >= _STATUS and told["state"] in get_args(State):
+    known = read_json(file)
+    if isinstance(known, dict) and set(known) >= _STATUS and known["state"] in get_args(State):
         return None
     return f"{file} is not a run's; {WAY}" if file.exists() else None
 
@@ -101,8 +72,8 @@ def foreign(folder: Path) -> str | None:
     """Say why nothing may be written in a folder: it holds files of our names that are not ours."""
     file = folder / "config.json"
     if file.exists():
-        told = read_json(file)
-        if isinstance(told, dict) and "digest" in told and isinstance(told.get("config"), dict):
+        known = read_json(file)
+        if isinstance(known, dict) and "digest" in known and isinstance(known.get("config"), dict):
             return None
         return f"{file} cannot be read as a run's configuration; {WAY}"
     for name in _CONTENT:
@@ -127,28 +98,6 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    @staticmethod
-    def open(
-        path: str | os.PathLike[str],
-        config: Mapping[str, Any],
-        *,
-        total: int | None = None,
-        free: Sequence[str] = (),
-        provenance: Mapping[str, Any] | None = None,
-        about: Mapping[str, Any] | None = None,
-        grow: bool = False,
-    ) -> OpenRun:
-        """Lock the folder, mend it, and find what is done; see ``OpenRun``.
-
-        ``free`` names options (dotted) that may differ from start to start, such as how much is
-        printed. The rest of ``config`` must be what the folder was begun with. ``about`` is repeated
-        in status.json: a sweep says there which of its jobs this is. ``grow``: ``problems`` may be another
-        number, too; a finished run that has fewer is open again.
-        """
-        return OpenRun(
-            path, config, total=total, free=free, provenance=provenance, about=about, grow=grow
-        )
-
     @property
     def config(self) -> dict[str, Any] | None:
         stored = read_json(self.path / "config.json")
@@ -166,19 +115,20 @@ class RunFolder:
         result = self.result
         if result is None or sound(result):
             return result
-        seed = (self.config or {}).get("seed")
-        found = metrics.summarise(self.problem_lines(), seed=seed if isinstance(seed, int) else 0)
-        kinds = {"provenance": dict, "concurrency": int}
-        return found | {
-            k: result[k] for k, kind in kinds.items() if isinstance(result.get(k), kind)
-        }
+        kinds = (("provenance", dict), ("concurrency", int))
+        kept = {k: result[k] for k, kind in kinds if isinstance(result.get(k), kind)}
+        return self.summary() | kept
+
+    def summary(self, damaged: list[str] | None = None) -> dict[str, Any]:
+        """Compute the figures of the problems so far; why a line is left out goes to ``damaged``."""
+        config = self.config
+        seed = config.get("seed") if isinstance(config, dict) else None
+        seed = seed if isinstance(seed, int) else 0
+        return metrics.summarise(self.problem_lines(damaged), seed=seed)
 
     @property
     def status(self) -> dict[str, Any]:
-        """status.json as it is, except that a run that was killed does not count as running.
-
-        One that was killed after it had written its result is finished.
-        """
+        """status.json, but a killed run is not running: it is finished if its result was written."""
         status = read_json(self.path / "status.json")
         if not isinstance(status, dict):
             return {}
@@ -190,10 +140,9 @@ class RunFolder:
         return list(self._lines("starts.jsonl"))
 
     def problem_lines(self, damaged: list[str] | None = None) -> Iterator[Line]:
-        """The lines that figures can be computed from; why another one is left out goes to ``damaged``."""
+        """Yield the lines that figures can be computed from, one at a time: texts may be long."""
         for line in self._lines("problems.jsonl"):
-            wrong = damage(line)
-            if wrong is None:
+            if (wrong := damage(line)) is None:
                 yield line
             elif damaged is not None:
                 damaged.append(wrong)
@@ -205,17 +154,20 @@ class RunFolder:
                 yield line
 
     def _lines(self, name: str) -> Iterator[Line]:
-        for line in whole_lines(self.path / name):
-            value = parse(line)
-            if value is not None:
-                yield value
+        read = (files.parse(line) for line in files.whole_lines(self.path / name))
+        return (line for line in read if line is not None)
 
 
 class OpenRun(RunFolder):
-    """A run's folder, held by this process; a context manager.
+    """A run's folder, locked by this process and mended; a context manager.
 
     ``result`` is there already where the run was finished before: show it and leave. ``done`` holds
     the ids that need not be solved again.
+
+    ``free`` names options (dotted) that may differ from start to start, such as how much is
+    printed. The rest of ``config`` must be what the folder was begun with. ``about`` is repeated
+    in status.json: a sweep says there which of its jobs this is. ``grow``: ``problems`` may be another
+    number, too; a finished run that has fewer is open again.
     """
 
     def __init__(
@@ -230,16 +182,13 @@ class OpenRun(RunFolder):
         grow: bool = False,
     ) -> None:
         super().__init__(path)
-        self.about = dict(about or {})
+        self.about, self.total, self._begun = dict(about or {}), total, now()
         self.done: set[str] = set()
         self.notes: list[str] = []  # for the user
-        self.total = total
         self._lock: FolderLock | None = None
-        self._lost = False
-        self._identified = False  # whether weights.json is of this start
-        self._next: dict[tuple[str, Mode], int] = {}  # open problems: the number of the next round
-        self._begun = now()
-        self._discarded = False
+        self._lost = self._discarded = False
+        self._identified = False  # True once weights.json is of this start
+        self._next: Counter[tuple[str, Mode]] = Counter()  # of open problems: rounds so far
         self._held = contextlib.ExitStack()
         free = (*free, "problems") if grow else free
         with os_errors_as_user_errors(self.path):
@@ -260,11 +209,11 @@ class OpenRun(RunFolder):
                 self._mend(config.get("plain"))
                 if known is not None and known.get("problems") != config["problems"]:
                     self._resize(config, free)
-                self._rounds = held.enter_context(LineFile(self.path / "rounds.jsonl"))
-                self._problems = held.enter_context(LineFile(self.path / "problems.jsonl"))
+                self._rounds = held.enter_context(files.LineFile(self.path / "rounds.jsonl"))
+                self._problems = held.enter_context(files.LineFile(self.path / "problems.jsonl"))
                 if provenance is not None:
-                    cut_torn_line(self.path / "starts.jsonl")
-                    with LineFile(self.path / "starts.jsonl") as starts:
+                    files.cut_torn_line(self.path / "starts.jsonl")
+                    with files.LineFile(self.path / "starts.jsonl") as starts:
                         starts.append(provenance)
                 self._say("running")
                 self._held = held.pop_all()
@@ -276,8 +225,7 @@ class OpenRun(RunFolder):
             return
         known = self.config
         assert known is not None, file  # or it is foreign
-        changed = difference(known, config, free)
-        if changed:
+        if changed := difference(known, config, free):
             raise UserError(
                 f"{self.path} holds a run with another configuration ({changed}); "
                 "choose another hydra.run.dir, or delete the folder"
@@ -285,17 +233,14 @@ class OpenRun(RunFolder):
 
     def _settle(self) -> None:
         """Say that the run is finished, where a kill came between its result and its status."""
-        told = read_json(self.path / "status.json")
-        if not isinstance(told, dict) or told.get("state") == "finished":
+        stale = read_json(self.path / "status.json")
+        if not isinstance(stale, dict) or stale.get("state") == "finished":
             return
+        finished = {"state": "finished", "error": None, "ended": now(), "done": len(self.done)}
         # a folder that cannot be written, or that another process is about to finish, shows its result, too
-        with contextlib.suppress(OSError, UserError):
-            lock = FolderLock(self.path)
-            try:
-                finished = {"state": "finished", "error": None, "ended": now()}
-                write_json(self.path / "status.json", told | finished | {"done": len(self.done)})
-            finally:
-                lock.release()
+        with contextlib.suppress(OSError, UserError), contextlib.ExitStack() as held:
+            held.callback(FolderLock(self.path).release)
+            write_json(self.path / "status.json", stale | finished)
 
     def _resize(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
         """Take over another number of problems, of which those that are solved stay."""
@@ -304,17 +249,14 @@ class OpenRun(RunFolder):
         write_json(self.path / "config.json", {"digest": digest(config, free), "config": config})
 
     def _mend(self, plain: bool | None) -> None:
-        """Cut off what a kill left half-written, and forget problems without their line.
-
-        Raises UserError where a line is damaged, or rounds of a solved problem are gone.
-        """
+        """Cut off what a kill left half-written; UserError for a damaged line, or rounds that are gone."""
         for name in ("config.json", *_CONTENT):
             (self.path / f".{name}.tmp").unlink(missing_ok=True)
         problems = self.path / "problems.jsonl"
-        cut_torn_line(problems)
+        files.cut_torn_line(problems)
         rounds: Counter[tuple[str, str]] = Counter()  # what the lines of problems.jsonl count
-        for number, raw in enumerate(whole_lines(problems), start=1):
-            line = parse(raw)
+        for number, raw in enumerate(files.whole_lines(problems), start=1):
+            line = files.parse(raw)
             wrong = damage(line, plain)
             if line is None or wrong or line["id"] in self.done:
                 raise UserError(
@@ -324,7 +266,7 @@ class OpenRun(RunFolder):
             self.done.add(line["id"])
             solves = {"speculative": line, "plain": line["plain"] or {}}
             rounds.update({(line["id"], m): int(s.get("rounds", 0)) for m, s in solves.items()})
-        keep_lines(self.path / "rounds.jsonl", self.done)
+        files.keep_lines(self.path / "rounds.jsonl", self.done)
         for line in self._lines("rounds.jsonl"):
             rounds[line["id"], str(line.get("mode"))] -= 1
         gone = list(dict.fromkeys(name for (name, _), count in rounds.items() if count > 0))
@@ -342,18 +284,18 @@ class OpenRun(RunFolder):
         which all are compared, or ``servers``, which may be others from start to start.
         """
         file = self.path / "weights.json"
-        known = read_json(file) if self.done or self._identified else None
-        stored: dict[str, Any] = known if isinstance(known, dict) else {}
+        stored = read_json(file) if self.done or self._identified else None
+        stored = stored if isinstance(stored, dict) else {}
         was, self._identified = stored.get(part), True
         if isinstance(was, dict):
             names = {*was, *found} if part == "files" else {*was} & {*found}
             unlike = sorted(name for name in names if was.get(name) != found.get(name))
             if unlike:
                 name, more = unlike[0], f" (and {len(unlike) - 1} more)" if len(unlike) > 1 else ""
+                before, here = (known.get(name, "not used")[:32] for known in (was, found))
                 raise OtherWeightsError(
-                    f"{self.path} was begun with another {name}{more}: it was"
-                    f" {_short(was.get(name))}, and is {_short(found.get(name))} now; choose another"
-                    " hydra.run.dir, or put back what was there"
+                    f"{self.path} was begun with another {name}{more}: it was {before}, and is {here}"
+                    " now; choose another hydra.run.dir, or put back what was there"
                 )
             found = {**was, **found}
         elif self.done and part == "files":
@@ -364,7 +306,7 @@ class OpenRun(RunFolder):
             with os_errors_as_user_errors(self.path):
                 write_json(file, stored | {part: dict(found)})
 
-    def todo(self, problems: Iterable[P]) -> Iterator[P]:
+    def todo(self, problems: Iterable[BenchmarkProblem]) -> Iterator[BenchmarkProblem]:
         """Yield the problems that are still to be solved; raise UserError where two have one id."""
         seen: set[str] = set()
         for problem in problems:
@@ -377,72 +319,58 @@ class OpenRun(RunFolder):
     def append_rounds(self, problem_id: str, mode: Mode, rounds: Iterable[Round]) -> None:
         """Write rounds as they come: all of a problem at once, or one by one."""
         assert problem_id not in self.done, problem_id
-        self._check_held()
-        for r in rounds:
-            number = self._next.get((problem_id, mode), 0)
-            values = {name: getattr(r, name) for name in _ROUND_FIELDS}
-            with self._writing():
-                self._rounds.append({"id": problem_id, "mode": mode, "round": number, **values})
-            self._next[problem_id, mode] = number + 1
+        with self._writing():
+            for r in rounds:
+                place = {"id": problem_id, "mode": mode, "round": self._next[problem_id, mode]}
+                self._rounds.append(place | {name: getattr(r, name) for name in _ROUND_FIELDS})
+                self._next[problem_id, mode] += 1
 
     def commit(self, line: Mapping[str, Any]) -> None:
         """Write a problem's line (see ``problem_line``): from now on it is done."""
         problem_id = line["id"]
         assert problem_id not in self.done, problem_id
-        self._check_held()
         with self._writing():
             self._rounds.sync()  # before the line that vouches for them
             self._problems.append(line)
             self._problems.sync()
             self.done.add(problem_id)
-            self._next.pop((problem_id, "plain"), None)
-            self._next.pop((problem_id, "speculative"), None)
+            for mode in get_args(Mode):
+                del self._next[problem_id, mode]
             self._say("running")
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result; the run is over."""
-        self._check_held()
         with self._writing():
             write_json(self.path / "result.json", result)
             self._say("finished")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Remember where another process has the folder: nothing more is written then."""
+        """Check that the folder is still ours; nothing more is written once another process has it."""
+        assert self._lock is not None, self.path  # it was not finished before
         try:
             with os_errors_as_user_errors(self.path):
+                self._lock.check()
                 yield
         except FolderLostError:
             self._lost = True
             raise
 
-    def _check_held(self) -> None:
-        assert self._lock is not None, self.path  # it was not finished before
-        with self._writing():
-            self._lock.check()
-
     def _say(self, state: State, error: str | None = None) -> None:
         said = status(self.about, state, self._begun, error)
+        said |= {"done": len(self.done), "total": self.total}
         # Not durable: it is for onlookers, and an fsync a problem would be paid for nothing.
-        write_json(
-            self.path / "status.json",
-            said | {"done": len(self.done), "total": self.total},
-            durable=False,
-        )
+        write_json(self.path / "status.json", said, durable=False)
 
     def discard(self) -> None:
         """Remove what opening has written, where no problem was solved here: a false start."""
         if self.done or self.result is not None or self._lost:
             return
         self._discarded = True
-        for name in (
-            *_CONTENT,
-            "status.json",
-            "config.json",
-            ".lock",
-        ):  # the mark behind what it marks
+        mark = ("status.json", "config.json", ".lock")  # behind what it marks
+        for name in (*_CONTENT, *mark):
             (self.path / name).unlink(missing_ok=True)
-        self._held.close()  # last: nobody else may begin here before it is empty
+        self.close()  # last: nobody else may begin here before it is empty
         with contextlib.suppress(OSError):  # somebody else's files may be there
             self.path.rmdir()
 
@@ -452,16 +380,10 @@ class OpenRun(RunFolder):
     def __enter__(self) -> OpenRun:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self.result is None and not self._discarded and not self._lost:
-            killed = kind is None or issubclass(kind, KeyboardInterrupt | SystemExit)
+            killed = error is None or isinstance(error, KeyboardInterrupt | SystemExit)
             with contextlib.suppress(OSError):  # a full disk was reported already
-                self._say(
-                    "killed" if killed else "failed", None if killed else describe_error(error)
-                )
+                why = None if killed else describe_error(error)
+                self._say("killed" if killed else "failed", why)
         self.close()

@@ -23,8 +23,7 @@ def count(rounds: Iterable[Round]) -> dict[str, int]:
         if r.found:
             counts[f"found_{r.found}"] += 1
         if r.origin:
-            counts[f"origin_{r.origin}"] += 1
-            counts["tokens"] += len(r.kept)
+            counts.update({f"origin_{r.origin}": 1, "tokens": len(r.kept)})
             if r.kept:
                 counts[f"length_{min(len(r.kept), LONGEST)}"] += 1
     return dict(counts)

@@ -10,11 +10,15 @@ from typing import Any
 
 from semspec.storage.json_schema import check
 
-Schema = Mapping[str, Any]
+Schema = dict[str, Any]
 
+_BOUND: Schema = {"type": "number", "minimum": 0}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
+_COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "minimum": 0}
+_POSITIVE_OR_NULL: Schema = {"type": ["integer", "null"], "minimum": 1}
 _SHARE: Schema = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
 _FIGURE: Schema = {"type": ["number", "null"], "minimum": 0}
+_STRING: Schema = {"type": "string"}
 _TEXT: Schema = {"type": ["string", "null"]}
 
 
@@ -24,27 +28,18 @@ def _interval(bound: Schema) -> Schema:
 
 def _object(properties: Mapping[str, Schema], *, nullable: bool = False) -> Schema:
     """An object that has all of these and nothing else."""
-    return {
-        "type": ["object", "null"] if nullable else "object",
-        "required": list(properties),
-        "additionalProperties": False,
-        "properties": dict(properties),
-    }
+    known = {"additionalProperties": False, "properties": dict(properties)}
+    kind = ["object", "null"] if nullable else "object"
+    return {"type": kind, "required": list(properties), **known}
 
 
-_BOUND: Schema = {"type": "number", "minimum": 0}
+_SHARES = _interval(_BOUND | {"maximum": 1})
+_SPEEDS = "tokens_per_second latency latency_median latency_p90 tokens".split()
 _MODE: Mapping[str, Schema] = {  # figures of one mode
-    "problems": _COUNT,
-    "graded": _COUNT,
-    "ungraded": _COUNT,
-    "cut_off": _COUNT,
+    **dict.fromkeys(("problems", "graded", "ungraded", "cut_off"), _COUNT),
     "pass_at_1": _SHARE,
-    "pass_at_1_interval": _interval({"type": "number", "minimum": 0, "maximum": 1}),
-    "tokens_per_second": _FIGURE,
-    "latency": _FIGURE,
-    "latency_median": _FIGURE,
-    "latency_p90": _FIGURE,
-    "tokens": _FIGURE,
+    "pass_at_1_interval": _SHARES,
+    **dict.fromkeys(_SPEEDS, _FIGURE),
     "acceptance_rate": _SHARE,
     "acceptance_rate_tokens": _SHARE,
     "accept_length": _FIGURE,
@@ -56,66 +51,51 @@ _MODE: Mapping[str, Schema] = {  # figures of one mode
     "reuse": {"type": ["object", "null"]},
     "prefix_reuse": {"type": "object", "additionalProperties": _SHARE},  # by the model's role
 }
-_PROVENANCE = _object(
-    {
-        "started": {"type": "string"},
-        "command": {"type": ["array", "null"], "items": {"type": "string"}},
-        "seed": {"type": ["integer", "null"]},
-        "git": _object(
-            {"revision": {"type": "string"}, "dirty": {"type": "boolean"}}, nullable=True
-        ),
-        "packages": {"type": "object", "additionalProperties": {"type": "string"}},
-        "python": _TEXT,
-        "platform": _TEXT,
-        "machine": _object(
-            {
-                "cpu": _TEXT,
-                "cores": {"type": ["integer", "null"], "minimum": 1},
-                "cores_allowed": {"type": ["integer", "null"], "minimum": 1},
-                "threads": {"type": ["integer", "null"], "minimum": 1},
-                "memory_gib": _FIGURE,
-                "gpus": {"type": "array", "items": {"type": "string"}},
-                "load": {"type": ["array", "null"], "items": _BOUND},
-            }
-        ),
-    }
-)
-_RISK = _object(
-    {
-        "asked": _SHARE,
-        "least": _SHARE,
-        "accepted": _COUNT,
-        "wrong": _COUNT,
-        "measured": _SHARE,
-        "measured_interval": _interval({"type": "number", "minimum": 0, "maximum": 1}),
-    },
-    nullable=True,
-)
+_MACHINE: Mapping[str, Schema] = {
+    "cpu": _TEXT,
+    **dict.fromkeys(("cores", "cores_allowed", "threads"), _POSITIVE_OR_NULL),
+    "memory_gib": _FIGURE,
+    "gpus": {"type": "array", "items": _STRING},
+    "load": {"type": ["array", "null"], "items": _BOUND},
+}
+_PROVENANCE: Mapping[str, Schema] = {
+    "started": _STRING,
+    "command": {"type": ["array", "null"], "items": _STRING},
+    "seed": {"type": ["integer", "null"]},
+    "git": _object({"revision": _STRING, "dirty": {"type": "boolean"}}, nullable=True),
+    "packages": {"type": "object", "additionalProperties": _STRING},
+    "python": _TEXT,
+    "platform": _TEXT,
+    "machine": _object(_MACHINE),
+}
+_RISK: Mapping[str, Schema] = {
+    **dict.fromkeys(("asked", "least"), _SHARE),
+    **dict.fromkeys(("accepted", "wrong"), _COUNT),
+    "measured": _SHARE,
+    "measured_interval": _SHARES,
+}
+_WHOLE: Mapping[str, Schema] = {
+    **_MODE,
+    "speedup": _FIGURE,
+    "speedup_interval": _interval(_BOUND),
+    **dict.fromkeys(("speedup_per_token", "speedup_median"), _FIGURE),
+    **dict.fromkeys(("only_plain_correct", "only_speculative_correct"), _COUNT_OR_NULL),
+    "pass_at_1_p": _SHARE,
+    "plain": _object(_MODE, nullable=True),
+    "risk": _object(_RISK, nullable=True),
+    "provenance": _object(_PROVENANCE),
+    "concurrency": {"type": "integer", "minimum": 1},
+}
 SCHEMA: Schema = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "semspec result",
     "description": "The figures of a finished run; those of the target alone stand inside, under plain.",
-    **_object(
-        {
-            **_MODE,
-            "speedup": _FIGURE,
-            "speedup_interval": _interval(_BOUND),
-            "speedup_per_token": _FIGURE,
-            "speedup_median": _FIGURE,
-            "only_plain_correct": {"type": ["integer", "null"], "minimum": 0},
-            "only_speculative_correct": {"type": ["integer", "null"], "minimum": 0},
-            "pass_at_1_p": _SHARE,
-            "plain": _object(_MODE, nullable=True),
-            "risk": _RISK,
-            "provenance": _PROVENANCE,
-            "concurrency": {"type": "integer", "minimum": 1},
-        }
-    ),
-}  # fmt: skip
+    **_object(_WHOLE),
+}
 
 
 def sound(result: Mapping[str, Any]) -> bool:
-    """Return whether the figures of result.json keep to today's schema."""
+    """Return True if the figures of result.json keep to today's schema."""
     figures = {name: value for name, value in result.items() if name != "provenance"}
     schema = {**SCHEMA, "required": [n for n in SCHEMA["required"] if n != "provenance"]}
     try:

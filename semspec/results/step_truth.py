@@ -28,17 +28,13 @@ def accepted_steps(
     at = 0
     for done in outcome.rounds:
         if done.kept:
-            start, end = (
-                before + len(decode(outcome.tokens[:n])) for n in (at, at + len(done.kept))
-            )
+            ends = (at, at + len(done.kept))
+            start, end = (before + len(decode(outcome.tokens[:n])) for n in ends)
             start = kept.pop()[0] if kept and kept[-1][1] == start else start
             kept.append((start, end))
         at += len(done.kept) + len(done.written) + len(done.handed)
     # what the budget cut off is no step that anybody judged
     steps = grade.steps[:-1] if outcome.finish == "budget" else grade.steps
-    found = [
-        true
-        for start, end, true in steps
-        if any(a <= start and start + len(text[start:end].rstrip()) <= b for a, b in kept)
-    ]
+    written = [(start, start + len(text[start:end].rstrip()), true) for start, end, true in steps]
+    found = [true for start, end, true in written if any(a <= start and end <= b for a, b in kept)]
     return {ACCEPTED: len(found), WRONG: found.count(False)}

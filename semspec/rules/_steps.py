@@ -98,7 +98,7 @@ class StepSession:
         return Verdict(len(draft.tokens), scores=list(judgement.scores), note=judgement.note)
 
     def salvage(self, verdict: Verdict, draft: Draft, span: Span, p: Tensor) -> None:
-        """Keeps of a rejected step what the target might have written itself (methods.md 1.5).
+        """Keep of a rejected step what the target might have written itself (ours).
 
         ``p`` [tokens + 1, V] are the target's rows, from the same pass. The POINT-MASS rule: keep x
         with probability p(x), else draw from p without x and stop. That is the target's law whatever

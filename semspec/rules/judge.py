@@ -1,4 +1,4 @@
-"""SpecReason: the target is asked what it thinks of a step (methods.md 1.2).
+"""SpecReason (Pan et al. 2025, arXiv:2504.07891): the target itself rates a step.
 
 After the step the running turn is closed, a further turn asks for a score from 0 to 9, and the reply
 is begun up to the score, so that ONE token is the answer. All of this is the query's tail and never

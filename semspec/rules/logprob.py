@@ -1,7 +1,7 @@
 """A free score: the lowest log-probability that the target gives to a token of the step.
 
 It comes from the pass that verifies anyway. An error sits in one or two tokens, so the lowest one
-says more than a mean does (methods.md 1.5). The threshold is a constant, or with ``calibration`` the
+says more than a mean does. The threshold is a constant, or with ``calibration`` the
 most lenient one that keeps the asked risk (``semspec.calibration.risk``).
 """
 

@@ -1,4 +1,4 @@
-"""Reward-guided speculative decoding: a process-reward model rates each step (methods.md 1.4).
+"""Reward-guided speculative decoding: a process-reward model rates each step.
 
 A step whose reward reaches the threshold stays, and the target writes the others (Liao et al. 2025,
 "Reward-Guided Speculative Decoding", with the hard threshold of its experiments). The target makes

@@ -1,4 +1,4 @@
-"""Speculative Thinking: words that open a paragraph decide who writes on (methods.md 1.3).
+"""Speculative Thinking (Yang et al. 2025, arXiv:2504.12329): opening words decide who writes on.
 
 The draft model writes. Where a paragraph of its opens with words that check, doubt or confirm, the
 target takes over from the paragraph's beginning for a bounded number of tokens, after which the

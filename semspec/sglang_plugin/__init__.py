@@ -7,9 +7,10 @@ fails silently: a setting that cannot work ends the process with a one-line mess
 ``compat`` and ``compat_speculative`` alone know SGLang's private names. A part is a module beside them:
 
     Options                 frozen dataclass: the part's options in the settings
+    and, as far as it needs them, these functions:
         prepare(options)        in every process: checks, and names that SGLang's arguments refer to
-        hooks(options)          in processes that run a model: the hooks to apply
-        everywhere(options)     optional: hooks for the server's other processes as well
+        everywhere(options)     hooks for every process of the server
+        hooks(options)          hooks for processes that run a model
 
 docs/sglang_plugin.md is the page for users.
 """

@@ -1,11 +1,9 @@
 """The reads that drafters inside SGLang can make of the target: embeddings, and rows of its passes.
 
-A verifying pass has logits for every node, so the likeliest tokens at every position of the *output*
-are available. For a prompt SGLang computes the last row only; elsewhere the actual next token takes the
-place of the likeliest ones. States are those of the last layer after the final norm, available only if
-the server keeps them (``--enable-return-hidden-states``); those of prompt tokens served from the prefix
-cache were never computed and match nothing. Drafters receive all of it through the usual interface:
-``see``, and answers to their queries.
+A verifying pass has logits for every node of the *output*. For a prompt SGLang computes the last row
+only; elsewhere the actual next token takes the place of the likeliest ones. States are those of the last
+layer after the final norm, if the server keeps them (``--enable-return-hidden-states``); those of prompt
+tokens served from the prefix cache were never computed and match nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def without_missing_reads(drafter: Any, runner: Any) -> Any:
-    """Return AdaPLD with the last layer's states, or unranked if the server does not keep them.
-
-    Other drafters are returned as they are. Raise UserError if AdaPLD names another layer.
-    """
+    """Return AdaPLD with the last layer's states, or unranked if the server keeps none; others as is."""
     if not isinstance(drafter, AdaPld) or not drafter.ranked:
         return drafter
     if drafter.layer not in (0, -1):
@@ -47,8 +42,7 @@ class Rows:
     """Reads from one worker's passes, for all of its requests."""
 
     def __init__(self, reads: Sequence[Read], runner: Any) -> None:
-        self.runner = runner
-        self.reads = tuple(reads)
+        self.runner, self.width, self.reads = runner, compat.width(runner), tuple(reads)
         self.hidden = next((read for read in reads if read.what is What.HIDDEN), None)
         self.top = next((read for read in reads if read.what is What.TOP_K), None)
         self._kept: tuple[dict[str, int], int, dict[Read, Tensor]] | None = None
@@ -97,7 +91,7 @@ class Rows:
             values[self.top] = (read[self.top][part], None)
         if self.hidden is not None:
             states = read.get(self.hidden)
-            rows = torch.zeros(count, self._width()) if states is None else states[part].float()
+            rows = torch.zeros(count, self.width) if states is None else states[part].float()
             values[self.hidden] = rows[:, None]
         return values
 
@@ -114,7 +108,7 @@ class Rows:
             followed = torch.tensor(query.context.tokens[first + 1 :], dtype=torch.int32)
             values[self.top] = (followed[:, None].expand(-1, self.top.k), None)
         if self.hidden is not None:
-            states = torch.zeros(after - first, self._width())
+            states = torch.zeros(after - first, self.width)
             for start, rows in session.prompt_states:
                 low, high = max(start, first), min(start + len(rows), after)
                 if low < high:
@@ -122,6 +116,3 @@ class Rows:
             values[self.hidden] = states[:, None]
         session.prompt_states.clear()
         return Answer(values=values)
-
-    def _width(self) -> int:
-        return compat.width(self.runner)

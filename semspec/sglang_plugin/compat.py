@@ -1,5 +1,4 @@
-"""SGLang's private names: where hooks go, and what they find there. ``compat_speculative`` has those of
-verification and drafting; no other module of this package uses any.
+"""SGLang's private names, where hooks go; ``compat_speculative`` has those of verification and drafting.
 
 Each target was looked up in the wheel of every version in ``KNOWN``. Other versions are refused, because
 a moved name would go unnoticed until something failed to work. For a new SGLang: add it to ``KNOWN``,
@@ -13,19 +12,14 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
 from semspec.storage.screen import last_line
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-KNOWN = (
-    *("0.5.14", "0.5.15", "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18"),
-    *("0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"),
-)
+KNOWN = ("0.5.14", "0.5.15", "0.5.15.post1", *(f"0.5.{patch}" for patch in range(16, 24)))
 
 Kind = Literal["BEFORE", "AFTER", "AROUND", "REPLACE"]
 
@@ -63,26 +57,20 @@ def check_version() -> None:
 
 def since(release: str) -> bool:
     """Return whether this SGLang is that release or a later one."""
-    return _numbers(version()) >= _numbers(release)
-
-
-def _numbers(release: str) -> list[int]:
-    return [int(n) for n in re.findall(r"\d+", release)]
+    own, other = ([int(n) for n in re.findall(r"\d+", one)] for one in (version(), release))
+    return own >= other
 
 
 def runs_models() -> bool:
-    """Return whether this process may run a model, i.e. has imported the scheduler.
-
-    Applying a hook imports its module; this keeps the detokenizer's process free of them.
-    """
+    """Return whether this process has imported the scheduler: a hook would import its own module."""
     return "sglang.srt.managers.scheduler" in sys.modules
 
 
 def apply(hooks: Sequence[Hook]) -> None:
-    """Register hooks, and end the process if SGLang then fails to apply one of them.
+    """Register hooks, and end the process if SGLang, which only logs it, fails to apply one of them.
 
-    SGLang merely logs a hook that it cannot apply. It applies hooks right after loading the plugins,
-    so the check is appended to that very call. Raise UserError if a target is hooked already.
+    SGLang applies hooks right after loading the plugins, so the check is appended to that very call.
+    Raise UserError if a target is hooked already.
     """
     if not hooks:
         return
@@ -107,22 +95,17 @@ def apply(hooks: Sequence[Hook]) -> None:
 
 
 def missing(hooks: Sequence[Hook]) -> list[str]:
-    """Return the targets whose hook is not in place."""
+    """Return the targets whose hook is not in place: the function there is no wrapper."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    return [h.target for h in hooks if h.path not in HookRegistry._patched or not _wrapped(h)]
+    def wrapped(hook: Hook) -> bool:
+        try:
+            found = pkgutil.resolve_name(hook.path)
+        except (ImportError, AttributeError):
+            return False
+        return hook.kind == "REPLACE" or hasattr(found, "__wrapped__")
 
-
-def _wrapped(hook: Hook) -> bool:
-    """Return whether the function at the target is now a wrapper."""
-    try:
-        found = pkgutil.resolve_name(hook.path)
-    except (ImportError, AttributeError):
-        return False
-    return hook.kind == "REPLACE" or hasattr(found, "__wrapped__")
-
-
-# ---- an engine in this process ------------------------------------------------------------------
+    return [h.target for h in hooks if h.path not in HookRegistry._patched or not wrapped(h)]
 
 
 def abort(engine: Any, rid: str) -> None:
@@ -133,23 +116,15 @@ def abort(engine: Any, rid: str) -> None:
 # ---- requests as they arrive --------------------------------------------------------------------
 
 ARRIVING = "managers.io_struct.GenerateReqInput.normalize_batch_and_arguments"
-
-
 CHECKED = "sampling.sampling_params.SamplingParams.verify"  # its ValueError becomes a 400
 
 
 def checking(check: Callable[[Any], None]) -> Callable[..., None]:
     """Return a hook that checks the custom parameters of every arriving request."""
-
-    def hook(result: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-        check(params.custom_params)
-
-    return hook
+    return lambda result, params, *args, **kwargs: check(params.custom_params)
 
 
-def arriving(
-    changed: Callable[[Any, dict[str, str] | None], dict[str, Any] | None],
-) -> Callable[..., None]:
+def arriving(changed: Callable[[Any, Any], dict[str, Any] | None]) -> Callable[..., None]:
     """Return a hook that may replace a request's sampling parameters according to its labels."""
 
     def hook(request: Any, *args: Any, **kwargs: Any) -> None:
@@ -161,7 +136,6 @@ def arriving(
 
 
 # ---- reading the states of prompts ------------------------------------------------------------
-
 
 ROWS = 512  # of logits at a time: 300 MB in float32 for a vocabulary of 150,000
 
@@ -188,10 +162,6 @@ class Piece:
     end: int
     row: int  # of token ``start`` in the pass
 
-    @property
-    def prompt(self) -> int:
-        return len(self.ids)
-
 
 class Pass(Protocol):
     """The reads in one pass."""
@@ -203,11 +173,9 @@ class Pass(Protocol):
 
     def states(self, layer: int, x: Tensor) -> None:
         """Take the states [rows, width] of one of ``layers``."""
-        ...
 
     def replies(self, logprobs: Tensor | None, trouble: str) -> dict[int, Any]:
         """Return replies by request index; one with a ``copy`` method waits for the device."""
-        ...
 
 
 class Watcher(Protocol):
@@ -217,32 +185,23 @@ class Watcher(Protocol):
 
     def needed_from(self, custom_params: Any, prompt: int) -> int | None:
         """Return the first position of a prompt whose states are wanted, or None."""
-        ...
 
     def begin(self, requests: int, rows: int, pieces: Sequence[Piece]) -> Pass | None:
         """Return the reads of a pass over so many requests and rows, or None."""
-        ...
-
-
-def _metadata(source: Any) -> Any:
-    """Return the metadata that computing logits needs, as the logits processor derives it."""
-    from sglang.srt.layers.logits_processor import LogitsMetadata
-    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
-
-    return LogitsMetadata.from_forward_batch(source) if isinstance(source, ForwardBatch) else source
 
 
 def _logprobs(
-    logits: Callable[[Tensor], Tensor], states: Tensor, followed: Sequence[tuple[int, int]]
+    processor: Any, states: Tensor, lm_head: Any, source: Any, followed: Sequence[tuple[int, int]]
 ) -> Tensor:
     """Return log-probabilities [n] of the tokens after these rows, a few rows of logits at a time."""
-    import torch
+    from sglang.srt.layers.logits_processor import LogitsMetadata
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
-    at = torch.tensor(followed, device=states.device)
+    if isinstance(source, ForwardBatch):  # as the logits processor does
+        source = LogitsMetadata.from_forward_batch(source)
     parts = []
-    for start in range(0, len(at), ROWS):
-        some = at[start : start + ROWS]
-        rows = logits(states[some[:, 0]]).float()
+    for some in torch.split(torch.tensor(followed, device=states.device), ROWS):
+        rows = processor._get_logits(states[some[:, 0]], lm_head, source).float()
         parts.append(rows.gather(1, some[:, 1:])[:, 0] - rows.logsumexp(1))
     return torch.cat(parts)
 
@@ -257,9 +216,9 @@ class _Once(list[Any]):
 class Reading:
     """Hooks that let a watcher read states, and the translation of SGLang's objects for it.
 
-    States of the layers in between are captured with the mechanism that SGLang's models have for EAGLE-3
-    (``layers_to_capture``: i is the state before layer i), switched on for one pass; embeddings with a
-    forward hook of the embedding; the last states, after the final norm, where the logits are computed.
+    Layers in between are captured with the mechanism that SGLang's models have for EAGLE-3
+    (``layers_to_capture``: i is the state before layer i), embeddings with a forward hook of the
+    embedding, the last states, after the final norm, where the logits are computed.
     """
 
     def __init__(self, watcher: Watcher, key: str) -> None:
@@ -289,16 +248,14 @@ class Reading:
             Hook("managers.schedule_batch.Req._compute_max_prefix_len", self._prefix, "AFTER"),
             Hook(f"{graphs}.can_run_graph", self._graph, "AROUND"),
         ]
-        if self.captures:
-            captured = "layers.aux_hidden_states.AuxHiddenStateList.capture"
-            hooks.append(Hook(captured, self._capture, "AROUND"))
-            once = f"{parts}.output_streamer.SchedulerOutputStreamer"
-            once += ".is_request_level_customized_info_key"
-            hooks.append(Hook(once, self._is_once, "AFTER"))
-        else:
+        if not self.captures:
             kept = f"{parts}.batch_result_processor.SchedulerBatchResultProcessor"
-            hooks.append(Hook(f"{kept}._maybe_collect_customized_info", self._kept, "AFTER"))
-        return hooks
+            return [*hooks, Hook(f"{kept}._maybe_collect_customized_info", self._kept, "AFTER")]
+        captured = "layers.aux_hidden_states.AuxHiddenStateList.capture"
+        once = f"{parts}.output_streamer.SchedulerOutputStreamer"
+        once += ".is_request_level_customized_info_key"
+        hooks.append(Hook(captured, self._capture, "AROUND"))
+        return [*hooks, Hook(once, self._is_once, "AFTER")]
 
     def _loaded(self, result: Any, runner: Any, *args: Any, **kwargs: Any) -> None:
         if runner.is_draft_worker:
@@ -325,27 +282,18 @@ class Reading:
             )
         body.embed_tokens.register_forward_hook(self._embedded)
         self.top = len(body.layers)
-        self.watcher.loaded(
-            Loaded(
-                ModelConfig(path=args.model_path, revision=args.revision),
-                self.top,
-                model.config.hidden_size,
-                runner.device,
-            )
-        )
+        at = ModelConfig(path=args.model_path, revision=args.revision)
+        self.watcher.loaded(Loaded(at, self.top, model.config.hidden_size, runner.device))
 
     def _prefix(self, result: int, req: Any, *args: Any) -> int | None:
         """Limit the cached prefix, so that the states to read are computed."""
         if req.output_ids:  # it was read before the request was retracted
             return None
-        needed = self.watcher.needed_from(
-            req.sampling_params.custom_params, len(req.origin_input_ids)
-        )
+        params, length = req.sampling_params.custom_params, len(req.origin_input_ids)
+        needed = self.watcher.needed_from(params, length)
         return None if needed is None else max(0, min(result, needed))
 
-    def _plan(
-        self, batch: Any, cls: Any, schedule: Any, runner: Any, *args: Any, **kw: Any
-    ) -> None:
+    def _plan(self, batch: Any, cls: Any, schedule: Any, runner: Any, *_: Any, **__: Any) -> None:
         mode = batch.forward_mode
         if runner.is_draft_worker or not mode.is_extend() or mode.is_target_verify():
             return
@@ -370,8 +318,7 @@ class Reading:
         own, flag = body.layers_to_capture, model.capture_aux_hidden_states
         between = {i for i in reading.layers if 0 < i < self.top}
         self.running, self.missing, self.own = reading, set(reading.layers), list(own)
-        self.logprobs = None
-        self.captured = sorted(between | set(own))
+        self.logprobs, self.captured = None, sorted(between | set(own))
         try:
             if between:
                 body.layers_to_capture = list(self.captured)
@@ -425,23 +372,12 @@ class Reading:
                     self._take(layer, states)
                 aux_hidden_states = [states for i, states in layers if i in self.own] or None
             self._take(self.top, hidden_states)
-            if self.running.followed and len(hidden_states) == self.running.rows:
-                metadata = _metadata(logits_metadata)
-                self.logprobs = _logprobs(
-                    lambda rows: processor._get_logits(rows, lm_head, metadata),
-                    hidden_states,
-                    self.running.followed,
-                )
-        return original(
-            processor,
-            input_ids,
-            hidden_states,
-            lm_head,
-            logits_metadata,
-            aux_hidden_states,
-            *args,
-            **kwargs,
-        )
+            followed = self.running.followed
+            if followed and len(hidden_states) == self.running.rows:
+                known = (processor, hidden_states, lm_head, logits_metadata)
+                self.logprobs = _logprobs(*known, followed)
+        given = (input_ids, hidden_states, lm_head, logits_metadata, aux_hidden_states)
+        return original(processor, *given, *args, **kwargs)
 
     def _graph(self, original: Any, runner: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a pass that is read eagerly; other passes keep their graphs."""

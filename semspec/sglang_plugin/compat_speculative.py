@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,9 +33,6 @@ def check_version() -> None:
         )
 
 
-# ---- requests ---------------------------------------------------------------------------------
-
-
 def params_of(request: Any) -> Any:
     return request.sampling_params
 
@@ -52,32 +48,21 @@ def asked(params: Any) -> Any:
     return params.custom_params
 
 
-# ---- verification -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
 class Verifying:
     """One call of ``eagle_sample``: the drafts of a batch, and the target's logits over them."""
 
-    verify_input: Any
-    batch: Any
-    output: Any
-    grammar_mask: Any
-
-    @property
-    def idle(self) -> bool:
-        return bool(self.batch.forward_mode.is_idle())
-
-    @property
-    def requests(self) -> Sequence[Any]:
-        found: Sequence[Any] = self.batch.reqs
-        return found
+    def __init__(self, verify_input: Any, batch: Any, output: Any, grammar_mask: Any) -> None:
+        self.verify_input, self.batch = verify_input, batch
+        self.output, self.grammar_mask = output, grammar_mask
+        self.idle = bool(batch.forward_mode.is_idle())
+        self.requests: Sequence[Any] = batch.reqs
+        self.n: int = verify_input.draft_token_num
 
     @property
     def tokens(self) -> Tensor:
         """[requests, n], starting with the last token of each text."""
         found: Tensor = self.verify_input.draft_token
-        return found.reshape(len(self.requests), self.verify_input.draft_token_num)
+        return found.reshape(len(self.requests), self.n)
 
     @property
     def links(self) -> tuple[Tensor, Tensor]:
@@ -100,7 +85,7 @@ class Verifying:
         ``eagle_sample`` is about to do the same, but a rule has to see these settings of the request
         beforehand. Give ``eagle_sample`` the original logits, so that nothing is applied twice.
         """
-        info, n, logits = self.batch.sampling_info, self.verify_input.draft_token_num, self.logits
+        info, n, logits = self.batch.sampling_info, self.n, self.logits
         additive, scaling = info.acc_additive_penalties, info.acc_scaling_penalties
         adjustments = (additive, scaling, info.logit_bias)
         # a grammar's mask alone needs no copy: applied twice it masks the same tokens
@@ -122,39 +107,28 @@ class Verifying:
         from sglang.srt.speculative import eagle_utils as theirs
 
         greedy = bool(self.batch.sampling_info.is_all_greedy)
+        on = {f"is_{name}": getattr(theirs, f"_is_{name}") for name in ("cpu", "hip", "xpu")}
         if not compat.since("0.5.22"):
-            return greedy or theirs._is_cpu or theirs._is_hip or theirs._is_xpu
-        return theirs._verify_uses_greedy(  # type: ignore[no-any-return]
-            is_all_greedy=greedy,
-            is_cpu=theirs._is_cpu,
-            is_hip=theirs._is_hip,
-            is_xpu=theirs._is_xpu,
-            use_rejection_sampling=theirs.get_spec().speculative_use_rejection_sampling,
-        )
+            return greedy or any(on.values())
+        on["use_rejection_sampling"] = theirs.get_spec().speculative_use_rejection_sampling
+        return bool(theirs._verify_uses_greedy(is_all_greedy=greedy, **on))
 
     def coins(self) -> Tensor:
-        """Return random numbers [requests, n] that SGLang does not use itself.
-
-        For seeded requests they derive from the seed: the columns after the n + 1 that SGLang uses.
-        """
-        n, seed = self.verify_input.draft_token_num, self.batch.sampling_info.sampling_seed
+        """Return random numbers [requests, n] that SGLang does not use itself."""
+        n, seed = self.n, self.batch.sampling_info.sampling_seed
         if seed is None:
             return torch.rand(len(self.requests), n, device=self.logits.device)
         from sglang.srt.speculative.eagle_utils import _seeded_verify_coins
 
-        drawn: Tensor = _seeded_verify_coins(
-            sampling_seed=seed,
-            seq_lens=self.batch.seq_lens,
-            draft_token_num=2 * n + 1,
-            device=self.logits.device,
-        )[0]
-        return drawn[:, n + 1 :]
+        where = {"seq_lens": self.batch.seq_lens, "device": self.logits.device}
+        drawn: Tensor
+        drawn, *_ = _seeded_verify_coins(sampling_seed=seed, draft_token_num=2 * n + 1, **where)
+        return drawn[:, n + 1 :]  # after those that SGLang uses
 
     def proposed(self, parents: Tensor) -> Tensor | None:
         """Return which nodes a drafter really proposed, bool [requests, n]; None means all of them.
 
-        SGLang's own NGRAM pads a tree with token 0 under the root. A drafted token 0 there looks the same
-        and is left to SGLang's rule like the padding.
+        SGLang's own NGRAM pads a tree with token 0 under the root, as which a drafted 0 counts there.
         """
         from sglang.srt.speculative.spec_info import SpecInputType
 
@@ -170,19 +144,24 @@ class Verifying:
 def agreed(tensor: Tensor) -> Tensor:
     """Return the tensor of the tensor-parallel group's first rank, at all of its ranks.
 
-    Ranks sum in different orders, and a bound that one of them passes by a hair would leave them with
-    sequences of different lengths: they would wait for each other forever.
+    Ranks sum in different orders: if only one passed a bound by a hair, they would go on with sequences
+    of different lengths and wait for each other forever.
     """
-    group = _group()
-    if group is None or group.world_size == 1:
+    if (group := _group()) is None:
         return tensor
     tensor = tensor.contiguous()
     received = group.broadcast(tensor, src=0)
     return tensor if received is None else received
 
 
+def agreed_object(found: Any) -> Any:
+    """Do the same as ``agreed`` for an object on the host."""
+    group = _group()
+    return found if group is None else group.broadcast_object(found, src=0)
+
+
 def _group() -> Any:
-    """Return the group of ranks that run one batch, or None if nothing is distributed."""
+    """Return the group of ranks that run one batch, or None if this one runs it alone."""
     state = sys.modules.get("sglang.srt.distributed.parallel_state")
     if state is None or state._TP is None:
         return None
@@ -190,10 +169,8 @@ def _group() -> Any:
     from sglang.srt.runtime_context import get_parallel
 
     ranks = get_parallel()
-    return ranks.attn_tp_group if is_dp_attention_enabled() else ranks.tp_group
-
-
-# ---- the model --------------------------------------------------------------------------------
+    group = ranks.attn_tp_group if is_dp_attention_enabled() else ranks.tp_group
+    return None if group.world_size == 1 else group
 
 
 def is_target(runner: Any) -> bool:
@@ -228,10 +205,7 @@ def device(runner: Any) -> torch.device:
 
 
 def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
-    """Return a look-up of input embeddings; all ranks must ask for the same rows.
-
-    Raise UserError if the model does not expose them.
-    """
+    """Return a look-up of input embeddings, by which all ranks ask for the same rows."""
     try:
         table = runner.model.get_input_embeddings()
     except AttributeError:
@@ -253,12 +227,8 @@ def embeddings(runner: Any) -> Callable[[Tensor], Tensor]:
 def on(values: Sequence[int], where: torch.device) -> Tensor:
     """Make a small tensor on a device without waiting for the work running there."""
     made = torch.tensor(values, dtype=torch.long)
-    if where.type == "cuda":
-        return made.pin_memory().to(where, non_blocking=True)
-    return made.to(where)
-
-
-# ---- drafters ---------------------------------------------------------------------------------
+    made = made.pin_memory() if where.type == "cuda" else made
+    return made.to(where, non_blocking=True)
 
 
 def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> None:
@@ -296,10 +266,9 @@ def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> Non
 
 
 def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
-    """Return NGRAM's worker class with ``corpus(runner, n)`` in place of its own corpus.
+    """Return NGRAM's worker class with ``corpus(runner, n)`` in place of its own: ``drafting.Drafts``.
 
-    ``drafting.Drafts`` is such a corpus. It meets the requests before each draft and gets the results
-    of the target's passes after each one.
+    It meets the requests before each draft and gets the results of the target's passes.
     """
     from sglang.srt.speculative import ngram_worker as theirs
 
@@ -318,12 +287,9 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
             self.max_trie_depth = 2 * self.draft_token_num
 
         def _prepare_draft_tokens(self, batch: Any) -> Any:
-            self.ngram_corpus.meet(
-                [
-                    (request.rid, request, request.origin_input_ids_unpadded, request.output_ids)
-                    for request in batch.reqs
-                ]
-            )
+            reqs = batch.reqs
+            texts = [(r.rid, r, r.origin_input_ids_unpadded, r.output_ids) for r in reqs]
+            self.ngram_corpus.meet(texts)
             return super()._prepare_draft_tokens(batch)
 
         def _prepare_for_speculative_decoding(self, batch: Any) -> None:
@@ -333,18 +299,14 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 setattr(batch.spec_info, DRAFTED, counts)
 
         def forward_batch_generation(self, batch: Any, *args: Any, **kw: Any) -> Any:
-            fed = None
-            if batch.forward_mode.is_extend():
-                fed = [
-                    (request.rid, request, start, length)
-                    for request, start, length in zip(
-                        batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True
-                    )
-                ]
-            verifies = batch.forward_mode.is_decode()
+            extends, verifies = batch.forward_mode.is_extend(), batch.forward_mode.is_decode()
+            fed = []
+            if extends:
+                parts = zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True)
+                fed = [(request.rid, request, *part) for request, *part in parts]
             result = super().forward_batch_generation(batch, *args, **kw)
             output = result.logits_output
-            if fed is not None:
+            if extends:
                 self.ngram_corpus.prefilled(fed, output.hidden_states)
             elif verifies:
                 rids = [request.rid for request in batch.reqs]
@@ -357,11 +319,3 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
 def keeps_states(runner: Any) -> bool:
     """Return whether every pass keeps the last layer's states (``--enable-return-hidden-states``)."""
     return bool(runner.server_args.enable_return_hidden_states)
-
-
-def agreed_object(found: Any) -> Any:
-    """Do the same as ``agreed`` for an object on the host."""
-    group = _group()
-    if group is None or group.world_size == 1:
-        return found
-    return group.broadcast_object(found, src=0)

@@ -4,9 +4,8 @@
     SEMSPEC_SGLANG='{"drafting": {"suffix": {"longest": 20}}}'                with other options
 
 SGLang's own NGRAM searches earlier generations for the end of the text; these search the request's own
-prompt and output. The drafters are the package's, with one session per request. A tree has
-``--speculative-num-draft-tokens`` nodes including the last token, because SGLang verifies that many;
-nodes that a drafter does not fill are padding, which SGLang's rule judges like any other token.
+prompt and output, with one session per request. A tree has ``--speculative-num-draft-tokens`` nodes
+including the last token; those that a drafter does not fill are padding, judged like any other token.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ from semspec.protocols import DraftSession, Kit
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows, without_missing_reads
-from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.settings import build
 from semspec.splitters.token import TokenBoundary
-from semspec.types import Context, Draft, Query, Room, Sampling
+from semspec.types import Answer, Context, Draft, Query, Room, Sampling
 
 MOST_SESSIONS = 8192
 WIDTHS = {"prompt_lookup": 11, "suffix": 24, "adapld": 32}  # nodes, with the last token
@@ -61,15 +59,17 @@ class Drafts:
     def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
         """Open sessions for the requests of the next draft: id, request, prompt, output so far."""
         for rid, request, prompt, output in requests:
-            known = self._sessions.get(rid)
-            if known is None or known.request is not request:  # ids may be reused
-                known = self._sessions[rid] = self._open(request)
-            if not len(known.context):
-                known.begin([*prompt, *output])
+            session = self._session(rid, request)
+            if not len(session.context):
+                session.context.extend([*prompt, *output])
+                session.root = len(session.context)
 
-    def _open(self, request: Any) -> Session:
-        session = self.drafter.open(self.kit)
-        return Session(request, session, Context(id(request), ()))
+    def _session(self, rid: str, request: Any) -> Session:
+        known = self._sessions.get(rid)
+        if known is None or known.request is not request:  # ids may be reused
+            known = Session(request, self.drafter.open(self.kit), Context(id(request), ()))
+            self._sessions[rid] = known
+        return known
 
     def batch_get(
         self, rids: Sequence[str], tails: Sequence[Sequence[int]], lengths: Sequence[int]
@@ -87,25 +87,24 @@ class Drafts:
             trees.append((drafted.tokens, chain if drafted.parents is None else drafted.parents))
         if self.rows.reads:  # they depend on numbers that may differ between ranks in the last bit
             trees = compat.agreed_object(trees)
-        for session, (tokens, parents) in zip(sessions, trees, strict=True):
-            session.tree = Draft(tokens, parents=parents)
         self.counts = [1 + len(tokens) for tokens, _ in trees]
         nodes = np.zeros((len(rids), self.n), np.int64)
         sees = np.zeros((len(rids), self.n, self.n), np.bool_)
         for i, (session, (tokens, parents)) in enumerate(zip(sessions, trees, strict=True)):
+            session.tree = Draft(tokens, parents=parents)
             lay_out(session.context.tokens[-1], tokens, parents, nodes[i], sees[i])
         return nodes.reshape(-1), sees.reshape(-1)
 
     def _drafted(self, session: Session, room: Room) -> Draft:
         plan = session.drafting.draft(session.context, room)
-        try:
-            query = next(plan)
-            while True:
-                assert isinstance(query, Query)
-                query = plan.send(self.rows.answer(query, session))
-        except StopIteration as stop:
-            drafted: Draft = stop.value
-            return drafted
+        answer: Answer | None = None
+        while True:
+            try:
+                query = plan.send(answer)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            assert isinstance(query, Query)
+            answer = self.rows.answer(query, session)
 
     def prefilled(self, fed: Sequence[tuple[str, Any, int, int]], states: Any) -> None:
         """Take the states of a pass over prompts: for each request the rows from one position on."""
@@ -113,14 +112,12 @@ class Drafts:
             return
         at = 0
         for rid, request, start, length in fed:
-            known = self._sessions.get(rid)
-            if known is None or known.request is not request:
-                known = self._sessions[rid] = self._open(request)
-                while len(self._sessions) > MOST_SESSIONS:  # requests that never drafted
-                    del self._sessions[next(iter(self._sessions))]
             # SGLang may hand out a buffer that the next pass overwrites
-            known.prompt_states.append((start, states[at : at + length].clone()))
+            rows = states[at : at + length].clone()
+            self._session(rid, request).prompt_states.append((start, rows))
             at += length
+        while len(self._sessions) > MOST_SESSIONS:  # requests that never drafted
+            del self._sessions[next(iter(self._sessions))]
 
     def verified(self, rids: Sequence[str], logits: Any, states: Any) -> None:
         """Take a pass over the last trees; the path that each text took is known at the next draft."""
@@ -135,11 +132,10 @@ class Drafts:
     def reset(self) -> None:
         self._sessions.clear()
 
-    def synchronize(self) -> None:
-        """Do nothing: no work runs in the background."""
+    def _nothing(self, *_: Any) -> None:
+        """Do nothing: no work runs in the background, and each session keeps its own text."""
 
-    def batch_put(self, tails: Sequence[Sequence[int]]) -> None:
-        """Do nothing: each session keeps its own text."""
+    synchronize = batch_put = _nothing
 
     def load_external_corpus_named(self, *_: Any) -> int:
         raise ValueError("semspec's drafters know no corpus beside the request's own text")
@@ -159,10 +155,6 @@ class Session:
     root: int = 0  # length of the text when the last tree was proposed
     prompt_states: list[tuple[int, Any]] = field(default_factory=list)
 
-    def begin(self, tokens: list[int]) -> None:
-        self.context.extend(tokens)
-        self.root = len(tokens)
-
     def catch_up(self, tail: Sequence[int], length: int) -> None:
         """Append the text's new tokens: it is now ``length`` tokens long and ends with ``tail``."""
         new = length - len(self.context)
@@ -179,7 +171,7 @@ def fitted(draft: Draft, nodes: int) -> Draft:
     if draft.parents is None:
         return Draft(draft.tokens[:nodes])
     depth = depths(draft.parents)
-    order = sorted(range(len(depth)), key=lambda node: (depth[node], node))
+    order = sorted(range(len(depth)), key=depth.__getitem__)
     keep_nodes(draft, sorted(order[:nodes]))
     return draft
 
@@ -193,8 +185,8 @@ def lay_out(
 ) -> None:
     """Fill ``nodes`` [n] and ``sees`` [n, n]: the last token, the draft below it, then padding.
 
-    Padding is one chain below the last token, starting with a token that no drafted sibling has. No
-    token then occurs twice among siblings, as required by rules that sum a family's probabilities.
+    Padding is one chain below the last token, starting with a token that no drafted sibling has: rules
+    that sum a family's probabilities need siblings to differ.
     """
     n, used = len(nodes), 1 + len(tokens)
     taken = {token for token, parent in zip(tokens, parents, strict=True) if parent < 0}
@@ -206,9 +198,6 @@ def lay_out(
         if parent >= 0:
             sees[node] = sees[parent]
         sees[node, node] = True
-
-
-# ---- the part ---------------------------------------------------------------------------------
 
 
 def prepare(options: Options) -> None:
@@ -223,27 +212,12 @@ def prepare(options: Options) -> None:
         compat.register_algorithm(f"SEMSPEC_{name.upper()}", width, worker)
 
 
-def hooks(options: Options) -> list[Hook]:
-    """Return no hooks: the registered names suffice."""
-    return []
-
-
 def _drafts(drafter: Any, runner: Any, n: int) -> Drafts:
-    kit = Kit(
-        prompt="",
-        sampling=Sampling(0.0),
-        boundary=TokenBoundary,
-        stop_ids=compat.stop_ids(runner),
-        piece=_no_text,
-        decode=_no_text,
-        encode=_no_text,
-        rng=random.Random(0),
-        layers=compat.layers(runner),
-        trees=True,
-    )
+    def no_text(_: Any) -> Any:
+        raise AssertionError("drafters of single tokens read no text")
+
+    stop_ids, layers, rng = compat.stop_ids(runner), compat.layers(runner), random.Random(0)
+    texts = (no_text, no_text, no_text)  # piece, decode, encode
+    kit = Kit("", Sampling(0.0), TokenBoundary, stop_ids, *texts, rng, layers=layers, trees=True)
     drafter = without_missing_reads(drafter, runner)
     return Drafts(drafter, n, kit, Rows(drafter.open(kit).watches, runner))
-
-
-def _no_text(_: Any) -> Any:
-    raise AssertionError("drafters of single tokens read no text")

@@ -1,10 +1,9 @@
 """Probes inside SGLang: states are pooled in the worker's own pass, and one float per step is returned.
 
-A request's spans may lie in several prefill chunks, so partial pools are kept by request. Everything that
-has to wait for the device waits in ``copy``, which SGLang calls when it hands out a result, so no pass
-waits for it. Log-probabilities, which some probes read besides the states, are also computed here, from
-the pass's last states: SGLang's own (``return_logprob``) would travel as lists. The states' part of the
-perceptron's first layer is computed on the device, the small rest when the result is handed out.
+A request's spans may lie in several prefill chunks, so partial pools are kept by request. Whatever has to
+wait for the device waits in ``copy``, which SGLang calls when it hands out a result. Log-probabilities,
+which some probes read, are computed here from the pass's last states: SGLang's own (``return_logprob``)
+would travel as lists. Of the perceptron, the states' part of the first layer runs on the device.
 """
 
 from __future__ import annotations
@@ -41,10 +40,6 @@ class Options:
     def __post_init__(self) -> None:
         if isinstance(self.artifacts, str):
             object.__setattr__(self, "artifacts", (self.artifacts,))
-
-
-def prepare(options: Options) -> None:
-    """Do nothing: SGLang's arguments refer to no names of this part."""
 
 
 def hooks(options: Options) -> list[compat.Hook]:
@@ -87,20 +82,14 @@ class Probes:
         return max(ask.spans[0][0] - (probe is not None and probe.features.logprobs), 0)
 
     def begin(self, requests: int, rows: int, pieces: Sequence[compat.Piece]) -> Pass | None:
-        readers: dict[int, tuple[compat.Piece, Reader | str]] = {}
-        fresh: list[tuple[compat.Piece, Reader]] = []
+        readers: dict[int, Reading] = {}
         for piece in pieces:
             try:
-                ask = Ask.of(piece.custom_params)
-                if ask is None:
-                    continue
-                reader = self._reader(ask, piece)
+                if (ask := Ask.of(piece.custom_params)) is not None:
+                    readers[piece.index] = (piece, self._reader(ask, piece))
             except ValueError as error:
                 readers[piece.index] = (piece, str(error))
-                continue
-            readers[piece.index] = (piece, reader)
-            if not reader.pools:
-                fresh.append((piece, reader))
+        fresh = [(p, r) for p, r in readers.values() if isinstance(r, Reader) and not r.pools]
         # the smallest first, so that no request takes the room of those that need little
         for piece, reader in sorted(fresh, key=lambda one: one[1].numbers):
             if self._room(pieces, readers) >= reader.numbers:
@@ -110,11 +99,7 @@ class Probes:
                 readers[piece.index] = (piece, trouble)
         return Pass(self, requests, rows, readers) if readers else None
 
-    def _room(
-        self,
-        pieces: Sequence[compat.Piece],
-        readers: Mapping[int, tuple[compat.Piece, Reader | str]],
-    ) -> int:
+    def _room(self, pieces: Sequence[compat.Piece], readers: Mapping[int, Reading]) -> int:
         """Return how many more numbers a pass may hold, after dropping aborted requests if needed."""
         running = {piece.request for piece in pieces}
         held = sum(r.held for _, r in readers.values() if isinstance(r, Reader))
@@ -137,9 +122,9 @@ class Probes:
                 f"probe {ask.probe or '(none named)'} is not loaded there; loaded: {held}."
                 ' Start the server with SEMSPEC_SGLANG=\'{"probe": {"artifacts": ["FOLDER_OR_REPO"]}}\''
             )
-        if ask.spans[-1][1] > piece.prompt:
+        if ask.spans[-1][1] > (prompt := len(piece.ids)):
             raise ValueError(
-                f"span {list(ask.spans[-1])} ends behind the prompt of {piece.prompt} tokens: spans are"
+                f"span {list(ask.spans[-1])} ends behind the prompt of {prompt} tokens: spans are"
                 " positions of the prompt"
             )
         if probe is not None and probe.features.logprobs and not ask.spans[0][0]:
@@ -170,16 +155,15 @@ class Reader:
                 f"{len(ask.spans)} spans of {len(layers)} layers are {self.numbers:,} numbers, and"
                 f" {MOST_NUMBERS:,} is the limit of one request: ask for fewer"
             )
-        self.reductions, self.model = reductions, model
-        self.chosen = layers
+        self.reductions, self.layers, self.model = reductions, layers, model
+        self.reads_logprobs = probe is not None and probe.features.logprobs
         self.pools: list[Pool] = []
-        self.layers = frozenset(layers)
         self.logprobs: list[Tensor] = []  # of the spans' tokens in order, by pass
 
     def open(self) -> None:
         """Allocate the memory that the states need on the device."""
         self.pools = [
-            Pool(r, self.ask.spans, self.chosen, self.model.width, self.model.device)  # type: ignore[arg-type]
+            Pool(r, self.ask.spans, self.layers, self.model.width, self.model.device)  # type: ignore[arg-type]
             for r in self.reductions
         ]
 
@@ -188,27 +172,16 @@ class Reader:
         """Numbers held on the device."""
         return self.numbers if self.pools else 0
 
-    @property
-    def reads_logprobs(self) -> bool:
-        return self.probe is not None and self.probe.features.logprobs
-
-    def wants(self, piece: compat.Piece) -> bool:
-        """Return whether a piece contains tokens of the spans."""
-        return any(a < piece.end and b > piece.start for a, b in self.ask.spans)
-
     def states(self, layer: int, x: Tensor, start: int) -> None:
         for pool in self.pools:
-            if layer in self.layers:
-                pool.states((layer,), x[None], start)
+            pool.states((layer,), x[None], start)
 
     def followed(self, piece: compat.Piece) -> list[tuple[int, int]]:
         """Return (row of the pass, token) for the spans' tokens whose log-probabilities it predicts."""
-        if not self.reads_logprobs:
-            return []
         row = piece.row - piece.start - 1  # the row that predicts position 0, were it in this pass
         return [
             (row + p, piece.ids[p])
-            for a, b in self.ask.spans
+            for a, b in (self.ask.spans if self.reads_logprobs else ())
             for p in range(max(a, piece.start + 1), min(b, piece.end + 1))
         ]
 
@@ -231,31 +204,34 @@ class Reader:
         return {"scores": self.probe.finish(parts[0], steps).tolist()}
 
 
+Reading = tuple[compat.Piece, Reader | str]  # a string is the reason why it cannot be read
+
+
 @dataclass
 class Pass:
-    """The reads in one pass; a string in place of a reader is the reason why it cannot read."""
+    """The reads in one pass."""
 
     probes: Probes
     requests: int
     rows: int
-    readers: dict[int, tuple[compat.Piece, Reader | str]]
+    readers: dict[int, Reading]
     layers: frozenset[int] = field(init=False)
     followed: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reading = [
-            (piece, reader)
-            for piece, reader in self.readers.values()
-            if isinstance(reader, Reader) and reader.wants(piece)
-        ]
-        self.layers = frozenset().union(*(reader.layers for _, reader in self.reading))
-        self.followed = []
+        self.reading: list[tuple[compat.Piece, Reader]] = []  # of pieces with tokens of the spans
         self.slices: dict[int, slice] = {}  # by request: its part of ``followed``
+        self.followed = []
         for index, (piece, reader) in self.readers.items():
-            if isinstance(reader, Reader) and (own := reader.followed(piece)):
+            if isinstance(reader, str):
+                continue
+            if any(a < piece.end and b > piece.start for a, b in reader.ask.spans):
+                self.reading.append((piece, reader))
+            if own := reader.followed(piece):
                 count = len(self.followed)
                 self.slices[index] = slice(count, count + len(own))
                 self.followed += own
+        self.layers = frozenset().union(*(reader.layers for _, reader in self.reading))
 
     def states(self, layer: int, x: Tensor) -> None:
         for piece, reader in self.reading:
@@ -272,7 +248,7 @@ class Pass:
             reader.upto = piece.end
             if logprobs is not None and index in self.slices:
                 reader.logprobs.append(logprobs[self.slices[index]])
-            if piece.end < piece.prompt:
+            if piece.end < len(piece.ids):
                 begun[piece.request] = reader
                 while len(begun) > UNFINISHED:
                     begun.popitem(last=False)
@@ -287,9 +263,8 @@ class Later:
     def __init__(
         self, parts: Sequence[Tensor], build: Callable[[list[Tensor]], dict[str, Any]]
     ) -> None:
-        self.build = build
+        self.build, self.parts = build, list(parts)
         self.event: torch.cuda.Event | None = None
-        self.parts = list(parts)
         if any(part.is_cuda for part in parts):
             self.parts = [
                 torch.empty(p.shape, dtype=p.dtype, pin_memory=True).copy_(p, non_blocking=True)

@@ -8,10 +8,8 @@ a label, which the router passes on, and the plugin restores it (``as_label``, `
 
 Everything that a client sends is parsed here, by ``check`` where a request arrives and by ``Ask.of`` and
 ``rule_options`` in the workers: each accepts any value, returns one within the limits below, and raises
-nothing but a ValueError of one line, in ASCII.
-
-Needs neither SGLang nor a model. A client builds the question from a query's reads and insists on a
-reply, because a server without the plugin silently ignores ``custom_params``.
+nothing but a ValueError of one line, in ASCII. A client insists on a reply, because a server without the
+plugin silently ignores ``custom_params``.
 
 A state exists once its token has been read, so spans are positions of the *prompt*. Generated tokens are
 not read: a second request, with these tokens in its prompt, reads them.
@@ -25,13 +23,11 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError, first_line
 from semspec.types import Read, What
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 KEY = "semspec"  # of custom_params and of meta_info
 SCORE, POOLED = "score", "pooled"
@@ -102,29 +98,25 @@ def check(custom_params: Any) -> None:
 
 def rule_options(custom_params: Any) -> dict[str, Any]:
     """Return the rule named by ``accept`` and its options, without those that are null."""
-    given = _given(custom_params)
-    found: dict[str, Any] = {}
-    if given.get("accept") is not None:
-        found["accept"] = _text("accept", given["accept"])
-    for name, kind in RULE_OPTIONS.items():
-        if given.get(name) is not None:
-            found[name] = number(name, given[name], kind)
-    return found
+    given = {name: value for name, value in _given(custom_params).items() if value is not None}
+    found = {"accept": _text("accept", given["accept"])} if "accept" in given else {}
+    kinds = {name: kind for name, kind in RULE_OPTIONS.items() if name in given}
+    return found | {name: number(name, given[name], kind) for name, kind in kinds.items()}
 
 
 def number(name: str, value: Any, kind: type) -> Any:
     """Return an option's value as a bool, an int or a finite float; raise ValueError otherwise."""
     if kind is bool:
-        if isinstance(value, bool):
-            return value
-        raise ValueError(f"{name}={_shown(value)}: give true or false")
-    if kind is int:
-        if type(value) is int and abs(value) <= LARGEST_WHOLE:
-            return value
-        raise ValueError(f"{name}={_shown(value)}: give a whole number up to {LARGEST_WHOLE}")
-    if type(value) in (int, float) and abs(value) <= LARGEST_NUMBER:  # false for NaN, too
-        return float(value)
-    raise ValueError(f"{name}={_shown(value)}: give a number up to {LARGEST_NUMBER:g}")
+        valid, way_out = isinstance(value, bool), "true or false"
+    elif kind is int:
+        valid = type(value) is int and abs(value) <= LARGEST_WHOLE
+        way_out = f"a whole number up to {LARGEST_WHOLE}"
+    else:  # NaN is not below any number
+        valid = type(value) in (int, float) and abs(value) <= LARGEST_NUMBER
+        way_out = f"a number up to {LARGEST_NUMBER:g}"
+    if not valid:
+        raise ValueError(f"{name}={_shown(value)}: give {way_out}")
+    return kind(value)
 
 
 def _given(custom_params: Any) -> dict[str, Any]:
@@ -157,9 +149,8 @@ def _spans(value: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _layers(value: Any) -> tuple[int, ...]:
-    layers = tuple(
-        _index("layers", layer, MOST_LAYERS) for layer in _items("layers", value, MOST_LAYERS)
-    )
+    items = _items("layers", value, MOST_LAYERS)
+    layers = tuple(_index("layers", layer, MOST_LAYERS) for layer in items)
     if len(set(layers)) < len(layers):
         raise ValueError("layers: name each once")
     return layers
@@ -204,13 +195,11 @@ def _shown(value: Any) -> str:
     """Describe a client's value for an error message: short, in ASCII, and never raising."""
     if isinstance(value, str):
         return ascii(value[:32])
-    if value is None or isinstance(value, bool | float):
-        return repr(value)
-    if isinstance(value, int):
-        return repr(value) if abs(value) < 2**63 else "an integer of many digits"
-    if isinstance(value, dict):
-        return "an object"
-    return "a list" if isinstance(value, list) else "a value of another kind"
+    if value is None or isinstance(value, int | float):
+        many = isinstance(value, int) and abs(value) >= 2**63
+        return "an integer of many digits" if many else repr(value)
+    kinds: dict[type, str] = {dict: "an object", list: "a list"}
+    return kinds.get(type(value), "a value of another kind")
 
 
 def ask_for(
@@ -226,21 +215,15 @@ def ask_for(
     if not scores and not pools:
         return None
     first = (scores or pools)[0]
-    alike = all(
-        (r.spans, r.layers, r.probe) == (first.spans, first.layers, first.probe) for r in pools
-    )
+    alike = len({(r.spans, r.layers, r.probe) for r in pools}) <= 1
     assert not (scores and pools) and len(scores) <= 1 and alike, (
         "one request asks for one probe, or for pools over the same spans and layers"
     )
     placed = tuple((a + offset, b + offset) for a, b in first.spans or spans)
     if scores:
         return Ask(spans=placed, probe=first.probe)
-    return Ask(
-        spans=placed,
-        want=POOLED,
-        reduce=tuple(r.reduce for r in pools),
-        layers=first.layers,
-    )
+    reduce = tuple(r.reduce for r in pools)
+    return Ask(spans=placed, want=POOLED, reduce=reduce, layers=first.layers)
 
 
 def as_label(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,10 +237,7 @@ def as_label(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_label(params: Any, labels: Any) -> dict[str, Any] | None:
-    """Move the ``custom_params`` of a label into ``sampling_params``; None without such a label.
-
-    Raise ValueError, in one line, if the label is not a question that the plugin can take.
-    """
+    """Return ``sampling_params`` with a label's ``custom_params``, None without; raise ValueError."""
     if not isinstance(labels, dict) or KEY not in labels:
         return None
     text = labels.pop(KEY)
@@ -278,28 +258,22 @@ def from_label(params: Any, labels: Any) -> dict[str, Any] | None:
 def reply(meta_info: Mapping[str, Any], server: str = "the server") -> dict[str, Any]:
     """Return the plugin's reply to a request; raise UserError if it is missing or an error."""
     entries = meta_info.get(KEY)
-    found = [one for one in entries if one is not None] if isinstance(entries, list) else []
-    if len(found) != 1 or not isinstance(found[0], dict):
-        raise UserError(
-            f"{server} answered without the probe's value: semspec's plugin is not loaded there."
-            " Install semspec in the server's environment and start it with"
-            " SEMSPEC_SGLANG='{\"probe\": {}}' (docs/sglang_plugin.md)"
-        )
-    one: dict[str, Any] = found[0]
-    if "error" in one:
-        raise UserError(f"semspec's plugin at {server}: {one['error']}")
-    return one
+    match [one for one in entries if one is not None] if isinstance(entries, list) else []:
+        case [{"error": error}]:
+            raise UserError(f"semspec's plugin at {server}: {error}")
+        case [dict(one)]:
+            return one
+    raise UserError(
+        f"{server} answered without the probe's value: semspec's plugin is not loaded there."
+        " Install semspec in the server's environment and start it with"
+        " SEMSPEC_SGLANG='{\"probe\": {}}' (docs/sglang_plugin.md)"
+    )
 
 
 def values(
     reads: Sequence[Read], meta_info: Mapping[str, Any], server: str = "the server"
 ) -> dict[Read, Tensor]:
-    """Return values by read, like an engine's answer: SCORE [spans], POOLED [spans, layers, width].
-
-    Raise UserError for a reply of another shape.
-    """
-    import torch
-
+    """Return values by read, as an engine does; raise UserError for a reply of another shape."""
     wanted = [r for r in reads if r.what in (What.SCORE, What.POOLED)]
     if not wanted:
         return {}
@@ -317,20 +291,13 @@ def values(
 
 def pack(states: Tensor, precision: str) -> dict[str, Any]:
     """Encode pooled states [spans, reduces, layers, width] as JSON."""
-    import torch
-
     raw = states.to(getattr(torch, precision)).contiguous().numpy().tobytes()
-    return {
-        "pooled": base64.b64encode(raw).decode("ascii"),
-        "shape": list(states.shape),
-        "precision": precision,
-    }
+    encoded = base64.b64encode(raw).decode("ascii")
+    return {"pooled": encoded, "shape": list(states.shape), "precision": precision}
 
 
 def unpack(one: Mapping[str, Any], server: str = "the server") -> Tensor:
     """Invert ``pack``, as float32; raise UserError if the server's reply does not fit."""
-    import torch
-
     try:
         shape = [int(n) for n in one["shape"]]
         size = PRECISIONS[one["precision"]]

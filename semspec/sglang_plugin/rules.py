@@ -38,7 +38,6 @@ class Bound(Protocol):
 
     def ends(self, tokens: Tensor) -> Tensor:
         """Return which tokens end a text."""
-        ...
 
 
 def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | None:

@@ -25,48 +25,40 @@ PARTS = ("probe", "verification", "drafting")  # modules of this package
 T = TypeVar("T")
 
 
-def asked(environment: Mapping[str, str] | None = None, argv: Sequence[str] | None = None) -> bool:
+def asked(environment: Mapping[str, str] = os.environ, argv: Sequence[str] | None = None) -> bool:
     """Return whether this process belongs to a server with any part switched on."""
-    environment = os.environ if environment is None else environment
-    return (
-        bool(environment.get(VARIABLE)) or _argument(sys.argv if argv is None else argv) is not None
-    )
+    return bool(environment.get(VARIABLE)) or _argument(argv) is not None
 
 
 def read(
-    environment: MutableMapping[str, str] | None = None, argv: Sequence[str] | None = None
+    environment: MutableMapping[str, str] = os.environ, argv: Sequence[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Return the options of each part that is switched on; raise UserError if they are malformed.
 
     An argument is copied into the environment, where the server's processes find it: they start before
     they learn the server's arguments.
     """
-    environment = os.environ if environment is None else environment
-    given = environment.get(VARIABLE)
-    argument = _argument(sys.argv if argv is None else argv)
+    given, argument = environment.get(VARIABLE), _argument(argv)
     if argument is not None:
         if given and json.loads(given) != argument:
             raise UserError(f"{VARIABLE} and {ARGUMENT} say different things: keep one of them")
         environment[VARIABLE] = given = json.dumps(argument)
+    way_out = "give e.g. '{\"probe\": {}}'"
     try:
         parsed = json.loads(given or "{}")
     except ValueError as error:
-        raise UserError(
-            f"{VARIABLE} is not JSON ({error}): give e.g. '{{\"probe\": {{}}}}'"
-        ) from error
+        raise UserError(f"{VARIABLE} is not JSON ({error}): {way_out}") from error
     if not isinstance(parsed, dict):
-        raise UserError(f"{VARIABLE} is not a JSON object: give e.g. '{{\"probe\": {{}}}}'")
+        raise UserError(f"{VARIABLE} is not a JSON object: {way_out}")
     if unknown := [part for part in parsed if part not in PARTS]:
         raise UserError(f"{VARIABLE} names {', '.join(unknown)}: there are {', '.join(PARTS)}")
     parts = {}
     for part, options in parsed.items():
-        if options is True:
-            options = {}
         if options in (False, None):
             continue
-        if not isinstance(options, dict):
+        if options is not True and not isinstance(options, dict):
             raise UserError(f"{VARIABLE}: {part} is a JSON object of its options, or true")
-        parts[part] = options
+        parts[part] = {} if options is True else options
     return parts
 
 
@@ -89,19 +81,17 @@ def switched_on(part: str, **options: Any) -> Iterator[None]:
 def build(options: type[T], given: Mapping[str, Any], part: str) -> T:
     """Build a part's options from JSON, lists as tuples; raise UserError for unknown ones."""
     known = [f.name for f in fields(options)]  # type: ignore[arg-type]
-    if unknown := [name for name in given if name not in known]:
-        raise UserError(
-            f"{VARIABLE}: {part} has no option {', '.join(unknown)}: there are {', '.join(known)}"
-        )
-    frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    if unknown := ", ".join(name for name in given if name not in known):
+        raise UserError(f"{VARIABLE}: {part} has no option {unknown}: there are {', '.join(known)}")
     try:
-        return options(**frozen)
+        return options(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
     except TypeError as error:
         raise UserError(f"{VARIABLE}: {part}: {error}") from error
 
 
-def _argument(argv: Sequence[str]) -> Any:
+def _argument(argv: Sequence[str] | None) -> Any:
     """Return the "semspec" entry of SGLang's own argument; SGLang checks the rest of it."""
+    argv = sys.argv if argv is None else argv
     for position, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") != ARGUMENT:

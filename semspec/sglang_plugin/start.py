@@ -11,10 +11,7 @@ from semspec.sglang_plugin import compat, protocol, settings
 
 
 def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check SGLang's version, then apply the hooks of the parts in this process.
-
-    Raise UserError for an unknown part.
-    """
+    """Check SGLang's version, then apply the parts' hooks; raise UserError for an unknown part."""
     compat.check_version()
     hooks: list[compat.Hook] = []
     if parts:  # needed for requests to any part
@@ -28,9 +25,10 @@ def start(parts: Mapping[str, Mapping[str, Any]]) -> None:
                 raise
             raise UserError(f"this semspec has no part '{name}' for SGLang: update it") from error
         options = settings.build(part.Options, given, name)
-        part.prepare(options)
+        if hasattr(part, "prepare"):
+            part.prepare(options)
         if hasattr(part, "everywhere"):
             hooks += part.everywhere(options)
-        if compat.runs_models():
+        if compat.runs_models() and hasattr(part, "hooks"):
             hooks += part.hooks(options)
     compat.apply(hooks)

@@ -40,8 +40,7 @@ def first_accepted(loose: Tensor, sure: Tensor, parents: Tensor) -> Tensor:
     """Return the child that must follow each row: [requests, n], -1 where verification decides.
 
     ``loose`` are the nodes that a rule keeps, ``sure`` those that speculative sampling keeps. In a family
-    in which the rule keeps any node, the first one kept by either follows, as in a walk in order; all
-    other families are left to the verification.
+    in which the rule keeps any node, the first one kept by either follows, as in a walk in order.
     """
     n = parents.shape[1]
     above = parents.clamp_min(0)

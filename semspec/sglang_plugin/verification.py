@@ -69,7 +69,7 @@ class Verification:
         self.rule = lru_cache(maxsize=4096)(self._rule)
         self.rule((), None)  # check the server's default rule
 
-    def _rule(self, given: tuple[tuple[str, Any], ...], sampling: Sampling | None) -> Any:
+    def _rule(self, given: tuple[tuple[str, Any], ...], sampling: Sampling | None) -> Rule | None:
         rule = named(dict(given), self.otherwise)
         if isinstance(rule, Arc):
             if self.source is None:
@@ -83,8 +83,7 @@ class Verification:
 
     def of(self, custom_params: Any, sampling: Sampling) -> Rule | None:
         """Return the rule for a request; raise UserError or ValueError if it cannot be had."""
-        found: Rule | None = self.rule(tuple(rule_options(custom_params).items()), sampling)
-        return found
+        return self.rule(tuple(rule_options(custom_params).items()), sampling)
 
     def groups(self, requests: Sequence[Any]) -> list[Group]:
         """Group the requests that one of our rules judges, by rule and sampling."""
@@ -101,8 +100,6 @@ class Verification:
             if rule is not None:
                 found.setdefault((rule, sampling), []).append(i)
         return [Group(*key, tuple(own)) for key, own in found.items()]
-
-    # ---- hooks --------------------------------------------------------------------------------
 
     def check_request(self, result: Any, params: Any, *_: Any, **__: Any) -> None:
         """Check a request after SGLang verified its parameters: a ValueError is its 400."""
@@ -123,26 +120,19 @@ class Verification:
             raise last_line(f"semspec's SGLang plugin: {error}") from error
 
     def sample(
-        self,
-        original: Any,
-        verify_input: Any,
-        batch: Any,
-        logits_output: Any,
-        grammar_mask: Any = None,
-        *args: Any,
-        **kwargs: Any,
+        self, theirs: Any, verify_input: Any, batch: Any, logits_output: Any, *args: Any, **kw: Any
     ) -> Any:
         """Wrap ``eagle_sample``: decide the rules' families first, restore the logits afterwards."""
-        arguments = (verify_input, batch, logits_output, grammar_mask, *args)
-        call = compat.Verifying(verify_input, batch, logits_output, grammar_mask)
+        mask = args[0] if args else kw.get("grammar_mask")
+        call = compat.Verifying(verify_input, batch, logits_output, mask)
         groups = [] if call.idle else self.groups(call.requests)
         if not groups:
-            return original(*arguments, **kwargs)
+            return theirs(verify_input, batch, logits_output, *args, **kw)
         raw, true = call.settle(), call.logits
         follows = compat.agreed(self._follows(groups, call))
         call.show(trees.only(raw, call.tokens, follows))
         try:
-            return original(*arguments, **kwargs)
+            return theirs(verify_input, batch, logits_output, *args, **kw)
         finally:
             call.show(true)
 
@@ -188,9 +178,6 @@ def _sure(seen: Judged, uniforms: Tensor | None) -> Tensor:
 @lru_cache(maxsize=256)
 def _index(requests: tuple[int, ...], device: torch.device) -> Tensor:
     return compat.on(requests, device)
-
-
-# ---- the part ---------------------------------------------------------------------------------
 
 
 def prepare(options: Options) -> None:

@@ -25,8 +25,6 @@ from semspec.types import Boundary, Stops
 class ParagraphBoundary:
     """Counts the newlines at the end of the text so far; constant memory."""
 
-    __slots__ = ("_cap", "_count", "_newlines", "_piece", "_text")
-
     def __init__(self, piece: Callable[[int], str], cap: int) -> None:
         self._piece = piece
         self._cap = check_cap(cap)

@@ -39,57 +39,13 @@ CJK_STOPS = frozenset("。！？｡")
 CLOSERS = frozenset("\"'”’»)]}*_`$\\」』）】》〉〕｣")
 NO_OPENERS = frozenset(",;:+=<>/^&|%")  # characters after a stop that did not end a sentence
 
-TITLES = frozenset(
-    [
-        "Mr",
-        "Mrs",
-        "Ms",
-        "Dr",
-        "Prof",
-        "St",
-        "Mt",
-        "Rev",
-        "Gen",
-        "Sen",
-        "Rep",
-        "Gov",
-        "Capt",
-        "Lt",
-        "Col",
-        "Sgt",
-        "Hon",
-        "Pres",
-    ]
-)
-ABBREVIATIONS = frozenset(["vs", "viz", "cf", "al", "approx", "resp", "ca"])
+TITLES = frozenset("Mr Mrs Ms Dr Prof St Mt Rev Gen Sen Rep Gov Capt Lt Col Sgt Hon Pres".split())
+ABBREVIATIONS = frozenset("vs viz cf al approx resp ca".split())
 NUMBERED = frozenset(  # abbreviations before a number, words or ends of sentences before a word
-    [
-        "no",
-        "nos",
-        "nr",
-        "fig",
-        "figs",
-        "eq",
-        "eqs",
-        "eqn",
-        "sec",
-        "secs",
-        "ch",
-        "vol",
-        "p",
-        "pp",
-        "art",
-        "thm",
-        "lem",
-        "prop",
-        "cor",
-        "def",
-        "ex",
-        "ref",
-    ]
+    "no nos nr fig figs eq eqs eqn sec secs ch vol p pp art thm lem prop cor def ex ref".split()
 )
 # a lone capital after one of these is a quantity or an option, after others a person's initial
-NAMES_A_LETTER = frozenset(["is", "be", "option", "choice", "answer", "case", "point", "equals"])
+NAMES_A_LETTER = frozenset("is be option choice answer case point equals".split())
 
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # e.g, i.e, w.r.t, U.S
 _CLOCK = frozenset({"a.m", "p.m"})
@@ -110,24 +66,6 @@ TEXT, STOP, CLOSED, SPACE = range(4)  # in a word; after its stop; after a close
 
 class SentenceBoundary:
     """A state machine over characters; constant memory."""
-
-    __slots__ = (
-        "_before",
-        "_cap",
-        "_count",
-        "_first",
-        "_first_in_line",
-        "_gap",
-        "_newlines",
-        "_owed",
-        "_phase",
-        "_piece",
-        "_previous",
-        "_stop",
-        "_text",
-        "_word",
-        "_words",
-    )
 
     def __init__(self, piece: Callable[[int], str], cap: int) -> None:
         self._piece = piece
@@ -162,11 +100,10 @@ class SentenceBoundary:
         end = self._scan(text)
         if end == -1:
             self._reopen(text)
-            return -1
-        if end == 0 or self._count >= self._cap:
+        elif end == 0 or self._count >= self._cap:
             self._start()
             return 0
-        return None
+        return end
 
     def _reopen(self, text: str) -> None:
         """Start a unit with this token, because the previous unit ended before it."""
@@ -191,23 +128,18 @@ class SentenceBoundary:
             if self._phase != TEXT:
                 if self._phase != SPACE and char in STOPS:
                     self._stop += char if len(self._stop) < 4 else ""
-                    self._phase = STOP
-                    here = True
+                    self._phase, here = STOP, True
                 elif self._phase != SPACE and char in CLOSERS:
-                    self._phase = CLOSED
-                    here = True
+                    self._phase, here = CLOSED, True
                 elif self._ends(char):
                     return 0 if here else -1
                 else:
                     self._go_on(char)
             elif char in STOPS:
-                self._phase = STOP
-                self._stop = char
-                self._gap = False
+                self._phase, self._stop, self._gap, here = STOP, char, False, True
                 if not self._word:
                     self._before = ""
                     self._first_in_line = self._first
-                here = True
             else:
                 self._letter(char)
             self._text = True
@@ -224,10 +156,8 @@ class SentenceBoundary:
                 self._first = True
 
     def _leave_word(self, word: str) -> None:
-        self._previous = word
-        self._word = ""
-        if self._first and any(c.isalnum() for c in word):
-            self._first = False
+        self._previous, self._word = word, ""
+        self._first = self._first and not any(c.isalnum() for c in word)
 
     def _letter(self, char: str) -> None:
         if not self._word:

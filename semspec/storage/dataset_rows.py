@@ -1,7 +1,4 @@
-"""Read the rows of a data set's files.
-
-Parquet, JSONL, JSON (a list) and CSV; no code of a data set is ever executed.
-"""
+"""Read rows of data sets (parquet, JSONL, JSON lists, CSV); no code of theirs is executed."""
 
 from __future__ import annotations
 
@@ -30,25 +27,18 @@ def tables(path: Path, patterns: Sequence[str] = ("*",)) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    found = [
-        file
-        for file in sorted(path.rglob("*"))
-        if file.suffix in FORMATS
-        and not file.name.startswith((".", "dataset_info"))
-        and any(
-            fnmatch(str(file.relative_to(path)), p) or fnmatch(file.name, p.rpartition("/")[2])
-            for p in patterns
-        )
-    ]
-    parquet = [file for file in found if file.suffix == ".parquet"]
-    return parquet or found
+
+    def wanted(file: Path) -> bool:
+        inside, named = str(file.relative_to(path)), file.name
+        return any(fnmatch(inside, p) or fnmatch(named, p.rpartition("/")[2]) for p in patterns)
+
+    files = [file for file in sorted(path.rglob("*")) if file.suffix in FORMATS and wanted(file)]
+    found = [file for file in files if not file.name.startswith((".", "dataset_info"))]
+    return [file for file in found if file.suffix == ".parquet"] or found
 
 
 def read(file: Path) -> Rows:
-    """Yield the rows of one file, reading lines of JSON one by one.
-
-    Raises UserError if the file cannot be read or is in none of the known formats.
-    """
+    """Yield the rows of one file, of JSON line by line; raises UserError if it cannot be read."""
     try:
         if file.suffix == ".parquet":
             yield from _numbered(file.name, _parquet(file))
@@ -83,8 +73,7 @@ def _parquet(file: Path) -> Iterator[Any]:
             " to JSONL and give that file"
         ) from e
     try:
-        opened = parquet.ParquetFile(file)
-        for batch in opened.iter_batches(batch_size=1000):
+        for batch in parquet.ParquetFile(file).iter_batches(batch_size=1000):
             yield from batch.to_pylist()
     except ArrowException as e:
         raise UserError(f"{file} is no parquet file ({first_line(e)}): download it again") from e
@@ -94,18 +83,17 @@ def _json(file: Path) -> Rows:
     # a line may hold U+2028 as it is: only "\n" ends one
     with _opened(file, "\n") as opened:
         for number, line in enumerate(iter(lambda: opened.readline(LARGEST), ""), 1):
-            if number == 1 and line.lstrip().startswith("["):
+            if listed := number == 1 and line.lstrip().startswith("["):
                 line += opened.read(LARGEST)
             if len(line) >= LARGEST:
                 raise UserError(
                     f"{file.name}, line {number} has more than {LARGEST:,} characters: write one"
                     " object a line (JSONL)"
                 )
-            if number == 1 and line.lstrip().startswith("["):
+            where = f"{file.name}, line {number}"
+            if listed:
                 yield from _numbered(file.name, _parsed(file.name, line))
-                return
-            if line.strip():
-                where = f"{file.name}, line {number}"
+            elif line.strip():
                 yield where, _parsed(where, line)
 
 

@@ -45,6 +45,5 @@ def difference(
 
 
 def _short(text: str | None) -> str:
-    if text is None:
-        return "not set"
-    return text if len(text) <= 40 else text[:37] + "..."
+    shown = "not set" if text is None else text
+    return shown if len(shown) <= 40 else shown[:37] + "..."

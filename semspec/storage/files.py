@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,16 @@ def os_errors_as_user_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in _FULL:
-            raise UserError(
-                f"no space left in {folder}: {reason}; "
-                "free space and start the same command again to continue"
-            ) from error
-        if error.errno in _FORBIDDEN:
-            raise UserError(
-                f"cannot write in {folder}: {reason}; "
-                "make it writable or choose another hydra.run.dir"
-            ) from error
-        raise UserError(
-            f"cannot use {folder}: {reason} ({error.filename or 'no file named'}); "
-            "mend it or choose another hydra.run.dir"
-        ) from error
+            what, way = (
+                "no space left in",
+                "free space and start the same command again to continue",
+            )
+        elif error.errno in _FORBIDDEN:
+            what, way = "cannot write in", "make it writable or choose another hydra.run.dir"
+        else:
+            reason += f" ({error.filename or 'no file named'})"
+            what, way = "cannot use", "mend it or choose another hydra.run.dir"
+        raise UserError(f"{what} {folder}: {reason}; {way}") from error
 
 
 def _convert(value: Any) -> Any:
@@ -66,13 +64,11 @@ def _finite(value: Any) -> Any:
 def dumps(value: Any, indent: int | None = None) -> str:
     """Return JSON that every reader takes: ASCII (models emit lone surrogates), null for NaN and infinity."""
     separators = (",", ": ") if indent else (",", ":")
+    strict = partial(json.dumps, allow_nan=False, indent=indent, separators=separators)
     try:
-        return json.dumps(
-            value, allow_nan=False, default=_convert, indent=indent, separators=separators
-        )
+        return strict(value, default=_convert)
     except ValueError:  # NaN or infinity: rare, so the common case stays one fast call
-        loose = json.loads(json.dumps(value, default=_convert))
-        return json.dumps(_finite(loose), allow_nan=False, indent=indent, separators=separators)
+        return strict(_finite(json.loads(json.dumps(value, default=_convert))))
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -113,24 +109,23 @@ def replacing(path: Path, durable: bool = True) -> Iterator[int]:
         sync_folder(path.parent)
 
 
-def write_json(path: Path, value: Any, durable: bool = True) -> None:
-    """Write a JSON file atomically."""
-    data = (dumps(value, indent=2) + "\n").encode()
+def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
+    """Write a file atomically: completely, or not at all."""
     with replacing(path, durable) as fd:
         write_all(fd, data)
 
 
+def write_json(path: Path, value: Any, durable: bool = True) -> None:
+    write_bytes(path, (dumps(value, indent=2) + "\n").encode(), durable)
+
+
 def write_text(path: Path, text: str, durable: bool = False) -> None:
     """Write a text file atomically; lone surrogates become question marks."""
-    with replacing(path, durable) as fd:
-        write_all(fd, text.encode("utf-8", "replace"))
+    write_bytes(path, text.encode("utf-8", "replace"), durable)
 
 
 def read_json(path: Path) -> Any | None:
-    """Return the file's content, or None if it is missing or not JSON.
-
-    For files that semspec wrote; other files are read with ``semspec.storage.foreign``.
-    """
+    """Return what semspec wrote, None if missing or no JSON; ``foreign`` reads others' files."""
     try:
         return json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):

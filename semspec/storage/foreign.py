@@ -29,15 +29,16 @@ SETTLED = 2 * 10**9  # ns after which a second write is sure to change the file'
 _SHOWN = 40  # characters of a number in an error
 
 
+Place = tuple[str, list[int], int, int]
+"""Type, shape, first byte and size of a tensor in its file."""
+
+
 class MissingFileError(UserError):
     """Raised for a file that does not exist."""
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open a regular file for reading.
-
-    Raises OSError, also for a folder, a pipe or a device: opening a pipe would wait for a writer.
-    """
+    """Open a regular file; raises OSError for others: opening a pipe would wait for a writer."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -63,10 +64,7 @@ def read_text(path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT) ->
 def read_json(
     path: Path, largest: int = LARGEST_TEXT, way_out: str = INTACT, finite: bool = True
 ) -> Any:
-    """Read a JSON file; raises UserError with the way out if that fails.
-
-    NaN and infinite numbers are refused unless ``finite`` is False.
-    """
+    """Read JSON, with ``finite`` without NaN and infinities; raises UserError with the way out."""
     with _refused(path, way_out):
         return parse(read_bytes(path, largest), finite)
 
@@ -89,9 +87,8 @@ def parse(data: bytes, finite: bool = True) -> Any:
     """
     strict: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite}
     try:
-        return json.loads(
-            data.decode("utf-8"), object_pairs_hook=_once, **(strict if finite else {})
-        )
+        text = data.decode("utf-8")
+        return json.loads(text, object_pairs_hook=_once, **(strict if finite else {}))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -111,19 +108,6 @@ def open_tensors(
             yield opened
 
 
-def read_header(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, Any], int, int]:
-    """Return a safetensors file's header, the offset of its arrays, and the file's size.
-
-    Raises OSError or ValueError if there is no valid header.
-    """
-    with open_plain(path) as file:
-        length = _header_length(file, largest)
-        header = parse(file.read(length))
-        if not isinstance(header, dict):
-            raise ValueError("its header is no object")
-        return header, 8 + length, os.fstat(file.fileno()).st_size
-
-
 def _header_length(file: BufferedReader, largest: int) -> int:
     length, size = int.from_bytes(file.read(8), "little"), os.fstat(file.fileno()).st_size
     if not 2 <= length <= min(largest, size - 8):
@@ -131,32 +115,40 @@ def _header_length(file: BufferedReader, largest: int) -> int:
     return length
 
 
-def tensor_places(path: Path) -> dict[str, tuple[str, list[int], int, int]]:
-    """Return type, shape, first byte and size of every tensor; raises UserError as ``open_tensors`` does."""
+def tensor_places(path: Path) -> dict[str, Place]:
+    """Return where every tensor is; raises UserError as ``open_tensors`` does."""
     with _refused(path, INTACT):
-        header, base, size = read_header(path)
-        places = {}
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            try:
-                start, end = entry["data_offsets"]
-                numbers = [*entry["shape"], start, end]
-            except (TypeError, KeyError, ValueError):
-                raise ValueError(f"{name[:_SHOWN]!a} has no sizes") from None
-            if any(type(n) is not int or not 0 <= n < 1 << 48 for n in numbers):
-                raise ValueError(f"{name[:_SHOWN]!a} has sizes that are none")
-            if not start <= end <= size - base:
-                raise ValueError(f"{name[:_SHOWN]!a} ends behind the file's end")
-            places[name] = (str(entry.get("dtype")), entry["shape"], base + start, end - start)
-        return places
+        return read_places(path)[0]
+
+
+def read_places(path: Path, largest: int = LARGEST_HEADER) -> tuple[dict[str, Place], int, int]:
+    """Return where a file's tensors are, where the first begins, and the file's size.
+
+    Raises OSError or ValueError if there is no valid header.
+    """
+    with open_plain(path) as file:
+        length = _header_length(file, largest)
+        header, size = parse(file.read(length)), os.fstat(file.fileno()).st_size
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    header.pop("__metadata__", None)
+    places, base = {}, 8 + length
+    for name, entry in header.items():
+        try:
+            start, end = entry["data_offsets"]
+            numbers = [*entry["shape"], start, end]
+        except (TypeError, KeyError, ValueError):
+            raise ValueError(f"{name[:_SHOWN]!a} has no sizes") from None
+        if any(type(n) is not int or not 0 <= n < 1 << 48 for n in numbers):
+            raise ValueError(f"{name[:_SHOWN]!a} has sizes that are none")
+        if not start <= end <= size - base:
+            raise ValueError(f"{name[:_SHOWN]!a} ends behind the file's end")
+        places[name] = (str(entry.get("dtype")), entry["shape"], base + start, end - start)
+    return places, base, size
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """Return a value that changes whenever the file is written.
-
-    None if it was written just now: a second write could leave the same time.
-    """
+    """Return a value that every write changes; None just after one: a second may go unnoticed."""
     state = path.stat()
     if time.time_ns() - state.st_mtime_ns < SETTLED:
         return None
@@ -164,10 +156,7 @@ def stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def token_ids(value: object, where: str) -> frozenset[int]:
-    """Return token ids from a value of a model's files: None, one id, or a list of them.
-
-    Raises UserError for anything else.
-    """
+    """Return token ids from None, one id or a list; raises UserError for anything else."""
     found: Sequence[Any] = value if isinstance(value, list) else [] if value is None else [value]
     for token in found:
         if type(token) is not int or not 0 <= token < LARGEST_TOKEN:

@@ -19,13 +19,40 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "null": (type(None),),
 }
-_SAYS_NOTHING = {"$schema", "$id", "title", "description"}
-_KNOWN = _SAYS_NOTHING | {
+_KNOWN = {
+    *("$schema", "$id", "title", "description"),  # these say nothing about the value
     *("type", "const", "enum", "minimum", "maximum", "minLength", "maxLength"),
     *("properties", "required", "additionalProperties"),
     *("items", "minItems", "maxItems", "uniqueItems"),
 }
 SHOWN = 40  # characters of a value in an error
+
+
+def integer(least: int, most: int | None = None) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least} | ({} if most is None else {"maximum": most})
+
+
+def string(least: int, most: int) -> dict[str, Any]:
+    return {"type": "string", "minLength": least, "maxLength": most}
+
+
+def array(items: Schema, **limits: int | bool) -> dict[str, Any]:
+    return {"type": "array", "items": items, **limits}
+
+
+def mapping(values: Schema) -> dict[str, Any]:
+    """Return the schema of an object with any names, all of whose values are like this."""
+    return {"type": "object", "additionalProperties": values}
+
+
+def record(**properties: Schema) -> dict[str, Any]:
+    """Return the schema of an object that has all of these properties and nothing else."""
+    return {
+        "type": "object",
+        "required": list(properties),
+        "additionalProperties": False,
+        "properties": properties,
+    }
 
 
 def check(value: Any, schema: Schema, path: str = "") -> None:
@@ -55,8 +82,7 @@ def check(value: Any, schema: Schema, path: str = "") -> None:
 
 def _object(value: Mapping[str, Any], schema: Schema, path: str) -> None:
     where, known = path or "the config", schema.get("properties", {})
-    missing = [name for name in schema.get("required", ()) if name not in value]
-    if missing:
+    if missing := [name for name in schema.get("required", ()) if name not in value]:
         raise ValueError(f"{where} has no {', '.join(missing)}")
     more = schema.get("additionalProperties", True)
     for name, inner in value.items():
@@ -74,9 +100,8 @@ def _array(value: Sequence[Any], schema: Schema, path: str) -> None:
     _range(where, len(value), schema.get("minItems"), schema.get("maxItems"), "items")
     if schema.get("uniqueItems") and any(x in value[:i] for i, x in enumerate(value)):
         raise ValueError(f"{where} holds the same twice")
-    if "items" in schema:
-        for number, inner in enumerate(value):
-            check(inner, schema["items"], f"{path}[{number}]")
+    for number, inner in enumerate(value):
+        check(inner, schema.get("items", {}), f"{path}[{number}]")
 
 
 def _range(where: str, value: float, least: float | None, most: float | None, unit: str) -> None:

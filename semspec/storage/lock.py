@@ -94,10 +94,8 @@ def lost(place: Path) -> FolderLostError:
 
 
 def _in_use(folder: Path, holder: str) -> FolderInUseError:
-    return FolderInUseError(
-        f"{folder} is in use by process {holder}; "
-        "wait for it, stop it, or choose another hydra.run.dir"
-    )
+    way = "wait for it, stop it, or choose another hydra.run.dir"
+    return FolderInUseError(f"{folder} is in use by process {holder}; {way}")
 
 
 def is_locked(folder: Path) -> bool:

@@ -14,13 +14,12 @@ from typing import Any
 
 from semspec.errors import UserError, first_line
 from semspec.storage import foreign, json_schema
-from semspec.storage.files import dumps, replacing, write_all
+from semspec.storage.files import dumps, write_bytes
+from semspec.storage.json_schema import integer, mapping, record, string
 
 NAME, FORMAT = "manifest.json", 1
 LARGEST = 2**20  # bytes of a manifest
-LARGEST_HASHED = (
-    256 * 2**20
-)  # bytes: larger files of models and datastores are not hashed at each load
+LARGEST_HASHED = 2**28  # bytes: larger files of models and datastores are not hashed at each load
 THEIRS = {".gitattributes", ".cache"}  # files that the Hub and its client put beside an artifact
 UNFINISHED = ".semspec-unfinished"  # marks a folder that semspec is writing or removing
 PICKLES = {
@@ -30,28 +29,14 @@ PICKLES = {
 PARTS = {".safetensors", ".json", ".jsonl", ".md", ".svg", ".png", ".txt", ".jinja", ""}
 """Suffixes that a part of an artifact may have."""
 
-_HASH = {"type": "string", "minLength": 64, "maxLength": 64}
-_KEYS = {"format", "kind", "version", "files", "sha256"}
-_SCHEMA = {
-    "type": "object",
-    "required": sorted(_KEYS),
-    "additionalProperties": False,
-    "properties": {
-        "format": {"const": FORMAT},
-        "kind": {"type": "string", "minLength": 1, "maxLength": 64},
-        "version": {"type": "integer", "minimum": 1},
-        "files": {
-            "type": "object",
-            "additionalProperties": {
-                "type": "object",
-                "required": ["size", "sha256"],
-                "additionalProperties": False,
-                "properties": {"size": {"type": "integer", "minimum": 0}, "sha256": _HASH},
-            },
-        },
-        "sha256": _HASH,
-    },
-}
+_HASH = string(64, 64)
+_SCHEMA = record(
+    files=mapping(record(size=integer(0), sha256=_HASH)),
+    format={"const": FORMAT},
+    kind=string(1, 64),
+    sha256=_HASH,
+    version=integer(1),
+)
 
 
 def sha256(path: Path) -> str:
@@ -99,26 +84,19 @@ def make(kind: str, version: int, files: Mapping[str, tuple[int, str]]) -> bytes
         "version": version,
         "files": {n: {"size": s, "sha256": h} for n, (s, h) in sorted(files.items())},
     }
-    return _written(content | {"sha256": hashlib.sha256(dumps(content).encode()).hexdigest()})
-
-
-def _written(content: Mapping[str, Any]) -> bytes:
+    content["sha256"] = hashlib.sha256(dumps(content).encode()).hexdigest()
     return (dumps(content, indent=2) + "\n").encode()
 
 
 def seal(folder: Path, kind: str, version: int) -> None:
     """Write the manifest of the folder's present files; raises UserError if one is not allowed."""
     found = names(folder)
-    wrong = strange(found) or next((f"{n}: no plain file" for n in found if not _plain(folder / n)), None)  # fmt: skip
+    plain = {n for n in found if (folder / n).is_file() and not (folder / n).is_symlink()}
+    wrong = strange(found) or next((f"{n}: no plain file" for n in found if n not in plain), None)
     if wrong:
         raise UserError(f"{folder} holds {wrong}: remove it")
     files = {n: ((folder / n).stat().st_size, sha256(folder / n)) for n in found}
-    with replacing(folder / NAME) as fd:
-        write_all(fd, make(kind, version, files))
-
-
-def _plain(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+    write_bytes(folder / NAME, make(kind, version, files))
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -129,9 +107,8 @@ def read(folder: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} cannot be read: {first_line(error)}: take another artifact"
-        ) from error
+        reason = first_line(error)
+        raise UserError(f"{path} cannot be read: {reason}: take another artifact") from error
     try:
         manifest = foreign.parse(data)
         json_schema.check(manifest, _SCHEMA)
@@ -140,8 +117,7 @@ def read(folder: Path) -> dict[str, Any] | None:
     files = {n: (f["size"], f["sha256"]) for n, f in manifest["files"].items()}
     if data != make(manifest["kind"], manifest["version"], files):
         raise UserError(f"{path} is damaged: it is not as it was written")
-    wrong = strange(files)
-    if wrong:
+    if wrong := strange(files):
         raise UserError(f"{path} lists {wrong}")
     assert isinstance(manifest, dict)
     return manifest
@@ -154,8 +130,7 @@ def check(
     largest: int | None = None,
 ) -> None:
     """Raise UserError if any of the files in ``only`` differs from the folder's manifest."""
-    unlike = differences(folder, manifest, only, largest) if manifest else []
-    if unlike:
+    if unlike := differences(folder, manifest, only, largest) if manifest else []:
         raise UserError(
             f"{folder} is not as it was made ({unlike[0]}): take an intact copy, or if the change is"
             f" yours, run python -m semspec.artifacts seal path={folder}"
@@ -170,7 +145,7 @@ def is_ours(folder: Path) -> bool:
         return False
     except (OSError, ValueError):
         return True
-    return isinstance(content, dict) and len(_KEYS & set(content)) >= 3
+    return isinstance(content, dict) and len(_SCHEMA["properties"].keys() & content) >= 3
 
 
 def differences(
@@ -179,17 +154,14 @@ def differences(
     only: Iterable[str] | None = None,
     largest: int | None = None,
 ) -> list[str]:
-    """List how the folder, or the files in ``only``, differ from the manifest, one line each.
-
-    Files of more than ``largest`` bytes are compared by their size alone.
-    """
-    found: list[str] = []
+    """List how a folder, or ``only`` these files, differ from the manifest; large ones by size."""
     listed = manifest["files"]
-    wanted = set(listed) if only is None else set(only)
     if only is None:
-        found += [f"{name} is not in the manifest" for name in names(folder) if name not in listed]
+        wanted, there = set(listed), names(folder)
     else:
-        found += [f"{n} is not in the manifest" for n in sorted(wanted - set(listed)) if (folder / n).exists()]  # fmt: skip
+        wanted = set(only)
+        there = [name for name in sorted(wanted) if (folder / name).exists()]
+    found = [f"{name} is not in the manifest" for name in there if name not in listed]
     for name in sorted(wanted & set(listed)):
         path, size = folder / name, listed[name]["size"]
         if not path.is_file():

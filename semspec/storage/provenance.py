@@ -10,11 +10,11 @@ import importlib.metadata
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +50,16 @@ def masked(argv: Sequence[str]) -> list[str]:
     return shown
 
 
-def _typed(argv: Sequence[str]) -> list[str]:
-    """Return the masked command line with the interpreter's name instead of its path."""
-    interpreter, *rest = masked(argv)
-    return [Path(interpreter).name, *rest]
-
-
 def collect(seed: int | None = None, argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Return everything that can be found out; the rest is None."""
+    typed = _try(lambda: masked(sys.orig_argv if argv is None else argv))
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": _try(lambda: _typed(sys.orig_argv if argv is None else argv)),
+        # with the interpreter's name instead of its path
+        "command": [Path(typed[0]).name, *typed[1:]] if typed else None,
         "seed": seed,
         "git": _try(_git),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {n: v for n in PACKAGES if (v := _try(partial(importlib.metadata.version, n)))},
         "python": _try(platform.python_version),
         "platform": _try(platform.platform),
         "machine": {
@@ -71,7 +67,9 @@ def collect(seed: int | None = None, argv: Sequence[str] | None = None) -> dict[
             "cores": _try(os.cpu_count),
             "cores_allowed": _try(lambda: len(os.sched_getaffinity(0))),
             "threads": _try(_threads),
-            "memory_gib": _try(_memory),
+            "memory_gib": _try(
+                lambda: round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+            ),
             "gpus": _try(_gpus) or [],
             "load": _try(lambda: [round(load, 2) for load in os.getloadavg()]),
         },
@@ -85,21 +83,9 @@ def _try(look: Callable[[], Any]) -> Any:
         return None
 
 
-def _version(package: str) -> str | None:
-    with contextlib.suppress(Exception):
-        return importlib.metadata.version(package)
-    return None
-
-
 def _run(*command: str) -> str:
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=5,
-        check=True,
-    ).stdout.strip()
+    quiet = partial(subprocess.run, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return str(quiet(command, timeout=5, check=True).stdout).strip()
 
 
 def _git() -> dict[str, Any] | None:
@@ -114,18 +100,10 @@ def _git() -> dict[str, Any] | None:
 
 def _cpu() -> str:
     with contextlib.suppress(OSError):
-        found = re.search(
-            r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
-        )
-        if found:
+        listed = Path("/proc/cpuinfo").read_text()
+        if found := re.search(r"^model name\s*:\s*(.+)$", listed, re.MULTILINE):
             return found[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _memory() -> float:
-    pages: int = os.sysconf("SC_PHYS_PAGES")
-    size: int = os.sysconf("SC_PAGE_SIZE")
-    return round(pages * size / 2**30, 1)
 
 
 def _threads() -> int | None:
@@ -137,7 +115,5 @@ def _gpus() -> list[str]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    if shutil.which("nvidia-smi"):
-        listed = _run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-        return [line.strip() for line in listed.splitlines() if line.strip()]
-    return []
+    listed = _run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return [line.strip() for line in listed.splitlines() if line.strip()]

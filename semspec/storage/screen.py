@@ -34,12 +34,10 @@ def visible(text: str, newline: str = "\n") -> str:
 
 
 def _picture(character: str) -> str:
-    code = ord(character)
-    if character == "\n" or character.isspace():
+    if character.isspace():
         return character if character == "\n" else " "
-    if character == DELETE:
-        return chr(PICTURES + 0x21)
-    return chr(PICTURES + code) if code < 0x20 else UNKNOWN
+    code = 0x21 if character == DELETE else ord(character)
+    return chr(PICTURES + code) if code <= 0x21 else UNKNOWN
 
 
 def echo(

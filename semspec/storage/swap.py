@@ -76,9 +76,8 @@ def finish(beside: Path, folder: Path) -> None:
         beside.rename(folder)
         sync_folder(folder.parent)
         return
-    if _exchange(beside, folder):
-        old = beside
-    else:
+    old = beside
+    if not _exchange(beside, folder):
         old = _beside(folder, "old")
         discard(old)
         _rename_twice(beside, folder, old)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from semspec.deferred import Tensor, torch
@@ -24,7 +24,10 @@ def read_tensor_file(path: Path, layout: Layout) -> dict[str, Tensor]:
             raise UserError(f"{path}: missing tensors: {missing}; unknown ones: {extra or 'none'}")
         tensors = {}
         for name, (shape, types) in layout.items():
-            _check_shape(path, name, tuple(file.get_slice(name).get_shape()), shape)
+            found = file.get_slice(name).get_shape()
+            if not fits(found, shape):
+                shown = list(found) if len(found) <= 8 else f"of {len(found)} dimensions"
+                raise UserError(f"{path}: {name} has the shape {shown}, not {list(shape)}")
             tensor = file.get_tensor(name)
             if tensor.dtype not in types:
                 raise UserError(f"{path}: {name} is {tensor.dtype}, not {types[0]}")
@@ -46,10 +49,7 @@ def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
             raise UserError(f"{path}: {name[:64]} holds numbers that are not finite")
 
 
-def _check_shape(path: Path, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    alike = len(found) == len(wanted) and all(
-        w in (-1, f) for f, w in zip(found, wanted, strict=True)
-    )
-    if not alike:
-        shown = list(found) if len(found) <= 8 else f"of {len(found)} dimensions"
-        raise UserError(f"{path}: {name} has the shape {shown}, not {list(wanted)}")
+def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Return whether a shape is the wanted one, in which -1 is any length."""
+    same = zip(shape, wanted, strict=False)
+    return len(shape) == len(wanted) and all(w in (-1, f) for f, w in same)

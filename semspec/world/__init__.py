@@ -13,23 +13,7 @@ from semspec.world.residues import Residues
 from semspec.world.reuse import Editing, Grounded, Reuse, ReuseProblem
 from semspec.world.weekdays import Weekdays
 
-__all__ = [
-    "DOMAINS",
-    "MOST_DEFINITIONS",
-    "TASKS",
-    "Domain",
-    "Meaning",
-    "Problem",
-    "Reuse",
-    "ReuseProblem",
-    "find_problem",
-    "is_next",
-    "is_true",
-    "meaning",
-    "render_answer",
-    "render_solution",
-    "split_steps",
-]
+__all__ = ["Domain", "Meaning", "Problem", "Reuse", "ReuseProblem"]  # beside what stands below
 
 DOMAINS: dict[str, Domain] = {domain.name: domain for domain in (Residues(), Weekdays())}
 TASKS: dict[str, Reuse] = {task.name: task for task in (Editing(), Grounded())}
@@ -42,11 +26,7 @@ THINK_OPEN, THINK_CLOSE, STEP_END = "<think>\n", "\n</think>\n\n", "\n\n"
 def find_problem(text: str) -> Problem | None:
     """Return the problem of the embedded world that ``text``, a question or prompt, states, if any."""
     kinds: list[Domain | Reuse] = [*DOMAINS.values(), *TASKS.values()]
-    for kind in kinds:
-        problem = kind.find(text)
-        if problem is not None:
-            return problem
-    return None
+    return next((problem for kind in kinds if (problem := kind.find(text))), None)
 
 
 def _kind(problem: Problem) -> Domain | Reuse:
@@ -64,9 +44,7 @@ def meaning(problem: Problem, step: str) -> Meaning | None:
     if text == render_answer(problem.answer):
         return ("answer", problem.answer) if not closes else None
     found = _kind(problem).meaning(text)
-    if found is None or (found[0] == "final") != closes:
-        return None
-    return found
+    return found if found is not None and (found[0] == "final") == closes else None
 
 
 def is_true(problem: Problem, step: Meaning | None) -> bool:

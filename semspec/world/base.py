@@ -95,9 +95,8 @@ class Domain(ABC):
 
     name: ClassVar[str]
     opening: ClassVar[str]  # how a question begins
-    question: ClassVar[
-        re.Pattern[str]
-    ]  # groups: first name, its value, the definitions, the name asked for
+    # groups: first name, its value, the definitions, the name asked for
+    question: ClassVar[re.Pattern[str]]
     forms: ClassVar[Mapping[str, Sequence[Form]]]  # kind of step -> its surface forms
 
     def __init__(self, shortest: int = 3, longest: int = 7) -> None:
@@ -108,8 +107,7 @@ class Domain(ABC):
         names = rng.sample(LETTERS, rng.randint(self.shortest, self.longest) + 1)
         lines = [
             f"{name} is {self.draw_expression(rng, names[:i])}"
-            for i, name in enumerate(names)
-            if i > 0
+            for i, name in enumerate(names[1:], 1)
         ]
         question = f"{self.opening} {names[0]}={self.draw_value(rng)}, {', '.join(lines)}. Find {names[-1]}."
         problem = self.find(question)
@@ -126,25 +124,22 @@ class Domain(ABC):
 
     def find(self, text: str) -> Problem | None:
         """Return the problem of this domain that ``text`` states, or None."""
-        found = self.question.search(text)
-        if not found:
+        if not (found := self.question.search(text)):
             return None
         first, value, lines, asked = found.groups()
-        names, values = [first], {first: value}
-        definitions: list[Definition] = []
+        values, definitions = {first: value}, list[Definition]()
         for line in lines.split(", "):
             name, _, expression = line.partition(" is ")
             operation = self.read_expression(expression)
             result = self.compute(operation, values) if operation else None
             if operation is None or result is None or name in values or name not in LETTERS:
                 return None
-            names.append(name)
             values[name] = result
             definitions.append(Definition(name, operation, expression))
-        if asked != names[-1]:
+        if asked != definitions[-1].name:
             return None
         question = question_of(found, self.opening)
-        return Problem(self.name, question, tuple(names), tuple(definitions), values)
+        return Problem(self.name, question, tuple(values), tuple(definitions), values)
 
     @abstractmethod
     def substitute(self, expression: str, values: Mapping[str, str]) -> str:
@@ -160,65 +155,43 @@ class Domain(ABC):
 
     def solve(self, rng: random.Random, problem: Problem, recap: float = 0.2) -> list[str]:
         """Return a true solution, its wording and its occasional recaps drawn from ``rng``."""
-        first = problem.names[0]
-        steps = [
-            self._write(rng, "goal", t=problem.target),
-            self._write(rng, "start", v=first, r=problem.values[first]),
-        ]
-        for i, definition in enumerate(problem.definitions):
-            steps.append(
-                self._write(
-                    rng,
-                    "value",
-                    v=definition.name,
-                    E=definition.expression,
-                    X=self.substitute(definition.expression, problem.values),
-                    r=problem.values[definition.name],
-                )
-            )
-            if i < len(problem.definitions) - 1 and rng.random() < recap:
-                u, v = problem.names[i], problem.names[i + 1]
-                steps.append(
-                    self._write(rng, "recap", u=u, p=problem.values[u], v=v, r=problem.values[v])
-                )
-        steps.append(self._write(rng, "final", t=problem.target, r=problem.answer))
-        return steps
+        values, steps = problem.values, list[str]()
 
-    def _write(self, rng: random.Random, kind: str, **values: str) -> str:
-        return rng.choice(self.forms[kind]).format(**values)
+        def write(kind: str, **slots: str) -> None:
+            steps.append(rng.choice(self.forms[kind]).format(**slots))
+
+        write("goal", t=problem.target)
+        write("start", v=problem.names[0], r=values[problem.names[0]])
+        for i, (u, definition) in enumerate(zip(problem.names, problem.definitions, strict=False)):
+            v, expression = definition.name, definition.expression
+            write("value", v=v, E=expression, X=self.substitute(expression, values), r=values[v])
+            if i < len(problem.definitions) - 1 and rng.random() < recap:
+                write("recap", u=u, p=values[u], v=v, r=values[v])
+        write("final", t=problem.target, r=problem.answer)
+        return steps
 
     def meaning(self, text: str) -> Meaning | None:
         """Return the meaning of a step, whatever its wording; None if it cannot be read."""
-        text = text.strip()
-        for kind, forms in self.forms.items():
-            for form in forms:
-                slots = form.match(text)
-                if slots is not None:
-                    return self._canonical(kind, slots)
-        return None
+        found = self.surface(text)
+        return self._canonical(found[0], found[2]) if found else None
 
-    def surface(self, text: str) -> tuple[str, int] | None:
-        """Return the form that a step is written in: (kind, index of the form), or None."""
+    def surface(self, text: str) -> tuple[str, int, Mapping[str, str]] | None:
+        """Return the form that a step is written in: its kind, its index and its slots; or None."""
         text = text.strip()
         for kind, forms in self.forms.items():
             for index, form in enumerate(forms):
-                if form.match(text) is not None:
-                    return kind, index
+                if (slots := form.match(text)) is not None:
+                    return kind, index, slots
         return None
 
     def _canonical(self, kind: str, slots: Mapping[str, str]) -> Meaning | None:
-        if kind == "goal":
-            return ("goal", slots["t"])
-        if kind == "start":
-            return ("start", slots["v"], slots["r"])
-        if kind == "final":
-            return ("final", slots["t"], slots["r"])
+        if kind in ("goal", "start", "final"):
+            return (kind, *(slots[name] for name in "tvr" if name in slots))
         if kind == "recap":
             pair = sorted([(slots["u"], slots["p"]), (slots["v"], slots["r"])])
             return ("recap", *pair[0], *pair[1])
         assert kind == "value", kind
-        stated = self.read_expression(slots["E"])
-        used = self.read_expression(slots["X"])
+        stated, used = self.read_expression(slots["E"]), self.read_expression(slots["X"])
         if stated is None or used is None:
             return None
         return ("value", slots["v"], " ".join(stated), " ".join(used), slots["r"])
@@ -231,18 +204,13 @@ class Domain(ABC):
         if kind == "goal":
             return claims[0] == problem.target
         if kind == "value":
-            name, stated, used, result = claims
             for definition in problem.definitions:
-                if definition.name == name:
-                    substituted = self.read_expression(
-                        self.substitute(definition.expression, problem.values)
-                    )
-                    assert substituted is not None, definition
-                    return (
-                        stated == " ".join(definition.operation)
-                        and used == " ".join(substituted)
-                        and result == problem.values[name]
-                    )
+                if definition.name == claims[0]:
+                    filled = self.substitute(definition.expression, problem.values)
+                    used = self.read_expression(filled)
+                    assert used is not None, definition
+                    true = " ".join(definition.operation), " ".join(used)
+                    return claims[1:] == [*true, problem.values[definition.name]]
             return False
         pairs = list(zip(claims[::2], claims[1::2], strict=True))
         if kind == "start" and claims[0] != problem.names[0]:
@@ -255,20 +223,17 @@ class Domain(ABC):
         """Return whether the step is true *and* may come after ``before`` in a solution."""
         if meaning is None or not self.is_true(problem, meaning):
             return False
-        known = 1 * any(m[0] == "start" for m in before) + sum(m[0] == "value" for m in before)
-        kind = meaning[0]
+        kind, kinds = meaning[0], [m[0] for m in before]
+        known = ("start" in kinds) + kinds.count("value")
         if kind == "goal":
             return not before
         if kind == "start":
-            return known == 0 and [m[0] for m in before] == ["goal"]
+            return kinds == ["goal"]
         if kind == "value":
             return 0 < known < len(problem.names) and meaning[1] == problem.names[known]
         if kind == "recap":
             latest = set(problem.names[max(0, known - 2) : known])
-            return (
-                2 <= known < len(problem.names)
-                and before[-1][0] == "value"
-                and {meaning[1], meaning[3]} == latest
-            )
+            after_value = 2 <= known < len(problem.names) and kinds[-1] == "value"
+            return after_value and {meaning[1], meaning[3]} == latest
         assert kind == "final", kind
         return known == len(problem.names)

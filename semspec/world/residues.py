@@ -50,18 +50,15 @@ _FORMS = {
         "Hence we arrive at {t}={r}, which is exactly what we were asked to find.",
     ],
 }
-_OPENING = "Modulo 100, let"
-_QUESTION = question_pattern(_OPENING, r" ([a-z])=(\d\d), ", r"(.+)\. Find ([a-z])\.")
-_TERM = re.compile(r"([a-z]|\d)(?:=(\d\d))?")
+_TERM = r"((?:[a-z]|\d)(?:=\d\d)?)"
+_EXPRESSION = re.compile(rf"{_TERM} ([-+*]) {_TERM}")
 
 
 class Residues(Domain):
     name = "residues"
-    opening = _OPENING
-    question = _QUESTION
-    forms: ClassVar = {
-        kind: [Form(text, _SLOTS) for text in texts] for kind, texts in _FORMS.items()
-    }
+    opening = "Modulo 100, let"
+    question = question_pattern(opening, r" ([a-z])=(\d\d), ", r"(.+)\. Find ([a-z])\.")
+    forms: ClassVar = {kind: [Form(text, _SLOTS) for text in own] for kind, own in _FORMS.items()}
 
     def draw_value(self, rng: random.Random) -> str:
         return f"{rng.randrange(MODULUS):02d}"
@@ -89,12 +86,9 @@ class Residues(Domain):
         return f"{result % MODULUS:02d}"
 
     def read_expression(self, text: str) -> tuple[str, ...] | None:
-        parts = text.split(" ")
-        if len(parts) != 3 or parts[1] not in "+-*":
+        found = _EXPRESSION.fullmatch(text)
+        if not found:
             return None
-        terms = [parts[0], parts[2]]
-        if not all(_TERM.fullmatch(t) for t in terms):
-            return None
-        if parts[1] != "-":  # a + b and b + a mean the same
-            terms.sort()
-        return (parts[1], *terms)
+        first, sign, second = found.groups()
+        # a + b and b + a mean the same
+        return (sign, first, second) if sign == "-" else (sign, *sorted((first, second)))

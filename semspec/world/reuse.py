@@ -10,19 +10,12 @@ from __future__ import annotations
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from semspec.world.base import (
-    LETTERS,
-    Domain,
-    Form,
-    Meaning,
-    Problem,
-    question_of,
-    question_pattern,
-)
+from semspec.world import base
+from semspec.world.base import LETTERS, Domain, Form, Meaning, Problem
 from semspec.world.residues import Residues
 from semspec.world.weekdays import Weekdays
 
@@ -35,18 +28,15 @@ _MORE = [
     "Now we look at {v}={r}, because it is the value that we were given at the start.",
     "Next there is the fact that {v}={r}, and this is all that the question says about it.",
 ]
-FACTS = [
-    Form(text, _SLOTS) for text in [*(f.text for s in _SOURCES for f in s.forms["start"]), *_MORE]
+_FINALS = [
+    "All the facts are written down now, and therefore the answer to the question is {t}={r}.",
+    "This was the last of the facts, so we are done and the result is {t}={r}.",
+    "Since the question asks for {t}, we can stop here and give the value {t}={r}.",
+    "Hence we arrive at {t}={r}, which is exactly what we were asked to find.",
 ]
-FINALS = [
-    Form(text, _SLOTS)
-    for text in (
-        "All the facts are written down now, and therefore the answer to the question is {t}={r}.",
-        "This was the last of the facts, so we are done and the result is {t}={r}.",
-        "Since the question asks for {t}, we can stop here and give the value {t}={r}.",
-        "Hence we arrive at {t}={r}, which is exactly what we were asked to find.",
-    )
-]
+_STARTS = [form.text for source in _SOURCES for form in source.forms["start"]]
+FACTS = [Form(text, _SLOTS) for text in (*_STARTS, *_MORE)]
+FINALS = [Form(text, _SLOTS) for text in _FINALS]
 
 
 @dataclass(frozen=True)
@@ -71,10 +61,8 @@ class Reuse(ABC):
         source = rng.choice(_SOURCES)
         names = rng.sample(LETTERS, rng.randint(self.shortest, self.longest))
         forms = rng.sample(FACTS, len(names))
-        facts = [
-            form.format(v=name, r=source.draw_value(rng))
-            for form, name in zip(forms, names, strict=True)
-        ]
+        named = zip(forms, names, strict=True)
+        facts = [form.format(v=name, r=source.draw_value(rng)) for form, name in named]
         question = self.ask(rng, facts, names, source)
         problem = self.find(question)
         assert problem is not None and problem.question == question, question
@@ -98,11 +86,9 @@ class Reuse(ABC):
     def meaning(self, text: str) -> Meaning | None:
         """Return the meaning of a step: a line means its own text, a last step the result."""
         text = text.strip()
-        for form in FINALS:
-            slots = form.match(text)
-            if slots is not None:
-                return ("final", slots["t"], slots["r"])
-        return ("line", text) if any(form.match(text) for form in FACTS) else None
+        if slots := _slots(FINALS, text):
+            return ("final", slots["t"], slots["r"])
+        return ("line", text) if _slots(FACTS, text) else None
 
     def is_true(self, problem: Problem, meaning: Meaning | None) -> bool:
         assert isinstance(problem, ReuseProblem), problem
@@ -133,13 +119,15 @@ class Reuse(ABC):
         return ReuseProblem(self.name, question, names, (), values, tuple(lines))
 
 
+def _slots(forms: Sequence[Form], text: str) -> Mapping[str, str] | None:
+    """Return the slots of the first form that the text is written in, or None."""
+    return next((slots for form in forms if (slots := form.match(text))), None)
+
+
 def _read(line: str) -> tuple[str, str] | None:
     """Return name and value of a fact, or None."""
-    for form in FACTS:
-        slots = form.match(line)
-        if slots is not None:
-            return slots["v"], slots["r"]
-    return None
+    slots = _slots(FACTS, line)
+    return (slots["v"], slots["r"]) if slots else None
 
 
 class Editing(Reuse):
@@ -147,7 +135,7 @@ class Editing(Reuse):
 
     name = "editing"
     opening = "Here are all the facts:"
-    question = question_pattern(
+    question = base.question_pattern(
         opening,
         r"\n\n",
         rf"(.+?)\n\nNow let ([a-z])=({_VALUE}),"
@@ -161,12 +149,11 @@ class Editing(Reuse):
         at = rng.randrange(len(names))
         old = _read(facts[at])
         assert old is not None, facts[at]
-        new = source.draw_value(rng)
-        while new == old[1]:
-            new = source.draw_value(rng)
+        while (new := source.draw_value(rng)) == old[1]:
+            pass
         listed = "\n\n".join(facts)
         return (
-            f"Here are all the facts:\n\n{listed}\n\nNow let {names[at]}={new}, and write down all"
+            f"{self.opening}\n\n{listed}\n\nNow let {names[at]}={new}, and write down all"
             f" the facts with this value. Find {names[at]}."
         )
 
@@ -178,7 +165,7 @@ class Editing(Reuse):
         for i, fact in enumerate(map(_read, lines)):
             if fact is not None and fact[0] == found[2]:
                 lines[i] = lines[i].replace(f"{fact[0]}={fact[1]}", f"{fact[0]}={found[3]}")
-        return self._problem(question_of(found, self.opening), lines, found[4])
+        return self._problem(base.question_of(found, self.opening), lines, found[4])
 
 
 class Grounded(Reuse):
@@ -186,10 +173,8 @@ class Grounded(Reuse):
 
     name = "grounded"
     opening = "Let us look at the facts:"
-    question = question_pattern(
-        opening,
-        " ",
-        r"(.+?) From these facts, give ([a-z](?:, [a-z])*)\. Find ([a-z])\.",
+    question = base.question_pattern(
+        opening, " ", r"(.+?) From these facts, give ([a-z](?:, [a-z])*)\. Find ([a-z])\."
     )
 
     def ask(
@@ -197,7 +182,7 @@ class Grounded(Reuse):
     ) -> str:
         asked = rng.sample(list(names), rng.randint(2, len(names) - 1))
         return (
-            f"Let us look at the facts: {' '.join(facts)} From these facts, give"
+            f"{self.opening} {' '.join(facts)} From these facts, give"
             f" {', '.join(asked)}. Find {asked[-1]}."
         )
 
@@ -210,5 +195,5 @@ class Grounded(Reuse):
         asked = found[2].split(", ")
         if asked[-1] != found[3] or not set(asked) <= set(known) or len(known) != len(sentences):
             return None
-        question = question_of(found, self.opening)
+        question = base.question_of(found, self.opening)
         return self._problem(question, [known[name] for name in asked], found[3])

@@ -52,18 +52,14 @@ _FORMS = {
         "Hence we arrive at {t}={r}, which is exactly what we were asked to find.",
     ],
 }
-_OPENING = "Counting weekdays, let"
-_QUESTION = question_pattern(_OPENING, rf" ([a-z])=({_DAY}), ", r"(.+)\. Find ([a-z])\.")
 _EXPRESSION = re.compile(rf"(\d) days (after|before) ([a-z](?:=(?:{_DAY}))?)")
 
 
 class Weekdays(Domain):
     name = "weekdays"
-    opening = _OPENING
-    question = _QUESTION
-    forms: ClassVar = {
-        kind: [Form(text, _SLOTS) for text in texts] for kind, texts in _FORMS.items()
-    }
+    opening = "Counting weekdays, let"
+    question = question_pattern(opening, rf" ([a-z])=({_DAY}), ", r"(.+)\. Find ([a-z])\.")
+    forms: ClassVar = {kind: [Form(text, _SLOTS) for text in own] for kind, own in _FORMS.items()}
 
     def draw_value(self, rng: random.Random) -> str:
         return rng.choice(WEEKDAYS)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from semspec.report.write import write_run, write_sweep
+from semspec.report.page import write_run
+from semspec.report.sweep import write_sweep
 from tests.support.browser import Browser, Page
 from tests.support.runs import make_run
 

@@ -89,7 +89,9 @@ def check_identical(answers: Any, greedy: list[list[int]]) -> None:
     ("algorithm", "arguments"),
     [
         pytest.param("SEMSPEC_PROMPT_LOOKUP", {}, marks=pytest.mark.deep),
-        ("SEMSPEC_ADAPLD", {"enable_return_hidden_states": True}),
+        pytest.param(
+            "SEMSPEC_ADAPLD", {"enable_return_hidden_states": True}, marks=pytest.mark.deep
+        ),
     ],
 )
 def test_drafters_write_what_the_target_writes(
@@ -159,8 +161,8 @@ def test_a_looser_rule_writes_what_it_writes_in_the_loop(
 @pytest.mark.parametrize(
     "strict",
     [
-        {"accept": "topk_delta", "delta": 0.0},
-        {"accept": "topk_delta", "k": 1, "delta": 1.0},
+        pytest.param({"accept": "topk_delta", "delta": 0.0}, marks=pytest.mark.deep),
+        pytest.param({"accept": "topk_delta", "k": 1, "delta": 1.0}, marks=pytest.mark.deep),
         {"accept": "arc", "theta": 1.5},
         {"accept": "arc", "theta": 0.2},
         {"accept": "typical"},  # at temperature 0 one token has all the probability

@@ -91,8 +91,11 @@ TOLD = ("drafted", "ends", "kept", "written", "handed", "handed_ends", "units_ke
     "options",
     [
         ("accept=logprob", "accept.threshold=-1.5"),
-        ("accept=logprob", "accept.threshold=-1.5", "split=sentence", "draft_length=2"),
-        ("accept=greedy", "split=token", "draft_length=6"),
+        pytest.param(
+            ("accept=logprob", "accept.threshold=-1.5", "split=sentence", "draft_length=2"),
+            marks=pytest.mark.deep,
+        ),
+        pytest.param(("accept=greedy", "split=token", "draft_length=6"), marks=pytest.mark.deep),
         ("accept=semantic",),
     ],
 )
@@ -234,6 +237,7 @@ def same(a: Answer, b: Answer) -> None:
     assert torch.equal(a[TOP][0], b[TOP][0])
 
 
+@pytest.mark.deep
 def test_thirty_two_problems_in_flight_write_as_they_do_alone(servers: Pair) -> None:
     """They really are there at the same time, and each writes what it writes alone."""
     config = configuration(

@@ -45,6 +45,7 @@ def server_args() -> str:
     return f"{{{','.join(f'{name}: {json.dumps(value)}' for name, value in arguments.items())}}}"
 
 
+@pytest.mark.deep
 def test_both_models_in_this_process_write_what_the_hf_engine_writes() -> None:
     assert solved("engine=sglang", f"engine.server_args={server_args()}") == solved()
 

@@ -17,6 +17,8 @@ from tests.sglang.test_tiny_models_load import rendered
 from tests.support import sglang_env
 from tests.support.pair import TARGET, reference_outputs
 
+pytestmark = pytest.mark.deep
+
 LIMIT = 72
 K, DELTA = 8, 0.99
 KNOWN = 4  # problems that the server solves first

@@ -230,6 +230,7 @@ def healthy(url: str, count: int) -> bool:
         return False
 
 
+@pytest.mark.deep
 def test_behind_a_router_the_output_is_the_same_and_prefixes_are_found_again(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -250,6 +251,7 @@ def test_behind_a_router_the_output_is_the_same_and_prefixes_are_found_again(
     assert result["prefix_reuse"]["target"] > 0.3
 
 
+@pytest.mark.deep
 def test_a_probe_s_question_comes_through_a_router(servers: Pair, tmp_path: Path) -> None:
     """The router drops ``custom_params``: the question travels in a label."""
     few = [word for word in QUICK[1:] if not word.startswith("problems")]

@@ -22,13 +22,13 @@ from semspec.sglang_plugin.protocol import Ask, values
 from semspec.types import Read, What
 from tests.support import sglang_env
 
+pytestmark = pytest.mark.deep
+
 ARTIFACTS = Path(__file__).parents[2] / "hub_artifacts"
 PROBLEMS, PROMPTS, NEW_TOKENS = 300, 6, 96
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param("tiny-draft", marks=pytest.mark.deep), "tiny-target"]
-)
+@pytest.fixture(scope="module", params=["tiny-draft", "tiny-target"])
 def folder(request: pytest.FixtureRequest) -> Path:
     found = ARTIFACTS / request.param
     assert (found / "model.safetensors").exists(), f"{found} is missing: scripts/train_tiny_pair.py"

@@ -32,6 +32,8 @@ from semspec.types import Context, Query, Read, Sampling, What
 from tests.support.pair import TARGET
 from tests.support.sglang_servers import WAIT, Pair
 
+pytestmark = pytest.mark.deep
+
 LOGPROBS = Read(What.LOGPROBS)
 SAMPLES, DRAFTED = 4, 2
 
@@ -147,7 +149,6 @@ def test_many_requests_share_a_cached_prefix(trained: tuple[Path, Watched]) -> N
     assert watched.cached > 0.6 * watched.prompt
 
 
-@pytest.mark.deep
 def test_a_killed_sampling_resumes(servers: Pair, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     given = options(folder, servers, "batch=5")

@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import sglang_env
 
+pytestmark = pytest.mark.deep
 ROOT = Path(__file__).parents[2]
 
 RANK = """

@@ -181,7 +181,7 @@ def test_one_wrong_token_in_twenty_is_detected() -> None:
 
 
 def test_the_worked_example_of_the_methods_emits_p() -> None:
-    """methods.md 2.1: three deterministic siblings under p = [.35 .25 .20 .15 .05]."""
+    """Three deterministic siblings under p = [.35 .25 .20 .15 .05]."""
     from semspec.decoding.acceptance import residual
 
     p = torch.tensor([0.35, 0.25, 0.20, 0.15, 0.05])

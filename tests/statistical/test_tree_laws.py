@@ -98,8 +98,8 @@ def test_trees_inside_a_step_are_lossless(tree: str) -> None:
 class Claims(LanguageModel):
     """Says, wrongly, that its most probable tokens were drawn from the rows they stand in."""
 
-    def seed(self, kit: Kit, depth: int) -> Growth:
-        tree = super().seed(kit, depth)
+    def seed(self, kit: Kit, room: Room) -> Growth:
+        tree = super().seed(kit, room)
         honest = tree.draft
 
         def draft(sampled: bool = False, with_rows: bool = True) -> Draft:

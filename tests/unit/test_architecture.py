@@ -17,7 +17,6 @@ _TRAINING = "torch's and numpy's training code: --help and a shard of samples do
 _FORWARD = "engine=hf alone runs the forward pass, and its modules need torch while they load"
 _SGLANG = "engine=sglang alone talks to SGLang, which is optional"
 _ANY_SERVER = "every process of any SGLang server calls ``register``, mostly to do nothing"
-_LAUNCHER = "Slurm and Ray are optional"
 _API = "``import semspec`` takes no time: the library is loaded when it is used"
 LAZY = {  # imports inside functions, of our own modules: (importing, imported) -> reason
     ("semspec", "semspec.api"): _API,
@@ -28,7 +27,6 @@ LAZY = {  # imports inside functions, of our own modules: (importing, imported) 
     ("semspec.engines.sglang", "semspec.engines._sglang.identity"): _SGLANG,
     ("semspec.engines.sglang", "semspec.engines._sglang.local"): _SGLANG,
     ("semspec.engines.sglang", "semspec.engines._sglang.server"): _SGLANG,
-    ("semspec.jobs.sweep", "semspec.jobs.launchers"): _LAUNCHER,
     ("semspec.sglang_plugin", "semspec.errors"): _ANY_SERVER,
     ("semspec.sglang_plugin", "semspec.sglang_plugin.settings"): _ANY_SERVER,
     ("semspec.sglang_plugin", "semspec.sglang_plugin.start"): _ANY_SERVER,

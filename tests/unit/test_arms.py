@@ -14,6 +14,7 @@ from semspec import runner
 from semspec.cli import arms as arm_jobs
 from semspec.errors import UserError
 from semspec.jobs import sweep
+from semspec.jobs.job import ARM, Job, left_out, state_of
 from semspec.protocols import BenchmarkProblem
 from semspec.report.terminal import Screen
 from semspec.results.records import Mode, OpenRun, RunFolder
@@ -238,42 +239,42 @@ def test_an_arm_begun_with_other_weights_is_refused_and_not_left_out(tmp_path: P
     assert len(written(tmp_path / "lookup")["lines"]) == 1
 
 
-def job(*arms: sweep.Job, **more: Any) -> sweep.Job:
-    return sweep.Job("block", more.get("asked", ()), "semspec.cli.arms", arms=arms)
+def job(*arms: Job, **more: Any) -> Job:
+    return Job("block", more.get("asked", ()), "semspec.cli.arms", arms=arms)
 
 
 def test_an_arm_that_cannot_be_had_is_left_out_and_tried_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = sweep.Job("good", options("lookup", 1), sweep.ARM)
-    lost = sweep.Job("lost", (*options("logprob", 1), "draft.model.path=missing"), sweep.ARM)
+    good = Job("good", options("lookup", 1), ARM)
+    lost = Job("lost", (*options("logprob", 1), "draft.model.path=missing"), ARM)
     both = job(good, lost)
-    assert sweep.Job.from_json(both.to_json()) == both
+    assert Job.from_json(both.to_json()) == both
     console = Screen(file=io.StringIO(), width=200)
     sweep.carry_out([both], tmp_path, console)
     assert "lost: left out: no model folder" in capsys.readouterr().err
-    assert sweep.state_of(both, tmp_path) == ("finished", "") and sweep.ended([both], tmp_path) == 0
-    assert sweep.left_out(lost, tmp_path).startswith("no model folder")
+    assert state_of(both, tmp_path) == ("finished", "") and sweep.ended([both], tmp_path) == 0
+    assert left_out(lost, tmp_path).startswith("no model folder")
     assert "1 arms, 1 left out" in console.file.getvalue()  # type: ignore[attr-defined]
     assert json.loads((tmp_path / "sweep.json").read_text())["jobs"] == [good.about, lost.about]
 
-    mended = job(good, sweep.Job("lost", options("logprob", 1), sweep.ARM))
+    mended = job(good, Job("lost", options("logprob", 1), ARM))
     sweep.carry_out([mended], tmp_path, console)
-    assert not sweep.left_out(mended.arms[1], tmp_path)
-    assert sweep.state_of(mended.arms[1], tmp_path)[0] == "finished"
+    assert not left_out(mended.arms[1], tmp_path)
+    assert state_of(mended.arms[1], tmp_path)[0] == "finished"
 
-    none = job(sweep.Job("none", lost.overrides, sweep.ARM))
+    none = job(Job("none", lost.overrides, ARM))
     sweep.carry_out([none], tmp_path, console)
-    assert sweep.state_of(none, tmp_path)[0] == "failed" and sweep.ended([none], tmp_path) == 1
+    assert state_of(none, tmp_path)[0] == "failed" and sweep.ended([none], tmp_path) == 1
 
 
 def test_nothing_is_written_where_the_folder_of_an_arm_is_somebody_elses(tmp_path: Path) -> None:
     mine = tmp_path / "theirs" / "status.json"
     mine.parent.mkdir()
     mine.write_text("[1]")
-    both = job(*(sweep.Job(name, options("lookup", 1), sweep.ARM) for name in ("own", "theirs")))
+    both = job(*(Job(name, options("lookup", 1), ARM) for name in ("own", "theirs")))
     sweep.carry_out([both], tmp_path, Screen(quiet=True))
-    assert sweep.state_of(both, tmp_path) == (
+    assert state_of(both, tmp_path) == (
         "failed", f"{mine} is not a run's; choose another hydra.run.dir"
     )  # fmt: skip
     assert mine.read_text() == "[1]" and not (tmp_path / "own").exists()
@@ -281,7 +282,7 @@ def test_nothing_is_written_where_the_folder_of_an_arm_is_somebody_elses(tmp_pat
 
 def test_divergences_of_kept_tokens_stand_in_the_lines(tmp_path: Path) -> None:
     token = ("accept=typical", "split=token", "draft_length=5", *COMMON, "problems=1")
-    arms = [sweep.Job("typical", token, sweep.ARM), sweep.Job("steps", options("logprob", 1), sweep.ARM)]  # fmt: skip
+    arms = [Job("typical", token, ARM), Job("steps", options("logprob", 1), ARM)]  # fmt: skip
     arm_jobs.do_arms(job(*arms, asked=("divergence",)), tmp_path, Screen(quiet=True))
     (line,) = RunFolder(tmp_path / "typical").problem_lines()
     assert line["details"]["kept_tokens"] == line["kept_tokens"] > 0

@@ -79,7 +79,7 @@ def test_a_manifest_that_cannot_be_written_is_one_line(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(manifests, "write_all", full)
+    monkeypatch.setattr(manifests, "write_bytes", full)
     assert f"no space left in {probe}" in told(capsys, "seal", f"path={probe}", code=2)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from semspec.cli import train_probe
 from semspec.errors import UserError
+from semspec.jobs.job import Job, state_of
 from semspec.jobs.stages import (
     Shard,
     check_barrier,
@@ -17,7 +18,6 @@ from semspec.jobs.stages import (
     split_launcher,
     started,
 )
-from semspec.jobs.sweep import Job, state_of
 from semspec.report.progress import Steps
 from semspec.storage.files import read_json, write_json
 from semspec.storage.lock import FolderInUseError, is_locked

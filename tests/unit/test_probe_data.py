@@ -284,7 +284,7 @@ def test_rows_are_the_same_in_memory_and_streamed(tmp_path: Path) -> None:
         assert torch.equal(*gathered)
     largest = max(len(held) for held, _ in streamed._held(index, None))
     assert largest * streamed.size * 2 <= 300 + 3 * streamed.size * 2
-    first = whole.whole()[0]
+    first = whole.whole[0]
     stored = read_states(tmp_path, "group-00000.00.safetensors")[0]
     assert torch.equal(first[:16], torch.cat([stored[1].flatten(), stored[0].flatten()]))
 

@@ -24,7 +24,7 @@ from semspec.cli import (
 from semspec.cli.arguments import check_arguments, split_arguments
 from semspec.jobs import experiments, stages
 from semspec.jobs.launchers import options_of
-from semspec.jobs.options import pairs, read, read_known, strings
+from semspec.jobs.options import pairs, read, read_known
 from semspec.training.datastores import settings as datastores
 from semspec.training.probes import compose as probes
 
@@ -114,7 +114,7 @@ def of_compare(arguments: Sequence[str]) -> None:
 
 def of_artifacts(arguments: Sequence[str]) -> None:
     name, *rest = arguments
-    strings(rest, artifacts.COMMANDS[name][1], f"semspec.artifacts {name}")
+    artifacts.options_of(name, rest)
 
 
 PARSERS: Mapping[str, Callable[[Sequence[str]], object]] = {

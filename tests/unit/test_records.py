@@ -86,7 +86,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 def unbroken(path: Path, problems: int, rounds: int = 2) -> dict[str, bytes]:
-    with RunFolder.open(path, CONFIG, total=problems) as folder:
+    with OpenRun(path, CONFIG, total=problems) as folder:
         solve_all(folder, problems, rounds)
     return content(path)
 
@@ -156,7 +156,7 @@ def test_a_run_killed_at_every_write_resumes_with_the_same_files(tmp_path: Path)
 
             for name in calls:
                 setattr(os, name, deadly(getattr(os, name), name))
-            with RunFolder.open(path, CONFIG, total=3) as folder:
+            with OpenRun(path, CONFIG, total=3) as folder:
                 if folder.result is None:
                     solve_all(folder, 3)
 
@@ -180,8 +180,8 @@ CHILD = """
 import sys
 sys.path.insert(0, {tests!r})
 from test_records import CONFIG, solve_all
-from semspec.results.records import RunFolder
-with RunFolder.open(sys.argv[1], CONFIG, total=60) as folder:
+from semspec.results.records import OpenRun
+with OpenRun(sys.argv[1], CONFIG, total=60) as folder:
     print("open", flush=True)
     if folder.result is None:
         solve_all(folder, 60, rounds=4, pause=0.0005)
@@ -230,7 +230,7 @@ def test_a_last_line_torn_at_any_byte_is_cut(tmp_path: Path) -> None:
             if name == "rounds.jsonl":  # rounds are torn only before their problem's line exists
                 kept = kept[: kept.rstrip(b"\n").rfind(b"\n") + 1]
             (tmp_path / other).write_bytes(kept)
-            with RunFolder.open(tmp_path, CONFIG) as folder:
+            with OpenRun(tmp_path, CONFIG) as folder:
                 assert folder.done == {"p0"}
                 lines = (tmp_path / "rounds.jsonl").read_bytes().splitlines()
                 assert {json.loads(line)["id"] for line in lines} == {"p0"}
@@ -242,13 +242,13 @@ def test_a_last_line_torn_at_any_byte_is_cut(tmp_path: Path) -> None:
 
 def test_unfinished_rounds_between_finished_ones_are_dropped(tmp_path: Path) -> None:
     """With problems solved side by side the rounds to drop are not all at the end."""
-    with RunFolder.open(tmp_path, CONFIG) as folder:
+    with OpenRun(tmp_path, CONFIG) as folder:
         solve = Solve.from_outcome(an_outcome(), "text")
         folder.append_rounds("a", "speculative", [a_round(0)])
         folder.append_rounds("b", "speculative", [a_round(0)])
         folder.append_rounds("a", "speculative", [a_round(1)])
         folder.commit(problem_line("a", solve, None))
-    with RunFolder.open(tmp_path, CONFIG) as folder:
+    with OpenRun(tmp_path, CONFIG) as folder:
         assert folder.done == {"a"}
         assert [r["round"] for r in folder.round_lines("a")] == [0, 1]
         assert not list(folder.round_lines("b"))
@@ -263,28 +263,28 @@ def test_a_last_line_of_zeros_is_cut_and_a_damaged_one_before_it_is_reported(
     (tmp_path / "result.json").unlink()
     problems = tmp_path / "problems.jsonl"
     problems.write_bytes(expected["problems.jsonl"] + b"\0\0\0\n")
-    with RunFolder.open(tmp_path, CONFIG) as folder:
+    with OpenRun(tmp_path, CONFIG) as folder:
         assert folder.done == {"p0", "p1"}
     first, second = expected["problems.jsonl"].splitlines(keepends=True)
     for damaged in (b"{\n" + second, first + first):
         problems.write_bytes(damaged)
         with pytest.raises(UserError, match=r"line [12] is damaged"):
-            RunFolder.open(tmp_path, CONFIG)
+            OpenRun(tmp_path, CONFIG)
         assert problems.read_bytes() == damaged
 
 
 def test_another_configuration_is_refused(tmp_path: Path) -> None:
-    with RunFolder.open(tmp_path, CONFIG):
+    with OpenRun(tmp_path, CONFIG):
         pass
     with pytest.raises(UserError) as told:
-        RunFolder.open(tmp_path, {**CONFIG, "seed": 2, "extra": None})
+        OpenRun(tmp_path, {**CONFIG, "seed": 2, "extra": None})
     line = str(told.value)
     assert "extra was not set, is null; seed was 1, is 2" in line
     assert "hydra.run.dir" in line and "delete" in line and "\n" not in line
     reordered = dict(reversed(CONFIG.items()))
-    with RunFolder.open(tmp_path, {**reordered, "model": {"layers": (1, 2), "name": "tiny"}}):
+    with OpenRun(tmp_path, {**reordered, "model": {"layers": (1, 2), "name": "tiny"}}):
         pass
-    with RunFolder.open(tmp_path, {**CONFIG, "quiet": True}, free=["quiet"]):
+    with OpenRun(tmp_path, {**CONFIG, "quiet": True}, free=["quiet"]):
         pass
 
 
@@ -300,23 +300,23 @@ def test_a_difference_of_configurations_is_short() -> None:
 
 def test_a_finished_run_is_shown_and_left_alone(tmp_path: Path) -> None:
     before = unbroken(tmp_path, 2)
-    with RunFolder.open(tmp_path, CONFIG) as folder:
+    with OpenRun(tmp_path, CONFIG) as folder:
         assert folder.result == {"problems": 2}
         assert not list(folder.todo([Item("p0"), Item("p1")]))
     assert content(tmp_path) == before and folder.status["state"] == "finished"
     with pytest.raises(UserError, match="another configuration"):
-        RunFolder.open(tmp_path, {**CONFIG, "seed": 2})
+        OpenRun(tmp_path, {**CONFIG, "seed": 2})
 
 
 def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
     def intrude() -> None:
         with pytest.raises(UserError, match=f"in use by process {os.getppid()}"):
-            RunFolder.open(tmp_path, CONFIG)
+            OpenRun(tmp_path, CONFIG)
 
-    with RunFolder.open(tmp_path, CONFIG) as folder:
+    with OpenRun(tmp_path, CONFIG) as folder:
         assert folder.status["state"] == "running"
         with pytest.raises(UserError, match=f"in use by process {os.getpid()}"):
-            RunFolder.open(tmp_path, CONFIG)
+            OpenRun(tmp_path, CONFIG)
 
         def intrude_as_another() -> None:
             from semspec.storage import lock
@@ -330,7 +330,7 @@ def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
 
 def test_the_lock_of_a_dead_process_is_no_lock(tmp_path: Path) -> None:
     def die() -> None:
-        folder = RunFolder.open(tmp_path, CONFIG)
+        folder = OpenRun(tmp_path, CONFIG)
         folder.append_rounds("p0", "plain", [a_round(0)])
         if os.fork() == 0:  # a worker that outlives the run does not keep the folder
             time.sleep(1)
@@ -339,16 +339,16 @@ def test_the_lock_of_a_dead_process_is_no_lock(tmp_path: Path) -> None:
 
     assert in_a_fork(die) == -signal.SIGKILL
     assert RunFolder(tmp_path).status["state"] == "killed"
-    with RunFolder.open(tmp_path, CONFIG) as folder:
+    with OpenRun(tmp_path, CONFIG) as folder:
         assert not list(folder.round_lines("p0", "plain"))
 
 
 def test_a_failure_is_recorded_in_the_status(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), RunFolder.open(tmp_path, CONFIG, total=9):
+    with pytest.raises(ZeroDivisionError), OpenRun(tmp_path, CONFIG, total=9):
         _ = 1 / 0
     status = RunFolder(tmp_path).status
     assert status["state"] == "failed" and "ZeroDivisionError" in status["error"]
-    with pytest.raises(KeyboardInterrupt), RunFolder.open(tmp_path, CONFIG, total=9):
+    with pytest.raises(KeyboardInterrupt), OpenRun(tmp_path, CONFIG, total=9):
         raise KeyboardInterrupt
     assert RunFolder(tmp_path).status["state"] == "killed"
 
@@ -362,7 +362,7 @@ def test_a_full_disk_ends_a_run_that_resumes_later(tmp_path: Path, share: float)
 
     def run_out() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-        with pytest.raises(UserError) as told, RunFolder.open(path, CONFIG, total=3) as folder:
+        with pytest.raises(UserError) as told, OpenRun(path, CONFIG, total=3) as folder:
             solve_all(folder, 3)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         line = str(told.value)
@@ -373,7 +373,7 @@ def test_a_full_disk_ends_a_run_that_resumes_later(tmp_path: Path, share: float)
             assert not data or data.endswith(b"\n")
 
     assert in_a_fork(run_out) == 0
-    with RunFolder.open(path, CONFIG, total=3) as folder:
+    with OpenRun(path, CONFIG, total=3) as folder:
         solve_all(folder, 3)
     assert content(path) == expected
 
@@ -392,11 +392,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         closed = tmp_path / "closed"
         closed.mkdir(mode=0o500)
         with pytest.raises(UserError, match=r"cannot write in .*hydra\.run\.dir"):
-            RunFolder.open(closed, CONFIG)
+            OpenRun(closed, CONFIG)
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UserError, match=r"hydra\.run\.dir"):
-            RunFolder.open(path, CONFIG)
+            OpenRun(path, CONFIG)
 
 
 def test_a_read_only_file_system_is_one_line(
@@ -407,23 +407,23 @@ def test_a_read_only_file_system_is_one_line(
 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(UserError, match=r"cannot write in .*Read-only file system"):
-        RunFolder.open(tmp_path, CONFIG)
+        OpenRun(tmp_path, CONFIG)
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     for name in ("result.json", "problems.jsonl"):
         (tmp_path / name).write_text("{}\n")
         with pytest.raises(UserError, match=f"holds {name} but no config"):
-            RunFolder.open(tmp_path, CONFIG)
+            OpenRun(tmp_path, CONFIG)
         (tmp_path / name).unlink()
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
-        RunFolder.open(tmp_path, CONFIG)
+        OpenRun(tmp_path, CONFIG)
 
 
 def test_ids_are_unique(tmp_path: Path) -> None:
     with (
-        RunFolder.open(tmp_path, CONFIG) as folder,
+        OpenRun(tmp_path, CONFIG) as folder,
         pytest.raises(UserError, match="two problems have the id 'a'"),
     ):
         list(folder.todo([Item("a"), Item("a")]))
@@ -431,7 +431,7 @@ def test_ids_are_unique(tmp_path: Path) -> None:
 
 def test_starts_are_kept(tmp_path: Path) -> None:
     for n in range(2):
-        with RunFolder.open(tmp_path, CONFIG, provenance={"n": n}):
+        with OpenRun(tmp_path, CONFIG, provenance={"n": n}):
             pass
     assert RunFolder(tmp_path).starts() == [{"n": 0}, {"n": 1}]
 
@@ -483,14 +483,14 @@ def test_somebody_elses_folder_is_refused_and_left_as_it_was(
     (tmp_path / "notes.txt").write_text("mine")
     before = everything(tmp_path)
     with pytest.raises(UserError) as told:
-        RunFolder.open(tmp_path, CONFIG)
+        OpenRun(tmp_path, CONFIG)
     assert "choose another hydra.run.dir" in str(told.value) and "\n" not in str(told.value)
     assert everything(tmp_path) == before
 
 
 def test_other_files_beside_a_run_outlive_a_false_start(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with RunFolder.open(tmp_path, CONFIG) as folder:
+    with OpenRun(tmp_path, CONFIG) as folder:
         folder.identify("files", {"a": "sha256 1"})
         folder.discard()
     assert everything(tmp_path) == {"notes.txt": b"mine"}
@@ -508,9 +508,9 @@ def begun(path: Path, problems: int = 1) -> None:
 
 def test_changed_weights_are_refused_by_name(tmp_path: Path) -> None:
     whole = {"models/a": "sha256 1", "owner/b": "commit 1"}
-    with RunFolder.open(tmp_path, CONFIG, total=3) as folder:
+    with OpenRun(tmp_path, CONFIG, total=3) as folder:
         folder.identify("files", {"models/a": "sha256 0"})  # no problem is solved with these
-    with RunFolder.open(tmp_path, CONFIG, total=3) as folder:
+    with OpenRun(tmp_path, CONFIG, total=3) as folder:
         folder.identify("files", whole)
         folder.identify("servers", {"the target": "a"})
         solve_all(folder, 3)
@@ -523,11 +523,11 @@ def test_changed_weights_are_refused_by_name(tmp_path: Path) -> None:
         before = (tmp_path / "weights.json").read_bytes()
         with (
             pytest.raises(UserError, match=f"{told}.*another hydra.run.dir"),
-            RunFolder.open(tmp_path, CONFIG) as folder,
+            OpenRun(tmp_path, CONFIG) as folder,
         ):
             folder.identify(part, found)
         assert (tmp_path / "weights.json").read_bytes() == before
-    with RunFolder.open(tmp_path, CONFIG) as folder:
+    with OpenRun(tmp_path, CONFIG) as folder:
         folder.identify("files", whole)
         folder.identify("servers", {"the draft": "d"})  # servers may come and go
         assert not folder.notes
@@ -539,7 +539,7 @@ def test_changed_weights_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_folder_without_identities_resumes_with_one_note(tmp_path: Path) -> None:
     begun(tmp_path)
     for notes in (1, 0):
-        with RunFolder.open(tmp_path, CONFIG) as folder:
+        with OpenRun(tmp_path, CONFIG) as folder:
             folder.identify("files", {"a": "sha256 1"})
             assert folder.done == {"p0"} and len(folder.notes) == notes
 
@@ -551,7 +551,7 @@ def test_a_kill_between_result_and_status_leaves_a_finished_run(tmp_path: Path) 
     files.write_json(tmp_path / "status.json", left)
     (tmp_path / ".status.json.tmp").write_text("{")
     assert RunFolder(tmp_path).status["state"] == "finished"
-    with RunFolder.open(tmp_path, CONFIG):
+    with OpenRun(tmp_path, CONFIG):
         pass
     told = files.read_json(tmp_path / "status.json") or {}
     assert (told["state"], told["done"], told["error"]) == ("finished", 2, None) and told["ended"]
@@ -576,7 +576,7 @@ def test_a_damaged_line_is_named_and_left_out_of_the_figures(
     tmp_path: Path, change: Callable[[dict[str, Any]], Any], told: str
 ) -> None:
     config = {**CONFIG, "plain": True}
-    with RunFolder.open(tmp_path, config, total=2) as folder:
+    with OpenRun(tmp_path, config, total=2) as folder:
         solve_all(folder, 2)
     problems = tmp_path / "problems.jsonl"
     lines = [json.loads(line) for line in problems.read_text().splitlines()]
@@ -587,7 +587,7 @@ def test_a_damaged_line_is_named_and_left_out_of_the_figures(
     (tmp_path / "result.json").unlink()
     before = problems.read_bytes()
     with pytest.raises(UserError) as error:
-        RunFolder.open(tmp_path, config)
+        OpenRun(tmp_path, config)
     assert f"line 2 is damaged ({told}" in str(error.value) and "\n" not in str(error.value)
     assert problems.read_bytes() == before
 
@@ -597,7 +597,7 @@ def test_a_result_without_figures_is_no_result(tmp_path: Path, empty: str) -> No
     expected = unbroken(tmp_path, 2)
     (tmp_path / "result.json").write_text(empty)
     assert RunFolder(tmp_path).figures() is None
-    with RunFolder.open(tmp_path, CONFIG, total=2) as folder:
+    with OpenRun(tmp_path, CONFIG, total=2) as folder:
         assert folder.done == {"p0", "p1"}
         solve_all(folder, 2)
     assert content(tmp_path) == expected
@@ -612,10 +612,10 @@ def test_lost_rounds_of_solved_problems_are_noticed(tmp_path: Path, mode: str) -
     assert len(kept) == len(rounds) - 1
     path.write_text("".join(json.dumps(r) + "\n" for r in kept))
     with pytest.raises(UserError, match=r"rounds\.jsonl lacks rounds of p1; .*solved again"):
-        RunFolder.open(tmp_path, CONFIG)
+        OpenRun(tmp_path, CONFIG)
     problems = tmp_path / "problems.jsonl"
     problems.write_bytes(problems.read_bytes().splitlines(keepends=True)[0])
-    with RunFolder.open(tmp_path, CONFIG) as folder:
+    with OpenRun(tmp_path, CONFIG) as folder:
         assert folder.done == {"p0"}
 
 
@@ -631,10 +631,10 @@ def as_another_process(job: Callable[[], None]) -> None:
 
 def test_without_its_lock_a_run_is_not_written_twice(tmp_path: Path) -> None:
     def other() -> None:
-        with RunFolder.open(tmp_path, CONFIG, total=3) as folder:
+        with OpenRun(tmp_path, CONFIG, total=3) as folder:
             solve_all(folder, 2)
 
-    with RunFolder.open(tmp_path, CONFIG, total=3) as folder:
+    with OpenRun(tmp_path, CONFIG, total=3) as folder:
         folder.append_rounds("p0", "plain", [a_round(0)])
         (tmp_path / ".lock").unlink()
         as_another_process(other)
@@ -648,9 +648,9 @@ def test_without_its_lock_a_run_is_not_written_twice(tmp_path: Path) -> None:
 def test_a_lock_that_was_deleted_is_made_again(tmp_path: Path) -> None:
     def intrude() -> None:
         with pytest.raises(UserError, match=f"in use by process {os.getppid()}"):
-            RunFolder.open(tmp_path, CONFIG)
+            OpenRun(tmp_path, CONFIG)
 
-    with RunFolder.open(tmp_path, CONFIG, total=1) as folder:
+    with OpenRun(tmp_path, CONFIG, total=1) as folder:
         (tmp_path / ".lock").unlink()
         folder.append_rounds("p9", "plain", [a_round(0)])
         as_another_process(intrude)

@@ -15,11 +15,10 @@ from semspec.report import words
 from semspec.report.html import clipped, esc
 from semspec.report.html_transcript import choose
 from semspec.report.jobs import comparable, pareto, shared_options
-from semspec.report.page import run_page
+from semspec.report.page import run_page, write_run
 from semspec.report.rounds import read_rounds
 from semspec.report.runs import read_run, read_sweep
 from semspec.report.sweep import sweep_page
-from semspec.report.write import write_run
 from semspec.results.schema import SCHEMA
 from semspec.storage.files import write_json
 from semspec.storage.json_schema import check

@@ -31,11 +31,12 @@ from semspec.cli import report as report_command
 from semspec.cli.command import ends_in_one_line
 from semspec.errors import UserError
 from semspec.jobs import sweep
-from semspec.jobs.sweep import Job, carry_out
+from semspec.jobs.job import Job
+from semspec.jobs.sweep import carry_out
 from semspec.models.hub import MODEL
 from semspec.report.progress import Steps
-from semspec.report.terminal import Progress, Screen, open_console, result_table, transcript
-from semspec.report.transcript import Piece
+from semspec.report.terminal import Progress, Screen, open_console, result_table
+from semspec.report.transcript import Piece, Transcript
 from semspec.results.metrics import summarise
 from semspec.results.records import RunFolder
 from semspec.runner import execute
@@ -197,7 +198,7 @@ def test_a_transcript_shows_text_and_notes_as_text(live: bool) -> None:
         Piece("draft", HOSTILE, rejected=True),
         Piece("target", HOSTILE, note=HOSTILE, ends=True),
     ]
-    console.print(transcript(parts))
+    console.print(Transcript(parts))
     assert said().count(SHOWN) == 3
 
 

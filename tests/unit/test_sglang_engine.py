@@ -17,14 +17,13 @@ from semspec.engines._sglang import http, identity, requests
 from semspec.engines._sglang.engine import SglangEngine
 from semspec.engines._sglang.http import Http
 from semspec.engines._sglang.replicas import Replicas
-from semspec.engines._sglang.requests import Paths
+from semspec.engines._sglang.requests import Paths, Writing
 from semspec.engines._sglang.server import LostError, Reply, Server
-from semspec.engines._sglang.writing import Writing
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.token import TokenBoundary
-from semspec.types import Context, Generate, Query, Sampling, Stops
+from semspec.types import Answer, Context, Generate, Query, Sampling, Stops
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -193,18 +192,19 @@ def test_a_request_to_write_has_the_querys_sampling() -> None:
 
 def test_writing_is_asked_for_in_pieces_of_sensible_length() -> None:
     def first(ask: Generate, room: int = 1000) -> int:
-        return Writing(ask, room, frozenset(), 64).next_limit()
+        return Writing(ask, room, frozenset(), Answer()).next_limit()
 
     piece = {0: "a", 1: "\n\n"}.__getitem__
     assert first(Generate(100)) == 100
     assert first(Generate(100), room=30) == 30
     assert first(Generate(100, TokenBoundary(), 5)) == 5
     assert first(Generate(900, ParagraphBoundary(piece, 200), 2)) == 400
-    writing = Writing(Generate(900, ParagraphBoundary(piece, 200), 2), 900, frozenset(), 64)
+    ask, answer = Generate(900, ParagraphBoundary(piece, 200), 2), Answer()
+    writing = Writing(ask, 900, frozenset(), answer)
     writing.take([0, 1, 0])  # what the server wrote beyond an end is the next unit's
-    assert (writing.ends, writing.done, writing.next_limit()) == ([2], False, 200)
+    assert (answer.ends, writing.done, writing.next_limit()) == ([2], False, 200)
     writing.take([1, 0, 0])
-    assert (writing.tokens, writing.ends, writing.finish) == ([0, 1, 0, 1], [2, 4], "units")
+    assert (answer.tokens, answer.ends, answer.finish) == ([0, 1, 0, 1], [2, 4], "units")
 
 
 def test_a_tree_is_sent_as_its_paths() -> None:

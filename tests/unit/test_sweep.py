@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from semspec.errors import UserError
 from semspec.jobs import sweep
+from semspec.jobs.job import ERROR, Job, say, state_of, work
 from semspec.jobs.launchers import options_of, queued
-from semspec.jobs.sweep import LONGEST, Job, carry_out, name_of, plan, state_of
+from semspec.jobs.sweep import LONGEST, carry_out, name_of, plan
 from semspec.report.terminal import Screen
 from semspec.results.records import RunFolder
 from semspec.storage.lock import FolderLock
@@ -116,7 +117,7 @@ def test_jobs_end_alone_and_only_what_is_not_finished_is_run_again(
         "finished", "failed", "failed", "failed"
     ]  # fmt: skip
     assert state_of(jobs[1], tmp_path)[1] == "RuntimeError: a fault"
-    assert "Traceback" in (tmp_path / broken / sweep.ERROR).read_text()
+    assert "Traceback" in (tmp_path / broken / ERROR).read_text()
     assert state_of(jobs[2], tmp_path)[1].startswith("no model folder")
     for job in jobs:
         told = status(tmp_path, job)
@@ -134,7 +135,7 @@ def test_jobs_end_alone_and_only_what_is_not_finished_is_run_again(
     assert [state_of(job, tmp_path)[0] for job in jobs] == [
         "finished", "finished", "failed", "failed"
     ]  # fmt: skip
-    assert not (tmp_path / broken / sweep.ERROR).exists()
+    assert not (tmp_path / broken / ERROR).exists()
     after = {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in finished.iterdir()}
     assert after == before
     assert "2/4" in said(console) and "4/4" in said(console)
@@ -188,7 +189,7 @@ def test_a_job_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
         carry_out([job], tmp_path, console)
         assert state_of(job, tmp_path) == ("running", "")
         assert "running" in said(console)
-        sweep.work(job, tmp_path, console)  # had it not been held a moment ago
+        work(job, tmp_path, console)  # had it not been held a moment ago
         assert status(tmp_path, job) == before
         other.kill()
         other.wait()
@@ -203,7 +204,7 @@ def test_a_killed_job_is_reported_with_its_process(tmp_path: Path) -> None:
     was: dict[str, Any] = {"state": "running", "error": None, "pid": 123, "host": "node7"}
     was |= {"started": "then", "done": 3}
     (tmp_path / job.name / "status.json").write_text(json.dumps(was))
-    sweep.say(job, tmp_path, "killed", "its process ended")
+    say(job, tmp_path, "killed", "its process ended")
     told = status(tmp_path, job)
     assert told["state"] == "killed" and told["error"] == "its process ended" and told["ended"]
     assert {k: told[k] for k in ("pid", "host", "started", "done")} == {
@@ -304,7 +305,7 @@ def test_somebody_elses_files_in_a_jobs_place_stay_as_they_are(tmp_path: Path) -
     jobs = plan([*TINY, "seed=0,1"])
     theirs = tmp_path / jobs[0].name
     theirs.mkdir()
-    for name in ("status.json", "rounds.jsonl", sweep.ERROR):
+    for name in ("status.json", "rounds.jsonl", ERROR):
         (theirs / name).write_text('{"state": "running", "of": "another service"}')
     before = {file.name: file.read_bytes() for file in theirs.iterdir()}
     console = quiet()
@@ -332,7 +333,7 @@ def test_a_result_without_figures_is_made_again(tmp_path: Path) -> None:
     assert state_of(job, tmp_path)[0] == "finished"
     figures = json.loads(result.read_text())
     result.write_text(json.dumps(figures | {"pass_at_1": "high", "speedup_interval": 3}))
-    (row,) = sweep.rows([job], tmp_path)  # computed from the lines again
+    row = sweep.row_of(job, tmp_path)  # computed from the lines again
     assert row[1] == "finished" and figures["problems"] == 1
 
 

@@ -19,8 +19,8 @@ from rich.cells import cell_len
 from rich.console import RenderableType
 
 from semspec.report.html_transcript import Limits, steps_of
-from semspec.report.terminal import Progress, Screen, duration, notes, result_table, transcript
-from semspec.report.transcript import Piece, pieces
+from semspec.report.terminal import Progress, Screen, duration, notes, result_table
+from semspec.report.transcript import Piece, Transcript, pieces
 from semspec.results.metrics import summarise
 from semspec.results.records import Solve, problem_line
 from semspec.types import Round
@@ -154,7 +154,7 @@ def test_durations_are_in_hours_minutes_and_seconds() -> None:
 
 def test_the_table_has_both_modes_and_intervals() -> None:
     lines = [a_line(n, details={"steps": 4, "steps_true": 3}) for n in range(12)]
-    text = shown(result_table(summarise(lines), "a run"))
+    text = shown(result_table(summarise(lines)))
     rows = {line[:25].strip(): line[25:].split() for line in text.splitlines()}
     assert rows["pass@1 [95 %]"] == ["1.000", "[0.76,", "1.00]"] * 2
     assert rows["speed-up [95 %]"] == ["1.00x", "3.00x", "[3.00,", "3.00]"]
@@ -226,9 +226,9 @@ D+T  0.50│ Next, So y=04.
 
 
 def test_a_transcript_is_the_same_from_rounds_and_from_lines() -> None:
-    assert shown(transcript(pieces(ROUNDS, decode))) == EXPECTED
+    assert shown(Transcript(pieces(ROUNDS, decode))) == EXPECTED
     stored = [asdict(r) for r in ROUNDS]
-    assert shown(transcript(pieces(stored, decode))) == EXPECTED
+    assert shown(Transcript(pieces(stored, decode))) == EXPECTED
 
 
 def test_salvaged_text_is_the_drafts() -> None:
@@ -240,9 +240,9 @@ def test_salvaged_text_is_the_drafts() -> None:
         ("draft", "Next, ", True),
         ("target", "y=04.\n\n", False),
     ]
-    lines = shown(transcript(made)).splitlines()
+    lines = shown(Transcript(made)).splitlines()
     assert "D│ salvaged" in lines[0] and lines[1].startswith("D+T      │ Next, y=04.")
-    assert "\x1b[4;36mNext, " in coloured(transcript(made))  # underlined
+    assert "\x1b[4;36mNext, " in coloured(Transcript(made))  # underlined
     tokens = [Round(drafted=[1], ends=[1], written=[1])]  # no step, so nothing is salvaged
     assert not any(p.salvaged for p in pieces(tokens, decode, "tokens"))
 
@@ -257,13 +257,13 @@ def test_pass_at_1_that_differs_has_a_star() -> None:
 
 
 def test_rejected_drafts_can_be_left_out() -> None:
-    text = shown(transcript(pieces(ROUNDS, decode), rejected=False))
+    text = shown(Transcript(pieces(ROUNDS, decode), rejected=False))
     assert [line[:3] for line in text.splitlines()] == ["D│ ", "  D", "  T", "  ·", "D+T"]
     assert "rejected" not in text
 
 
 def test_colours_show_who_wrote() -> None:
-    text = coloured(transcript(pieces(ROUNDS, decode)))
+    text = coloured(Transcript(pieces(ROUNDS, decode)))
     assert "\x1b[36mFirst, x=76." in text  # the draft's
     assert "\x1b[1;33mNext, y=04." in text  # the target's
     assert "\x1b[2;9mMore." in text  # rejected: dim and struck
@@ -272,7 +272,7 @@ def test_colours_show_who_wrote() -> None:
 
 def test_a_plain_solution_is_split_into_paragraphs() -> None:
     rounds = [Round(handed=[0, 1, 2, 5])]
-    text = shown(transcript(pieces(rounds, decode)))
+    text = shown(Transcript(pieces(rounds, decode)))
     assert text.splitlines()[1:] == ["  T│ First, x=76.", "  T│ Next, y=04.", "  T│ So y=04."]
 
 
@@ -284,7 +284,7 @@ def test_tokens_of_a_paragraph_share_a_line() -> None:
         Round(drafted=[0], ends=[1], kept=[], written=[6]),
     ]
     text = shown(
-        transcript(pieces(rounds, lambda ids: "".join(tokens[i] for i in ids), unit="tokens"))
+        Transcript(pieces(rounds, lambda ids: "".join(tokens[i] for i in ids), unit="tokens"))
     )
     assert text.splitlines()[1:] == [
         "D+T│ Let us see.",
@@ -296,7 +296,7 @@ def test_tokens_of_a_paragraph_share_a_line() -> None:
 
 def test_many_small_rejections_share_a_row() -> None:
     rounds = [Round(drafted=[5], ends=[1], written=[1])] * 4
-    text = shown(transcript(pieces(rounds, decode, unit="tokens")))
+    text = shown(Transcript(pieces(rounds, decode, unit="tokens")))
     assert text.splitlines()[2:] == ["  x│ So y=04. / So y=04. / So y=04. / So y=04."]
 
 
@@ -318,7 +318,7 @@ def test_a_tree_shows_what_was_kept_and_what_stood_where_the_target_went_on() ->
     assert [(p.text, p.nodes) for p in made if p.rejected] == [
         ("y find | z | w", (2, 8)), ("", (1, 1))  # the first three
     ]  # fmt: skip
-    assert shown(transcript(made)).splitlines()[1:] == [
+    assert shown(Transcript(made)).splitlines()[1:] == [
         "D+T│ So we take y find",
         "  x│ y find | z | w",
     ]
@@ -331,16 +331,16 @@ def test_a_tree_shows_what_was_kept_and_what_stood_where_the_target_went_on() ->
 
 def test_long_steps_wrap_behind_the_mark() -> None:
     long = "Because of this we find " * 12 + "数学 " * 30
-    text = shown(transcript([Piece("draft", long, score=0.5, ends=True)]))
+    text = shown(Transcript([Piece("draft", long, score=0.5, ends=True)]))
     rows = text.splitlines()[1:]
     assert len(rows) > 4 and all(cell_len(row) <= 80 for row in rows)
     assert rows[0].startswith("  D  0.50│ ") and all(r.startswith(" " * 9 + "│ ") for r in rows[1:])
     for width in (20, 1):
-        shown(transcript([Piece("target", long)]), width)
+        shown(Transcript([Piece("target", long)]), width)
 
 
 def test_text_cannot_control_the_terminal() -> None:
-    text = coloured(transcript([Piece("draft", "a\x1b[2J\x07b\tc\r\nd\x9b\u202e", ends=True)]))
+    text = coloured(Transcript([Piece("draft", "a\x1b[2J\x07b\tc\r\nd\x9b\u202e", ends=True)]))
     assert "\x1b[2J" not in text and "\x07" not in text and "\x9b" not in text
     assert "\u202e" not in text and "a␛[2J␇b    c" in text
 
@@ -386,16 +386,16 @@ def test_kept_pieces_make_up_the_output(data: st.DataObject) -> None:
     gone = "".join(p.text for p in made if p.rejected)
     assert gone == text_of([t for r in rounds for t in r.drafted[len(r.kept) :]])
     said = "".join(
-        line.partition("│ ")[2] for line in shown(transcript(made, rejected=False)).splitlines()[1:]
+        line.partition("│ ")[2] for line in shown(Transcript(made, rejected=False)).splitlines()[1:]
     )
     assert "".join(said.split()) == "".join(whole.split())
 
 
 def test_a_poor_encoding_shows_question_marks() -> None:
     code = (
-        "from semspec.report.terminal import open_console, transcript\n"
-        "from semspec.report.transcript import Piece\n"
-        "open_console().print(transcript([Piece('draft', 'caf\\u00e9')]))\n"
+        "from semspec.report.terminal import open_console\n"
+        "from semspec.report.transcript import Piece, Transcript\n"
+        "open_console().print(Transcript([Piece('draft', 'caf\\u00e9')]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

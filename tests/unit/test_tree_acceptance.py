@@ -24,7 +24,7 @@ from semspec.decoding.sampling import draw
 from semspec.errors import UserError
 
 CPU = torch.device("cpu")
-P = torch.tensor([0.35, 0.25, 0.20, 0.15, 0.05])  # methods.md 2.1
+P = torch.tensor([0.35, 0.25, 0.20, 0.15, 0.05])
 
 
 def family(p: Tensor, tokens: Sequence[int], q: Tensor | None) -> Tensor:
@@ -63,7 +63,7 @@ def orders(q: Tensor, count: int) -> list[tuple[tuple[int, ...], float]]:
 
 
 def test_the_worked_example_emits_p() -> None:
-    """Three deterministic siblings; one draw of its own for each branch does not (methods.md 2.1)."""
+    """Three deterministic siblings; one draw of its own for each branch does not."""
     assert torch.allclose(family(P, [0, 1, 2], None), P, atol=1e-6)
     independent, left = torch.zeros(5), 1.0
     for sibling in (0, 1, 2):

@@ -40,8 +40,7 @@ class Cache:
     def admit(self, tenant: Tenant) -> None:
         """Assign a free slot to the tenant."""
         if None not in self.tenants:
-            slots = len(self.tenants) + max(1, len(self.tenants) // 2)
-            self._resize(slots, self.positions)
+            self._resize(len(self.tenants) + max(1, len(self.tenants) // 2), self.positions)
         tenant.slot = self.tenants.index(None)
         self.tenants[tenant.slot] = tenant
 
@@ -51,8 +50,8 @@ class Cache:
     def reserve(self, positions: int) -> None:
         """Make room for that many positions in every slot."""
         if positions > self.positions:
-            wanted = max(FIRST_POSITIONS, 1 << (positions - 1).bit_length())
-            self._resize(len(self.tenants), wanted)
+            positions = max(FIRST_POSITIONS, 1 << (positions - 1).bit_length())
+            self._resize(len(self.tenants), positions)
 
     def _resize(self, slots: int, positions: int) -> None:
         used = max((len(t.tokens) for t in self.tenants if t), default=0)
@@ -87,10 +86,9 @@ class Cache:
             own[start : start + len(rows)] = own.index_select(0, index)
 
     def arrange(self, tenants: Sequence[Tenant]) -> int:
-        """Move these tenants into adjacent slots and return the first slot.
+        """Move these tenants into adjacent slots and return the first: a batch reads a slice.
 
-        A batch can then read the cache as a slice. A move copies a whole context, but is only needed
-        when the set of tenants changes.
+        A move copies a whole context, but is only needed when the set of tenants changes.
         """
         count = len(tenants)
         taken = {t.slot for t in tenants}
@@ -105,14 +103,11 @@ class Cache:
 
     def _swap(self, tenant: Tenant, slot: int) -> None:
         other, old = self.tenants[slot], tenant.slot
+        n = max(len(tenant.tokens), len(other.tokens) if other else 0)
         for layer in self.layers:
-            n = len(tenant.tokens)
-            if other is None:
-                layer[slot, :n] = layer[old, :n]
-            else:
-                n = max(n, len(other.tokens))
-                kept = layer[slot, :n].clone()
-                layer[slot, :n] = layer[old, :n]
+            kept = layer[slot, :n].clone() if other else None
+            layer[slot, :n] = layer[old, :n]
+            if kept is not None:
                 layer[old, :n] = kept
         self.tenants[slot], self.tenants[old] = tenant, other
         tenant.slot = slot

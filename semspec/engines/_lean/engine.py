@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -44,15 +46,14 @@ class HfEngine:
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
         """Answer a batch; queries on the same context are answered one after the other."""
-        waves: list[list[int]] = []
+        waves: defaultdict[int, list[int]] = defaultdict(list)
+        turns: Counter[int] = Counter()
         for i, query in enumerate(queries):
-            turn = sum(other.context.key == query.context.key for other in queries[:i])
-            if turn == len(waves):
-                waves.append([])
-            waves[turn].append(i)
+            waves[turns[query.context.key]].append(i)
+            turns[query.context.key] += 1
         answers: dict[int, Answer] = {}
         with torch.inference_mode():
-            for wave in waves:
+            for wave in waves.values():
                 answers.update(zip(wave, self._wave([queries[i] for i in wave]), strict=True))
         return [answers[i] for i in range(len(queries))]
 
@@ -70,21 +71,17 @@ class HfEngine:
         if self.model.device.type == "cuda":
             torch.cuda.synchronize(self.model.device)
         seconds = time.perf_counter() - started
-        for job in jobs:
-            job.answer.seconds = seconds
-        return [job.answer for job in jobs]
+        return [replace(job.answer, seconds=seconds) for job in jobs]
 
     def _session(self, query: Query) -> Session:
         key = query.context.key
         if key not in self._sessions:
-            session = Session(query.context)
-            self.cache.admit(session)
-            self._sessions[key] = session
+            self._sessions[key] = Session(query.context)
+            self.cache.admit(self._sessions[key])
         return self._sessions[key]
 
     def forget(self, context: Context) -> None:
-        session = self._sessions.pop(context.key, None)
-        if session is not None:
+        if (session := self._sessions.pop(context.key, None)) is not None:
             self.cache.evict(session)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from semspec.decoding.sampling import draw, probabilities
+from semspec.engines._base import take
 from semspec.engines._lean.cache import Cache
 from semspec.engines._lean.jobs import Job, place
 from semspec.engines._lean.model import Model
@@ -25,13 +26,17 @@ class Writer:
         self.limit = min(ask.limit, job.room)
         self.keeps_rows = any(read.what is What.PROBS for read in job.query.reads)
         self.logits = job.logits
-        self.done = self.limit < 1
         self.closes = False  # the token fed next is the last of its unit
-        job.answer.finish = "limit"
+        if self.limit < 1:
+            job.answer.finish = "limit"
+
+    @property
+    def done(self) -> bool:
+        return self.job.answer.finish != "scored"
 
     def write(self, probs: Tensor | None) -> bool:
         """Draw a token from ``probs`` (None: the most probable) and return whether to feed it."""
-        job, answer, ask = self.job, self.job.answer, self.ask
+        job, answer = self.job, self.job.answer
         assert self.logits is not None
         if probs is None:
             token = int(self.logits.argmax())
@@ -39,19 +44,10 @@ class Writer:
             token = draw(probs, job.query.rng.random())
             if self.keeps_rows:
                 job.reader.logits.drawn.append(probs)
-        end = None if ask.boundary is None else ask.boundary.feed(token)
-        answer.tokens.append(token)
-        written = len(answer.tokens)
-        if end is not None:
-            answer.ends.append(written + end)
-            self.closes = end == 0
-            if end == -1:  # the tokens pooled so far are the whole unit
-                job.reader.unit(written - 1)
-        if token in self.stop_ids:
-            self.done, answer.finish = True, "eos"
-        elif len(answer.ends) == ask.units:
-            self.done, answer.finish = True, "units"
-        self.done |= written >= self.limit
+        end = take(token, answer, self.ask, self.limit, self.stop_ids)
+        self.closes = end == 0
+        if end == -1:  # the tokens pooled so far are the whole unit
+            job.reader.unit(len(answer.tokens) - 1)
         # pools include the last token, too, unless it only revealed the end of the last unit
         pooled = bool(job.reader.pools) and not (answer.finish == "units" and end == -1)
         return not self.done or pooled
@@ -65,12 +61,6 @@ class Writer:
             job.reader.token(states)
         if self.closes:
             job.reader.unit(len(job.answer.tokens))
-            self.closes = False
-
-    def drawn_from(self, logits: Tensor) -> None:
-        """Set the raw logits [vocabulary] that the next token is drawn from."""
-        self.logits = logits
-        self.job.reader.logits.add(logits[None])
 
 
 def generate(
@@ -94,52 +84,38 @@ def generate(
 def _rows(live: Sequence[Writer]) -> list[Tensor | None]:
     """Return the probabilities that each writer draws from; None means the most probable token."""
     rows: list[Tensor | None] = [None] * len(live)
-    alike: dict[object, list[int]] = {}
-    for i, writer in enumerate(live):
-        if not writer.job.query.sampling.greedy:
-            alike.setdefault(writer.job.query.sampling, []).append(i)
-    for members in alike.values():
-        logits = torch.stack([_logits(live[i]) for i in members])
-        probs = probabilities(logits, live[members[0]].job.query.sampling)
-        for i, row in zip(members, probs, strict=True):
+    samplings = [writer.job.query.sampling for writer in live]
+    for sampling in {one for one in samplings if not one.greedy}:
+        alike = [i for i, one in enumerate(samplings) if one == sampling]
+        logits = [row for i in alike if (row := live[i].logits) is not None]
+        for i, row in zip(alike, probabilities(torch.stack(logits), sampling), strict=True):
             rows[i] = row
     return rows
 
 
-def _logits(writer: Writer) -> Tensor:
-    assert writer.logits is not None
-    return writer.logits
-
-
 def _feed(batch: Sequence[Writer], model: Model, step: Step | None, cache: Cache) -> None:
     jobs = [writer.job for writer in batch]
+    tokens = [job.answer.tokens[-1] for job in jobs]
+    starts = [len(job.session.tokens) for job in jobs]
     attended = {layer for job in jobs for layer in job.reader.attention}
-    tapped = any(job.reader.taps for job in jobs)
-    states: list[Tensor] = []
+    states: list[Tensor] | None = [] if any(job.reader.taps for job in jobs) else None
     if step and len(jobs) == 1 and not attended:
-        job = jobs[0]
-        token, at = job.answer.tokens[-1], len(job.session.tokens)
-        final = step.run(token, at, job.session.slot, cache, states if tapped else None)[None]
-        stacked = torch.stack(states)[:, None] if tapped else None
+        final = step.run(tokens[0], starts[0], jobs[0].session.slot, cache, states)[None]
     else:
-        starts = [len(job.session.tokens) for job in jobs]
 
         def attention_tap(layer: int, weights: Tensor) -> None:
             for job, own, start in zip(jobs, weights, starts, strict=True):
                 job.reader.weights(layer, own[:, : start + 1], start)
 
-        x = model.forward(
-            torch.tensor([job.answer.tokens[-1] for job in jobs], device=model.device),
-            place(jobs, [1] * len(jobs), model, cache),
-            cache,
-            (lambda _, x: states.append(x)) if tapped else None,
-            attention_tap if attended else None,
-            attended,
-        )
-        final = model.final(x)
-        stacked = torch.stack(states) if tapped else None
+        new = torch.tensor(tokens, device=model.device)
+        at = place(jobs, [1] * len(jobs), model, cache)
+        tap = None if states is None else lambda _, x: states.append(x)
+        final = model.final(model.forward(new, at, cache, tap, attention_tap, attended))
+    # [layers + 1, batch, width]
+    stacked = torch.stack(states).view(len(states), len(jobs), -1) if states else None
     logits = model.logits(final)
     for b, writer in enumerate(batch):
         writer.fed(stacked[:, b] if stacked is not None and writer.job.reader.taps else None)
         if not writer.done:
-            writer.drawn_from(logits[b])
+            writer.logits = logits[b]  # the next token is drawn from these
+            writer.job.reader.logits.add(logits[b : b + 1])

@@ -61,11 +61,8 @@ class Job:
         """Return the positions of the tokens with these indices: a node is at root + depth."""
         if self.depths is None:
             return list(range(start, start + count))
-        root = self.context - 1
-        return [
-            i if i <= root else root + self.depths[i - self.context]
-            for i in range(start, start + count)
-        ]
+        root, indices = self.context - 1, range(start, start + count)
+        return [i if i <= root else root + self.depths[i - self.context] for i in indices]
 
 
 def _ancestors(parents: Sequence[int]) -> Tensor:
@@ -100,10 +97,8 @@ def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
     """Lay out the next ``counts`` tokens of each job; jobs are in the order of their slots."""
     starts = [len(job.session.tokens) for job in jobs]
     ends = [start + count for start, count in zip(starts, counts, strict=True)]
-    longest, visible, batch = max(counts), max(ends), len(jobs)
-    positions: list[int] = []
-    write: list[int] = []
-    padded: list[int] = []
+    longest, batch = max(counts), len(jobs)
+    positions, write, padded = list[int](), list[int](), list[int]()
     for b, (job, start, count) in enumerate(zip(jobs, starts, counts, strict=True)):
         positions += job.positions(start, count)
         row = job.session.slot * cache.positions + start
@@ -115,13 +110,12 @@ def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
     causal = batch == 1 and starts == [0] and jobs[0].query.parents is None and not attention
     causal = causal and model.device.type == "cpu"
     mask = None if causal else _mask(jobs, starts, ends)
-    device = model.device
-    turns = model.turns(max(positions) + 1)
+    device, turns = model.device, model.turns(max(positions) + 1)
     return Place(
         slot=jobs[0].session.slot,
         batch=batch,
         longest=longest,
-        visible=visible,
+        visible=max(ends),
         write=torch.tensor(write, device=device),
         turns=turns[torch.tensor(positions, device=device)],
         mask=None if mask is None else mask.to(device, model.dtype),
@@ -170,14 +164,8 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         for (job, start, count, _), own in zip(parts, weights, strict=True):
             job.reader.weights(layer, own[:count, : start + count], start)
 
-    x = model.forward(
-        torch.tensor(ids, device=model.device),
-        place(jobs, counts, model, cache),
-        cache,
-        tap if tapped else None,
-        attention_tap if attended else None,
-        attended,
-    )
+    new, at = torch.tensor(ids, device=model.device), place(jobs, counts, model, cache)
+    x = model.forward(new, at, cache, tap if tapped else None, attention_tap, attended)
     if held:
         read_states(tuple(held), torch.stack(list(held.values())))
     for job, start, count, offset in parts:

@@ -14,10 +14,8 @@ from semspec.models.spec import Spec
 from semspec.models.weights import Weights
 
 Tap = Callable[[int, Tensor], None]
-"""Called with (layer, states [tokens, width]); layers as in transformers' hidden_states."""
-
-AttentionTap = Callable[[int, Tensor], None]
-"""Called with (layer, weights [batch, longest, positions]), averaged over heads."""
+"""Called with a layer, as in transformers' hidden_states, and its states [tokens, width] or its attention
+weights [batch, longest, positions], averaged over heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +41,9 @@ class Model:
 
     def bytes(self) -> int:
         w = self.weights
-        tensors = [w.embed, w.norm] + ([] if self.spec.tied else [w.head])
-        for b in w.blocks:
-            tensors += [getattr(b, name) for name in b.__slots__ if getattr(b, name) is not None]
-        return sum(t.nbytes for t in tensors)
+        tensors: list[Tensor | None] = [w.embed, w.norm, None if self.spec.tied else w.head]
+        tensors += [getattr(block, name) for block in w.blocks for name in block.__slots__]
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def turns(self, positions: int) -> Tensor:
         """Return exp(i * position * frequency) for at least that many positions, scaled."""
@@ -69,9 +66,9 @@ class Model:
         ids: Tensor,
         place: Place,
         cache: Cache,
-        tap: Tap | None = None,
-        attention_tap: AttentionTap | None = None,
-        attention_layers: Collection[int] = (),
+        tap: Tap | None,
+        attention_tap: Tap,
+        attention_layers: Collection[int],
     ) -> Tensor:
         """Return states [tokens, width] before the final norm; cache the tokens' keys and values."""
         spec, d = self.spec, (self.spec.width,)
@@ -88,7 +85,7 @@ class Model:
             keys, values = cache.keys_values(stored, place.slot, place.batch)
             q = self._pad(qkv[:, :queries], place)
             k, v = keys[:, :, : place.visible], values[:, :, : place.visible]
-            if attention_tap and i in attention_layers:
+            if i in attention_layers:
                 attention_tap(i, self._weights(q, k, place.mask))
             attended = self._attend(q, k, v, place)
             if place.padded is not None:

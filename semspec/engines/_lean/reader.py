@@ -24,8 +24,7 @@ OF_ROWS = OVER_VOCABULARY | {What.HIDDEN, What.ATTENTION}
 class Reader:
     def __init__(self, query: Query, answer: Answer, spec: Spec, embed: Tensor) -> None:
         self.query, self.answer, self.spec, self.embed = query, answer, spec, embed
-        self.generating = query.generate is not None
-        context = len(query.context)
+        self.generating, context = query.generate is not None, len(query.context)
         self.total = context + len(query.tokens)
         self.tokens = answer.tokens if self.generating else query.tokens
         last = self.total - 1 if self.generating else context - 1
@@ -47,8 +46,7 @@ class Reader:
             elif read.what is What.ATTENTION:
                 self.attention |= {i: [] for i in self._layers(read)}
             elif read.what is What.POOLED:
-                spans = self._spans(read, context)
-                layers = self._layers(read)
+                spans, layers = self._spans(read, context), self._layers(read)
                 self.pools[read] = Pool(read.reduce, spans, layers, spec.width, embed.device)
                 feed += [] if self.generating else [a for a, _ in spans]
         self.logit_row = min(logits, default=self.total)
@@ -79,11 +77,10 @@ class Reader:
 
     def states(self, layers: tuple[int, ...], x: Tensor, start: int) -> None:
         """Take states [layers, tokens, width] of these layers for the tokens from ``start`` on."""
-        if start + x.shape[1] > self.row:
-            for own, layer in zip(x, layers, strict=True):
-                if layer in self.hidden:
-                    rows = own[max(self.row - start, 0) :]
-                    self.hidden[layer].append(rows.to(torch.float32, copy=True))
+        for own, layer in zip(x, layers, strict=True):
+            if layer in self.hidden and start + len(own) > self.row:
+                rows = own[max(self.row - start, 0) :]
+                self.hidden[layer].append(rows.to(torch.float32, copy=True))
         for pool in self.pools.values():
             pool.states(layers, x, start)
 
@@ -109,9 +106,9 @@ class Reader:
         self.logits.flush()
         # a unit that the limit or the end of text left unfinished counts, too
         if self.generating and self.answer.finish != "units":
-            for pool in self.pools.values():
-                if pool.spans[-1][0] < self.total + len(self.tokens):
-                    pool.close(self.total + len(self.tokens))
+            end = self.total + len(self.tokens)
+            for pool in (pool for pool in self.pools.values() if pool.spans[-1][0] < end):
+                pool.close(end)
         return {read: self._value(read) for read in self.query.reads}
 
     def _value(self, read: Read) -> Any:

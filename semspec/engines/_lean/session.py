@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semspec.decoding.trim import along
+from semspec.decoding.trim import along, shared
 from semspec.engines._lean.cache import Cache
 from semspec.types import Context
 
@@ -17,26 +17,19 @@ class Session:
     """
 
     def __init__(self, context: Context) -> None:
-        self.slot = -1
         self.context = context
         self.tokens: list[int] = []
-        self.verified = 0
-        self.root = 0
+        self.slot, self.verified, self.root = -1, 0, 0
         self.parents: list[int] | None = None
 
     def match(self, context: Context, then: Sequence[int], cache: Cache) -> int:
         """Return how many tokens of the context and ``then`` are cached, moving them into place."""
         if context is not self.context or len(context) < self.verified:
             self.context, self.verified = context, 0  # a copy of the context: compare once
-        new = context.tokens[self.verified :]
-        new.extend(then)
         start = self.verified
+        new = [*context.tokens[start:], *then]
         chain = len(self.tokens) if self.parents is None else self.root
-        same = 0
-        for a, b in zip(self.tokens[start:chain], new, strict=False):
-            if a != b:
-                break
-            same += 1
+        same = shared(self.tokens[start:chain], new)
         if self.parents is None or start + same < self.root:
             self.verified = min(len(context), start + same)
             return start + same
@@ -56,13 +49,8 @@ class Session:
         known = context is self.context and self.verified == self.root == len(context)
         if self.parents is None or not known:
             return self.match(context, [], cache)
-        same = 0
         cached = zip(self.tokens[self.root :], self.parents, strict=True)
-        for a, b in zip(cached, zip(tokens, parents, strict=True), strict=False):
-            if a != b:
-                break
-            same += 1
-        return self.root + same
+        return self.root + shared(cached, zip(tokens, parents, strict=True))
 
     def crop(self, length: int) -> None:
         """Drop the cached tokens from index ``length`` on."""

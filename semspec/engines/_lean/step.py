@@ -32,20 +32,11 @@ class Step:
         def zeros(bias: Tensor | None, width: int) -> Tensor:
             return torch.zeros(width) if bias is None else bias
 
-        self._blocks = [
-            (
-                b.qkv,
-                zeros(b.qkv_bias, b.qkv.shape[0]),
-                b.out,
-                b.out_bias,
-                b.gate_up,
-                zeros(b.gate_up_bias, 2 * spec.inner),
-                b.down,
-                b.down_bias,
-                b.qk_norm,
-            )
-            for b in model.weights.blocks
-        ]
+        self._blocks = []
+        for b in model.weights.blocks:
+            bqkv, bgu = zeros(b.qkv_bias, len(b.qkv)), zeros(b.gate_up_bias, 2 * spec.inner)
+            matrices = (b.qkv, bqkv, b.out, b.out_bias, b.gate_up, bgu, b.down, b.down_bias)
+            self._blocks.append((*matrices, b.qk_norm))
 
     def run(
         self, token: int, position: int, slot: int, cache: Cache, states: list[Tensor] | None
@@ -73,10 +64,8 @@ class Step:
                 heads.copy_(F.rms_norm(heads, (d,), None, eps) * norm)
             qkv.view(complex64).mul_(turns)
             rows[position] = qkv[queries:]
-            o = attention(
-                qkv[:queries].view(shape), keys.narrow(2, 0, end), values.narrow(2, 0, end)
-            )
-            x = addmv(x, wo, o.view(queries))
+            q, k, v = qkv[:queries].view(shape), keys.narrow(2, 0, end), values.narrow(2, 0, end)
+            x = addmv(x, wo, attention(q, k, v).view(queries))
             if bo is not None:
                 x += bo
             both = addmv(bgu, wgu, x, alpha=1 / sqrt(x.dot(x).item() / width + eps))

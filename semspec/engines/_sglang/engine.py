@@ -6,24 +6,23 @@ import asyncio
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from semspec.engines._sglang import identity, requests
-from semspec.engines._sglang.identity import Expected
-from semspec.engines._sglang.local import Local
-from semspec.engines._sglang.replicas import Replicas, unreachable
-from semspec.engines._sglang.requests import Paths, Payload, Scoring
-from semspec.engines._sglang.server import LostError, Place
-from semspec.engines._sglang.writing import Writing
+from semspec.engines._sglang.local import Local, Place
+from semspec.engines._sglang.replicas import Replicas
+from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
+from semspec.engines._sglang.server import LostError
+from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.types import Answer, Context, Query, Role, What
 
-T = TypeVar("T")
 MARGIN = 6  # positions that SGLang reserves at the end of a context
 
 
@@ -33,28 +32,28 @@ class SglangEngine:
     def __init__(
         self,
         places: Sequence[Place],
-        expected: Expected,
+        expected: identity.Expected,
         stop_ids: frozenset[int],
         role: Role,
         check: bool = True,
         patience: float = 0.0,
     ) -> None:
-        self.offers = requests.OFFERS
+        self.offers, self.stop_ids = Sglang.offers, stop_ids
         self.vocabulary, self.context_limit = expected.vocabulary, expected.context_limit
         self.layers, self.width = expected.layers, expected.width
-        self.stop_ids = stop_ids
         self.expected, self.check = expected, check
         self.replicas = Replicas(places, role, patience)
         self._served: dict[str, str] = {}  # by server: the model it reports
-        self._tasks: dict[int, set[asyncio.Task[Answer]]] = {}
+        self._tasks: defaultdict[int, set[asyncio.Task[Answer]]] = defaultdict(set)
         self._aborts: set[asyncio.Task[None]] = set()
-        self._looks: dict[int, asyncio.Task[None]] = {}  # checks of lost servers, by id
-        local = [place for place in places if isinstance(place, Local)]
-        self._loop = local[0].loop if local else asyncio.new_event_loop()
+        self._looks: dict[Place, asyncio.Task[None]] = {}  # checks of lost servers
+        self._local = [place for place in places if isinstance(place, Local)]
+        self._loop = self._local[0].loop if self._local else asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         try:
-            self._wait(self._meet())
+            for place in places:
+                self._wait(self._meet(place))
         except BaseException:
             self.close()
             raise
@@ -64,21 +63,18 @@ class SglangEngine:
         """The models that the servers report; empty if unchecked or run in this process."""
         return " and ".join(sorted({*filter(None, self._served.values())}))
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _meet(self) -> None:
-        """Check every server; raise UserError if one cannot be reached at the start."""
-        for place in self.replicas.places:
-            until = time.monotonic() + self.replicas.patience
-            while True:
-                try:
-                    await self._look(place)
-                    break
-                except LostError as error:
-                    if time.monotonic() >= until:
-                        why = str(error)
-                        raise UserError(unreachable(self.replicas.role, place.name, why)) from error
+    async def _meet(self, place: Place) -> None:
+        """Check a server; raise UserError if it cannot be reached at the start."""
+        until = time.monotonic() + self.replicas.patience
+        while True:
+            try:
+                return await self._look(place)
+            except LostError as error:
+                if time.monotonic() >= until:
+                    raise self.replicas.unreachable(place.name, str(error)) from error
 
     async def _look(self, place: Place) -> None:
         """Raise UserError if a server holds another model; adopt the shortest context limit."""
@@ -87,9 +83,10 @@ class SglangEngine:
         if self.check:
             role = self.replicas.role
             identity.check(self.expected, info, (), place.name, role)
-            sample = await _sample_ids(place, info)
-            identity.check(self.expected, info, sample, place.name, role)
-            if not isinstance(place, Local):
+            if not isinstance(place, Local):  # which was loaded from the expected folder
+                if not info.get("skip_tokenizer_init"):
+                    sample = await _sample_ids(place)
+                    identity.check(self.expected, info, sample, place.name, role)
                 served = identity.served(info)
                 before = self._served.setdefault(place.name, served)
                 if before != served:
@@ -98,25 +95,22 @@ class SglangEngine:
                         " that back, or begin a run in another folder (engine.check=false where it is"
                         " the same under another name)"
                     )
-        limits = [info.get("context_length"), info.get("max_total_num_tokens")]
-        known = [int(limit) - MARGIN for limit in limits if limit]
-        if info.get("max_req_input_len"):
-            known.append(int(info["max_req_input_len"]))
+        margins = {"context_length": MARGIN, "max_total_num_tokens": MARGIN, "max_req_input_len": 0}
+        known = [int(info[name]) - margin for name, margin in margins.items() if info.get(name)]
         self.context_limit = min([self.context_limit, *known])
 
     async def _look_again(self, place: Place) -> None:
         """Check a lost server once for all who wait; a cancelled waiter does not cancel the check."""
-        look = self._looks.get(id(place))
-        if look is None:
-            look = self._looks[id(place)] = self._loop.create_task(self._look(place))
+        if place not in self._looks:
+            look = self._looks[place] = self._loop.create_task(self._look(place))
 
             def looked(done: asyncio.Task[None]) -> None:
-                del self._looks[id(place)]
+                del self._looks[place]
                 if not done.cancelled() and done.exception() is None:
                     self.replicas.found(place)
 
             look.add_done_callback(looked)
-        await asyncio.shield(look)
+        await asyncio.shield(self._looks[place])
 
     # ---- called from other threads --------------------------------------------------------------
 
@@ -125,13 +119,12 @@ class SglangEngine:
         answered: Future[Answer] = Future()
         # a copy: the context may have grown when the loop gets to it
         frozen = Context(query.context.key, query.context.tokens)
-        frozen.prompt_length = query.context.prompt_length
         self._loop.call_soon_threadsafe(self._begin, replace(query, context=frozen), answered)
         return answered
 
     def _begin(self, query: Query, answered: Future[Answer]) -> None:
         task = self._loop.create_task(self._answer(query))
-        own = self._tasks.setdefault(query.context.key, set())
+        own = self._tasks[query.context.key]
         own.add(task)
 
         def finished(done: asyncio.Task[Answer]) -> None:
@@ -169,10 +162,9 @@ class SglangEngine:
             self._wait(self._leave())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        for place in self.replicas.places:
-            if isinstance(place, Local):
-                place.shut_down()
-        if not any(isinstance(place, Local) for place in self.replicas.places):
+        for place in self._local:
+            place.shut_down()
+        if not self._local:
             self._loop.close()
 
     async def _leave(self) -> None:
@@ -188,16 +180,17 @@ class SglangEngine:
 
     async def _answer(self, query: Query) -> Answer:
         """Ask the problem's home server, or another one if that is lost."""
-        _check_ids(query, self.vocabulary)
+        highest = max([*query.context.tokens, *query.tokens], default=0)
+        # another id would crash the server for everyone
+        assert highest < self.vocabulary, f"token {highest} of a vocabulary of {self.vocabulary}"
         answer = Answer()
         if query.generate is not None:
             await self._write(query, answer)
         elif query.parents:
             paths = Paths(query.parents)
-            parts = [
-                Scoring.of(query, [query.tokens[node] for node in path]) for path in paths.paths
-            ]
-            values = await asyncio.gather(*(self._score(query, one, answer) for one in parts))
+            chains = [[query.tokens[node] for node in path] for path in paths.paths]
+            parts = [self._score(query, Scoring.of(query, chain), answer) for chain in chains]
+            values = await asyncio.gather(*parts)
             answer.values = paths.gather(query, values)
         else:
             answer.values = await self._score(query, Scoring.of(query), answer)
@@ -208,35 +201,26 @@ class SglangEngine:
         assert ask is not None
         before = [*query.context.tokens, *query.tokens]
         room = self.context_limit - len(before)
-        writing = Writing(ask, room, self.stop_ids, requests.LOOK)
+        writing = Writing(ask, room, self.stop_ids, answer)
         while not writing.done:
             limit, stops = writing.next_limit(), writing.next_stops()
-            ids = [*before, *writing.tokens]
+            ids = [*before, *answer.tokens]
             payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops)
             reply, place = await self._ask(query.context, payload, answer)
-            written = reply["output_ids"]
-            if not written:
+            if not reply["output_ids"]:
                 raise UserError(
                     f"{place.name} wrote nothing where tokens were asked for: look at its log"
                 )
-            writing.take(written)
-        answer.tokens, answer.ends, answer.finish = writing.tokens, writing.ends, writing.finish
-        if not query.reads:
-            return
-        ends = answer.unit_ends()
-        if ends:
+            writing.take(reply["output_ids"])
+        if query.reads and (ends := answer.unit_ends()):
             written = Scoring.of_written(query, answer.tokens, ends)
             answer.values = await self._score(query, written, answer)
         else:
-            answer.values = {read: self._nothing(read.what) for read in query.reads}
-
-    def _nothing(self, what: What) -> Any:
-        """Return the value of a read over no tokens."""
-        if what is What.TOP_K:
-            return torch.empty(0, 0, dtype=torch.long), torch.empty(0, 0)
-        return (
-            torch.empty(0, self.layers + 1, self.width) if what is What.POOLED else torch.empty(0)
-        )
+            none = {
+                What.TOP_K: (torch.empty(0, 0, dtype=torch.long), torch.empty(0, 0)),
+                What.POOLED: torch.empty(0, self.layers + 1, self.width),
+            }
+            answer.values = {read: none.get(read.what, torch.empty(0)) for read in query.reads}
 
     async def _score(self, query: Query, scoring: Scoring, answer: Answer) -> Mapping[Any, Any]:
         reply, place = await self._ask(query.context, scoring.payload(), answer)
@@ -272,23 +256,9 @@ class SglangEngine:
             return reply, place
 
 
-def _check_ids(query: Query, vocabulary: int) -> None:
-    """Assert that all ids are in the vocabulary: another id would crash the server for everyone."""
-    highest = max([*query.context.tokens, *query.tokens], default=0)
-    assert highest < vocabulary, f"token {highest} of a vocabulary of {vocabulary}"
-
-
-async def _sample_ids(place: Place, info: Mapping[str, Any]) -> Sequence[int]:
-    """Return the sample text in the server's own ids; empty if it has no tokenizer."""
-    if info.get("skip_tokenizer_init"):
-        return ()
-    payload = {
-        "text": identity.SAMPLE,
-        "sampling_params": {"temperature": 0.0, "max_new_tokens": 0},
-        "return_logprob": True,
-        "logprob_start_len": 0,
-    }
-    if isinstance(place, Local):  # it was loaded from the expected folder
-        return ()
-    reply = await place.generate(payload)
+async def _sample_ids(place: Place) -> Sequence[int]:
+    """Return the sample text in the server's own ids."""
+    params = {"temperature": 0.0, "max_new_tokens": 0}
+    payload = {"text": identity.SAMPLE, "sampling_params": params}
+    reply = await place.generate({**payload, "return_logprob": True, "logprob_start_len": 0})
     return [entry[1] for entry in reply["meta_info"]["input_token_logprobs"]]

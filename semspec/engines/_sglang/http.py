@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import ssl
 import time
-from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -42,13 +42,14 @@ class Http:
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
+        url = url if "//" in url else f"http://{url}"
+        parts = urlsplit(url)
         try:
             port = parts.port
         except ValueError:
             port = 0
         if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            shown = without_passwords(url if "//" in url else f"http://{url}")
+            shown = without_passwords(url)
             raise UserError(f"'{shown}' is no server's address: give http://HOST:PORT")
         self.url = without_passwords(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}")
         self.host, self.path = parts.hostname, parts.path.rstrip("/")
@@ -75,33 +76,17 @@ class Http:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         message = head.encode("latin-1") + body
         while (kept := self._kept()) is not None:
-            try:
-                return await self._timely(self._exchange(kept, message, kept=True), timeout)
-            except StaleError:
-                continue
-        return await self._timely(
-            self._exchange(await self._connect(), message, kept=False), timeout
-        )
+            with contextlib.suppress(StaleError):
+                return await self._exchange(kept, message, timeout, kept=True)
+        return await self._exchange(await self._connect(), message, timeout, kept=False)
 
     async def _connect(self) -> Connection:
         try:
             async with asyncio.timeout(CONNECT):
-                return await asyncio.open_connection(
-                    self.host, self.port, ssl=self.tls, limit=1 << 20
-                )
+                at = (self.host, self.port)
+                return await asyncio.open_connection(*at, ssl=self.tls, limit=1 << 20)
         except TimeoutError as error:
             raise UnreachedError(str(error) or f"no connection within {CONNECT:g} s") from error
-
-    async def _timely(
-        self, exchange: Coroutine[Any, Any, tuple[int, bytes]], timeout: float | None
-    ) -> tuple[int, bytes]:
-        try:
-            async with asyncio.timeout(timeout) as limit:
-                return await exchange
-        except TimeoutError as error:
-            if limit.expired():
-                raise SilentError from error
-            raise
 
     def _kept(self) -> Connection | None:
         while self._idle:
@@ -112,26 +97,29 @@ class Http:
         return None
 
     async def _exchange(
-        self, connection: Connection, message: bytes, kept: bool
+        self, connection: Connection, message: bytes, timeout: float | None, kept: bool
     ) -> tuple[int, bytes]:
         reader, writer = connection
+        limit = asyncio.timeout(timeout)
         try:
-            try:
-                writer.write(message)
-                await writer.drain()
-                line = await reader.readline()
-            except OSError as error:
-                raise StaleError(str(error)) if kept else error from error
-            if not line:
-                raise StaleError("closed") if kept else EOFError("closed without an answer")
-            status = int(line.split(b" ", 2)[1])
-            length, chunked, close = await _headers(reader)
-            body = await (_chunks(reader) if chunked else reader.readexactly(length))
-        except (ValueError, IndexError) as error:
+            async with limit:
+                try:
+                    writer.write(message)
+                    await writer.drain()
+                    line = await reader.readline()
+                except OSError as error:
+                    raise StaleError(str(error)) if kept else error from error
+                if not line:
+                    raise StaleError("closed") if kept else EOFError("closed without an answer")
+                status = int(line.split(b" ", 2)[1])
+                length, chunked, close = await _headers(reader)
+                body = await (_chunks(reader) if chunked else reader.readexactly(length))
+        except BaseException as error:
             writer.close()
-            raise EOFError("what came back is not HTTP") from error
-        except BaseException:
-            writer.close()
+            if isinstance(error, ValueError | IndexError):
+                raise EOFError("what came back is not HTTP") from error
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise SilentError from error
             raise
         if close:
             writer.close()

@@ -35,26 +35,30 @@ class Expected:
         try:
             shape = foreign.read_object(folder / "config.json", finite=False)
             shape = {**shape, **shape.get("text_config", {})}
-            return cls(
-                model_name(str(folder)),
-                tuple(shape.get("architectures") or ()),
-                int(shape["vocab_size"]),
-                int(shape["max_position_embeddings"]),
-                int(shape["num_hidden_layers"]),
-                int(shape["hidden_size"]),
-                tuple(Text(str(folder)).encode(SAMPLE)),
-            )
+            architectures = tuple(shape.get("architectures") or ())
+            sizes = ("vocab_size", "max_position_embeddings", "num_hidden_layers", "hidden_size")
+            vocabulary, limit, layers, width = (int(shape[size]) for size in sizes)
+            sample, name = tuple(Text(str(folder)).encode(SAMPLE)), model_name(str(folder))
+            return cls(name, architectures, vocabulary, limit, layers, width, sample)
         except (ValueError, OverflowError, KeyError, TypeError) as error:
             raise UserError(
                 f"{folder / 'config.json'} does not describe a language model ({error})"
             ) from error
 
 
+def _repository(path: str) -> tuple[str, str]:
+    """Return ``owner/name`` and ``@commit`` of a Hub cache snapshot, else the path itself and ""."""
+    parts = PurePosixPath(path).parts
+    cached = [part for part in parts if part.startswith("models--")]
+    if not cached:
+        return path, ""
+    commit = f"@{parts[-1]}" if parts[-2:-1] == ("snapshots",) else ""
+    return cached[-1].removeprefix("models--").replace("--", "/"), commit
+
+
 def model_name(path: str) -> str:
     """Return the last part of a folder or repository; the repository's for a Hub cache snapshot."""
-    parts = PurePosixPath(path.rstrip("/")).parts
-    cached = [part for part in parts if part.startswith("models--")]
-    return cached[-1].split("--")[-1] if cached else (parts[-1] if parts else path)
+    return PurePosixPath(_repository(path)[0]).name or path
 
 
 def check(
@@ -83,15 +87,10 @@ def check(
 
 def served(info: Mapping[str, Any]) -> str:
     """Describe the model that a server reports: its location, revision and version of weights."""
-    place = str(info.get("model_path") or info.get("served_model_name") or "")
-    parts = PurePosixPath(place).parts
-    cached = [part for part in parts if part.startswith("models--")]
-    if cached:  # the Hub's cache may lie elsewhere on another machine
-        place = cached[-1].removeprefix("models--").replace("--", "/")
-        place += f"@{parts[-1]}" if parts[-2] == "snapshots" else ""
-    revision = info.get("revision")
-    version = info.get("weight_version")
-    described = [place, f"revision {revision}" if revision else ""]
+    # the Hub's cache may lie elsewhere on another machine
+    place, commit = _repository(str(info.get("model_path") or info.get("served_model_name") or ""))
+    revision, version = info.get("revision"), info.get("weight_version")
+    described = [place + commit, f"revision {revision}" if revision else ""]
     described.append(f"weights {version}" if version not in (None, "default") else "")
     return ", ".join(filter(None, described))
 

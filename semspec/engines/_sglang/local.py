@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from semspec.engines._sglang.server import Reply
+from semspec.engines._sglang.server import Reply, Server
 from semspec.errors import UserError, first_line
 from semspec.sglang_plugin import compat, settings
 
@@ -34,11 +34,7 @@ class Local:
     """Starts when constructed, in the main thread, and then runs in ``loop``."""
 
     def __init__(
-        self,
-        folder: Path,
-        arguments: Mapping[str, Any],
-        timeout: float,
-        probes: Sequence[str] = (),
+        self, folder: Path, arguments: Mapping[str, Any], timeout: float, probes: Sequence[str] = ()
     ) -> None:
         check_installed()
         import sglang
@@ -82,3 +78,7 @@ class Local:
 
     def shut_down(self) -> None:
         self.engine.shutdown()
+
+
+Place = Server | Local
+"""A place where a model runs: both take the same requests."""

@@ -6,19 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from semspec.engines._sglang.server import Place
+from semspec.engines._sglang.local import Place
 from semspec.errors import UserError
 from semspec.types import Context
 
 REST = 15.0  # seconds that a lost replica is left alone before it is tried again
-
-
-def unreachable(role: str, names: str, why: str) -> str:
-    """Return the error message that ends a run."""
-    return (
-        f"the {role}'s server at {names} does not answer ({why}): start it, then give the same command"
-        " to go on from here"
-    )
 
 
 class Replicas:
@@ -28,7 +20,7 @@ class Replicas:
         assert places
         self.places, self.role, self.patience = list(places), role, patience
         self._home: dict[int, Place] = {}
-        self._lost: dict[int, float] = {}  # by index: when it last failed
+        self._lost: dict[Place, float] = {}  # when it last failed
         self._dark: float | None = None  # since when none has answered
 
     def of(self, context: Context) -> Place:
@@ -38,22 +30,21 @@ class Replicas:
             return home
         alive = [place for place in self.places if self._alive(place)]
         if not alive:
-            return min(self.places, key=lambda place: self._lost[self.places.index(place)])
-        used = Counter(id(place) for place in self._home.values())
-        home = min(alive, key=lambda place: used[id(place)])
-        self._home[context.key] = home
+            return min(self.places, key=self._lost.__getitem__)
+        used = Counter(self._home.values())
+        home = self._home[context.key] = min(alive, key=used.__getitem__)
         return home
 
     def _alive(self, place: Place) -> bool:
-        return time.monotonic() - self._lost.get(self.places.index(place), -REST) >= REST
+        return time.monotonic() - self._lost.get(place, -REST) >= REST
 
     def was_lost(self, place: Place) -> bool:
         """Return whether the server must be checked again before it gets a query."""
-        return self.places.index(place) in self._lost
+        return place in self._lost
 
     def found(self, place: Place) -> None:
         """Record that a lost server is back and unchanged; it has yet to answer."""
-        self._lost.pop(self.places.index(place), None)
+        self._lost.pop(place, None)
 
     def answered(self) -> None:
         """Record an answer: patience starts afresh."""
@@ -61,14 +52,20 @@ class Replicas:
 
     def lost(self, place: Place, why: str) -> None:
         """Take a server out for a while; raise UserError if none is left and patience has ended."""
-        now = self._lost[self.places.index(place)] = time.monotonic()
+        now = self._lost[place] = time.monotonic()
         if any(self._alive(other) for other in self.places):
             return
         self._dark = now if self._dark is None else self._dark
         if now - self._dark < self.patience:
             return
-        names = ", ".join(one.name for one in self.places)
-        raise UserError(unreachable(self.role, names, why))
+        raise self.unreachable(", ".join(one.name for one in self.places), why)
+
+    def unreachable(self, names: str, why: str) -> UserError:
+        """Return the error that ends a run."""
+        return UserError(
+            f"the {self.role}'s server at {names} does not answer ({why}): start it, then give the"
+            " same command to go on from here"
+        )
 
     def forget(self, context: Context) -> None:
         self._home.pop(context.key, None)

@@ -7,22 +7,20 @@ row of the last token among the output's. Temperature 0 makes the latter raw; th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from semspec.engines._base import take
 from semspec.errors import UserError
 from semspec.sglang_plugin import protocol
-from semspec.types import Query, Read, Sampling, Stops, What
+from semspec.types import Answer, Generate, Query, Read, Sampling, Stops, What, stops_of
 
 Payload = dict[str, Any]
 
-OF_LOGITS = frozenset({What.TOP_K, What.LOGPROBS})
-OF_PLUGIN = frozenset({What.POOLED, What.SCORE})
-OFFERS = OF_LOGITS | OF_PLUGIN
 LOOK = 64  # tokens generated at a time if nothing shows where a unit may end
 
 
@@ -50,6 +48,43 @@ def write(
     return {"input_ids": list(ids), "sampling_params": params}
 
 
+class Writing:
+    """An answer as far as it is generated.
+
+    A server stops where a unit may end; the boundary decides, and tokens beyond an end are discarded.
+    That does not change their law: a token depends only on those before it.
+    """
+
+    def __init__(self, ask: Generate, room: int, stop_ids: frozenset[int], answer: Answer) -> None:
+        self.ask, self.stop_ids, self.answer = ask, stop_ids, answer
+        self.limit = min(ask.limit, room)
+        self.stops = stops_of(ask.boundary)
+        answer.finish = "limit" if self.limit < 1 else "scored"
+
+    @property
+    def done(self) -> bool:
+        return self.answer.finish != "scored"
+
+    def next_limit(self) -> int:
+        """Return how many tokens the next request may bring."""
+        left = self.limit - len(self.answer.tokens)
+        if self.ask.boundary is None:
+            return left
+        if self.stops.cap is not None:
+            left = min(left, self.stops.cap * (self.ask.units - len(self.answer.ends)))
+        return left if self.stops.texts or self.stops.cap is not None else min(left, LOOK)
+
+    def next_stops(self) -> Stops:
+        return Stops() if self.next_limit() == 1 else self.stops
+
+    def take(self, written: Iterable[int]) -> None:
+        """Append tokens up to the one that ends the generation."""
+        for token in written:
+            take(token, self.answer, self.ask, self.limit, self.stop_ids)
+            if self.done:
+                return
+
+
 @dataclass(slots=True)
 class Scoring:
     """One pass over tokens after a context, and the reads of it."""
@@ -64,12 +99,11 @@ class Scoring:
     @classmethod
     def of(cls, query: Query, tokens: Sequence[int] | None = None) -> Scoring:
         """Score a query's chain, or with ``tokens`` one path of its tree."""
-        context = query.context.tokens
-        row = len(context) - 1 if query.rows_from is None else query.rows_from
+        base = len(query.context)
+        row = base - 1 if query.rows_from is None else query.rows_from
         if tokens is not None:
-            row = min(row, len(context) - 1)
-        ids = [*context, *(query.tokens if tokens is None else tokens)]
-        return cls(ids, len(context), row, query.reads)
+            query, row = replace(query, tokens=tokens), min(row, base - 1)
+        return cls([*query.context.tokens, *query.tokens], base, row, query.reads)
 
     @classmethod
     def of_written(cls, query: Query, written: Sequence[int], ends: Sequence[int]) -> Scoring:
@@ -88,8 +122,7 @@ class Scoring:
 
     def payload(self) -> Payload:
         params: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 0}
-        ask = protocol.ask_for(self.reads, self.base, self.spans)
-        if ask is not None:
+        if (ask := protocol.ask_for(self.reads, self.base, self.spans)) is not None:
             params["custom_params"] = ask.params()
         payload: Payload = {"input_ids": self.ids, "sampling_params": params}
         if (start := self.start) is not None:
@@ -102,11 +135,8 @@ class Scoring:
         meta = reply["meta_info"]
         values: dict[Read, Any] = dict(protocol.values(self.reads, meta, server))
         try:
-            for read in self.reads:
-                if read.what is What.TOP_K:
-                    values[read] = self._top_k(meta, read.k)
-                elif read.what is What.LOGPROBS:
-                    values[read] = self._logprobs(meta)
+            values |= {r: self._top_k(meta, r.k) for r in self.reads if r.what is What.TOP_K}
+            values |= {r: self._logprobs(meta) for r in self.reads if r.what is What.LOGPROBS}
         except (KeyError, TypeError, IndexError, ValueError) as error:
             raise UserError(
                 f"{server} sent log-probabilities of another shape than SGLang's"
@@ -115,9 +145,8 @@ class Scoring:
         return values
 
     def _logprobs(self, meta: Mapping[str, Any]) -> Tensor:
-        count = len(self.ids) - self.base
         entries = meta["input_token_logprobs"]
-        own = entries[len(entries) - count :]
+        own = entries[len(entries) - (len(self.ids) - self.base) :]
         if [entry[1] for entry in own] != self.ids[self.base :]:
             raise ValueError("other tokens")
         return torch.tensor([entry[0] for entry in own], dtype=torch.float32)
@@ -125,19 +154,14 @@ class Scoring:
     def _top_k(self, meta: Mapping[str, Any], k: int) -> tuple[Tensor, Tensor]:
         assert self.start is not None
         rows = [*meta["input_top_logprobs"][1:], *meta["output_top_logprobs"]]
-        rows = rows[self.row - self.start :]
-        if not self.last_row:
-            rows = rows[:-1]
+        rows = rows[self.row - self.start : None if self.last_row else -1]
         wanted = len(self.ids) - self.row - (not self.last_row)
         if len(rows) != wanted:
             raise ValueError("other rows")
         ids = [[entry[1] for entry in row[:k]] for row in rows]
         values = [[entry[0] for entry in row[:k]] for row in rows]
-        shape = (wanted, k)
-        return (
-            torch.tensor(ids, dtype=torch.long).reshape(shape),
-            torch.tensor(values, dtype=torch.float32).reshape(shape),
-        )
+        shaped = torch.tensor(values, dtype=torch.float32).reshape(wanted, k)
+        return torch.tensor(ids, dtype=torch.long).reshape(wanted, k), shaped
 
 
 @dataclass(slots=True)
@@ -149,13 +173,10 @@ class Paths:
 
     def __post_init__(self) -> None:
         inner = set(self.parents)
-        self.paths = []
-        for leaf in (node for node in range(len(self.parents)) if node not in inner):
-            path, node = [], leaf
-            while node >= 0:
-                path.append(node)
-                node = self.parents[node]
-            self.paths.append(path[::-1])
+        ways: list[list[int]] = []  # to every node
+        for node, parent in enumerate(self.parents):
+            ways.append([*(ways[parent] if parent >= 0 else ()), node])
+        self.paths = [way for node, way in enumerate(ways) if node not in inner]
 
     def gather(self, query: Query, parts: Sequence[Mapping[Read, Any]]) -> dict[Read, Any]:
         """Merge the values of the paths; each node's come from the first path that it is on."""
@@ -177,9 +198,8 @@ class Paths:
                 first = min(row, context - 1)  # row 0 of every path
                 nodes = range(max(row - context, 0), len(self.parents))
                 at += [(place[n][0], context - first + place[n][1]) for n in nodes]
-                values[read] = tuple(
-                    torch.stack([parts[p][read][half][i] for p, i in at]) for half in (0, 1)
-                )
+                both = ([parts[p][read][half][i] for p, i in at] for half in (0, 1))
+                values[read] = tuple(map(torch.stack, both))
             else:
                 raise UserError(
                     "pooled states of a tree cannot be read through SGLang: use engine=hf"

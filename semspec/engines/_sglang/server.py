@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from semspec.engines._sglang.http import Http, SilentError, UnreachedError
 from semspec.engines.sglang import KEY
@@ -29,26 +29,6 @@ class LostError(Exception):
     """A server stayed unreachable for as long as patience lasts."""
 
 
-class Place(Protocol):
-    """A place where a model runs."""
-
-    name: str  # for messages
-
-    async def generate(self, payload: Mapping[str, Any]) -> Reply:
-        """Send a request to SGLang's ``/generate``; raise LostError if nobody answers any more."""
-        ...
-
-    async def abort(self, rid: str) -> None:
-        """Cancel a request; never raises."""
-        ...
-
-    async def info(self) -> Mapping[str, Any]:
-        """Return the server's description of itself and its model."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class Server:
     """A server that is already running."""
 
@@ -59,6 +39,7 @@ class Server:
         self.routed = False  # behind sglang-router, which only passes on the fields that it knows
 
     async def generate(self, payload: Mapping[str, Any]) -> Reply:
+        """Send a request to ``/generate``; raise LostError if nobody answers any more."""
         if self.routed:
             payload = protocol.as_label(payload)
         return await self._patiently("POST", "/generate", payload)
@@ -66,8 +47,7 @@ class Server:
     async def _patiently(self, method: str, path: str, payload: Any = None) -> Reply:
         """Send a request; retry with growing pauses while the connection fails or breaks off.
 
-        A request changes nothing on a server, and a lost answer was never looked at: asking again is safe
-        and does not change the law of the samples.
+        A lost answer was never looked at: asking again does not change the law of the samples.
         """
         lost: float | None = None
         pause = FIRST_PAUSE
@@ -97,7 +77,9 @@ class Server:
             raise UserError(f"{self.name} wants a key: put it into the variable {KEY}")
         if status == 404:
             raise UserError(f"{self.name} has no {path}: is that an SGLang server?")
-        reply = _parsed(body)
+        reply: Any = None
+        with contextlib.suppress(ValueError):
+            reply = json.loads(body)
         if status != 200 or not isinstance(reply, dict):
             raise UserError(f"{self.name} refused a request ({status}): {_message(reply, body)}")
         finish = (reply.get("meta_info") or {}).get("finish_reason") or {}
@@ -106,11 +88,13 @@ class Server:
         return reply
 
     async def abort(self, rid: str) -> None:
+        """Cancel a request; never raises."""
         with contextlib.suppress(OSError, EOFError, TimeoutError):  # gone: nothing is left to stop
             async with asyncio.timeout(2):
                 await self.http.request("POST", "/abort_request", {"rid": rid})
 
     async def info(self) -> Mapping[str, Any]:
+        """Return the server's description of itself and its model."""
         info: dict[str, Any] = {}
         for path in ("/server_info", "/model_info"):
             try:
@@ -123,13 +107,6 @@ class Server:
 
     async def close(self) -> None:
         self.http.close()
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None
 
 
 def _message(reply: Any, body: bytes) -> str:

@@ -18,29 +18,14 @@ from semspec.probes.cluster.figures import Agreement, agreement, shares
 from semspec.probes.cluster.greedy import Clusterer, Exact, Item, Oracle, normal
 from semspec.probes.cluster.nli import Nli
 
-__all__ = [
-    "CLUSTERERS",
-    "Agreement",
-    "Clusterer",
-    "Entailment",
-    "Exact",
-    "Item",
-    "Nli",
-    "Oracle",
-    "agreement",
-    "clusterer",
-    "normal",
-    "shares",
-]
+__all__ = ["Agreement", "Clusterer", "Entailment", "Exact", "Item", "Nli", "Oracle"]
+__all__ += ["agreement", "normal", "shares"]
 
 CLUSTERERS: dict[str, Callable[..., Clusterer]] = {"exact": Exact, "nli": Nli, "oracle": Oracle}
 
 
 def clusterer(name: str, **options: Any) -> Clusterer:
-    """Make the clusterer of that name; ``options`` are the fields of its class.
-
-    Raise UserError for an unknown name or option.
-    """
+    """Make the clusterer of that name; raise UserError for an unknown name or option."""
     if name not in CLUSTERERS:
         near = difflib.get_close_matches(name, CLUSTERERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(CLUSTERERS)}"

@@ -8,9 +8,7 @@ from typing import Any
 
 from semspec.deferred import torch
 from semspec.errors import UserError, first_line
-
-Triple = tuple[str, str, str]
-"""A context, and two steps after it."""
+from semspec.probes.cluster.greedy import Triple
 
 ENTAILMENT = "entailment"
 
@@ -58,10 +56,9 @@ class Entailment:
         """Return whether a and b mean the same after the context: each entails the other, strictly.
 
         (context + a => context + b) and (context + b => context + a) must both be classified as
-        entailment by argmax (methods 1.1). The second is only tested where the first holds.
+        entailment by argmax. The second is only tested where the first holds.
         """
-        forth = self.entails(pairs)
-        held = [i for i, yes in enumerate(forth) if yes]
+        held = [i for i, yes in enumerate(self.entails(pairs)) if yes]
         back = self.entails([(pairs[i][0], pairs[i][2], pairs[i][1]) for i in held])
         both = [False] * len(pairs)
         for i, yes in zip(held, back, strict=True):
@@ -73,8 +70,8 @@ class Entailment:
         if not pairs:
             return []
         encoded = self._encode(pairs)
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        order = sorted(range(len(pairs)), key=lengths.__getitem__, reverse=True)
+        ids = encoded["input_ids"]
+        order = sorted(range(len(pairs)), key=lambda i: len(ids[i]), reverse=True)
         answers = [False] * len(pairs)
         for start in range(0, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]  # of similar length: little padding
@@ -94,14 +91,9 @@ class Entailment:
         The room that the two steps leave is divided between the two copies of the context's end. Steps
         that do not fit by themselves also lose their beginnings, the longer one first.
         """
-        cut: dict[str, Callable[[int], str]] = {}
-        sizes: dict[str, int] = {}
-        for context, *steps in pairs:
-            if context not in cut:
-                cut[context] = self._cutter(context)
-            for step in steps:
-                if step not in sizes:
-                    sizes[step] = len(self._ids(step))
+        cut = {context: self._cutter(context) for context in {context for context, _, _ in pairs}}
+        steps = {step for _, a, b in pairs for step in (a, b)}
+        sizes = {step: len(self._read(step.rstrip())["input_ids"]) for step in steps}
         left, right = [], []
         for context, a, b in pairs:
             room = (self.max_length - self._special - sizes[a] - sizes[b]) // 2
@@ -109,22 +101,16 @@ class Entailment:
             left.append(tail + a.rstrip())
             right.append(tail + b.rstrip())
         self.tokenizer.truncation_side = "left"
-        encoded = self.tokenizer(
-            left, right, truncation="longest_first", max_length=self.max_length
-        )
+        limit = {"truncation": "longest_first", "max_length": self.max_length}
+        encoded = self.tokenizer(left, right, **limit)
         return {name: encoded[name] for name in self.tokenizer.model_input_names if name in encoded}
 
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text.rstrip(), add_special_tokens=False, verbose=False)[
-            "input_ids"
-        ]
-        return ids
+    def _read(self, text: str, **options: bool) -> Any:
+        return self.tokenizer(text, add_special_tokens=False, verbose=False, **options)
 
     def _cutter(self, context: str) -> Callable[[int], str]:
         """Return a function that maps a number of tokens to that much of the context's end."""
-        offsets = self.tokenizer(
-            context, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )["offset_mapping"]
+        offsets = self._read(context, return_offsets_mapping=True)["offset_mapping"]
         starts = [start for start, _ in offsets]
 
         def tail(tokens: int) -> str:
@@ -149,6 +135,5 @@ def entailment_label(id2label: dict[int, str]) -> int:
 
 def _longest(config: Any, tokenizer: Any) -> int:
     """Return the most tokens of an input; a tokenizer without a limit reports a huge one."""
-    return min(
-        int(tokenizer.model_max_length), int(getattr(config, "max_position_embeddings", 512))
-    )
+    positions = getattr(config, "max_position_embeddings", 512)
+    return min(int(tokenizer.model_max_length), int(positions))

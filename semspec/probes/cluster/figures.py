@@ -11,7 +11,7 @@ from semspec.probes.cluster.greedy import numbered
 
 
 def shares(clusters: Sequence[int]) -> list[float]:
-    """Return each step's semantic probability: its cluster's share of all (methods 1.1, offline 3)."""
+    """Return each step's semantic probability: its cluster's share of all."""
     sizes = Counter(clusters)
     return [sizes[cluster] / len(clusters) for cluster in clusters]
 
@@ -57,8 +57,7 @@ def agreement(found: Sequence[Sequence[int]], truth: Sequence[Sequence[int]]) ->
         identical += numbered(a) == numbered(b)
 
     pairs = apart + wrong + missed + together
-    precision = _ratio(together, together + wrong)
-    recall = _ratio(together, together + missed)
+    precision, recall = _ratio(together, together + wrong), _ratio(together, together + missed)
     return Agreement(
         contexts=len(rand),
         pairs=pairs,

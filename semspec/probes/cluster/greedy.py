@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -12,6 +12,9 @@ from semspec.errors import UserError
 
 Item = tuple[str, Sequence[str]]
 """A context's text and the texts of the steps sampled after it."""
+
+Triple = tuple[str, str, str]
+"""A context, and two steps after it."""
 
 Pair = tuple[str, str]
 """Two steps of one context: a cluster's first member, and the step that may join."""
@@ -39,7 +42,7 @@ def normal(step: str) -> str:
 
 
 def greedy(steps: Sequence[str]) -> Greedy:
-    """Cluster ``steps`` in order, comparing each with every cluster's FIRST member (methods 1.1).
+    """Cluster ``steps`` in order, comparing each with every cluster's FIRST member.
 
     A plan: yields (first member, step) and is sent whether they mean the same. A step joins the first
     cluster that matches, so with a relation that is not transitive the order decides, as in the paper.
@@ -51,26 +54,28 @@ def greedy(steps: Sequence[str]) -> Greedy:
     for step in steps:
         text = normal(step)
         if text not in known:
-            number = len(firsts)
-            for i, first in enumerate(firsts):
+            for number, first in enumerate(firsts):
                 if text and normal(first) and (yield first, step):
-                    number = i
+                    known[text] = number
                     break
-            if number == len(firsts):
+            else:
+                known[text] = len(firsts)
                 firsts.append(step)
-            known[text] = number
         clusters.append(known[text])
     return clusters
 
 
 def lockstep(
-    items: Iterable[Item], same: Asker, lanes: int, done: Counter = lambda _: None
+    items: Iterable[Item],
+    same: Callable[[Sequence[Triple]], Sequence[bool]],
+    lanes: int,
+    done: Callable[[int], object] | None = None,
 ) -> Iterator[list[int]]:
     """Run ``greedy`` over many contexts side by side, one comparison of each at a time.
 
     Within a context every comparison depends on the previous answer, so full batches can only come from
     different contexts: up to ``lanes`` of them are open at once, and a new one is opened as soon as
-    one is finished.
+    one is finished. ``done`` is called with the number of finished ones.
     """
     source = enumerate(items)
     open_: dict[int, tuple[str, Greedy, Pair]] = {}
@@ -85,7 +90,8 @@ def lockstep(
             finished[index] = end.value
             open_.pop(index, None)
             count += 1
-            done(count)
+            if done is not None:
+                done(count)
         else:
             open_[index] = context, plan, pair
 
@@ -107,29 +113,14 @@ def lockstep(
             advance(index, context, plan, answer)
 
 
-class Asker(Protocol):
-    """Decides whether the two steps of each (context, a, b) mean the same."""
-
-    def __call__(self, pairs: Sequence[tuple[str, str, str]], /) -> Sequence[bool]: ...
-
-
-class Counter(Protocol):
-    """Called with the number of finished contexts."""
-
-    def __call__(self, contexts: int, /) -> object: ...
-
-
 def numbered(keys: Iterable[Hashable]) -> list[int]:
     """Number keys in order of first appearance, which is greedy clustering by equality."""
     seen: dict[Hashable, int] = {}
     return [seen.setdefault(key, len(seen)) for key in keys]
 
 
-class _ByKey:
+class _ByKey(Clusterer, Protocol):
     """A clusterer whose relation is the equality of a key: no order, no batches, no model."""
-
-    def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
-        raise NotImplementedError
 
     def cluster_many(self, items: Iterable[Item]) -> Iterator[list[int]]:
         for context, steps in items:

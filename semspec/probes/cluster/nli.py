@@ -14,7 +14,7 @@ from semspec.probes.cluster.greedy import Item, lockstep
 
 @dataclass(kw_only=True)
 class Nli:
-    """Steps that entail each other after their context, by an MNLI model (methods 1.1)."""
+    """Steps that entail each other after their context, by an MNLI model."""
 
     model: ModelConfig | str = ""  # embedded/tiny-nli, a folder, or a Hub repository
     revision: str | None = None
@@ -45,5 +45,4 @@ class Nli:
         return next(self.cluster_many([(context, steps)]))
 
     def cluster_many(self, items: Iterable[Item]) -> Iterator[list[int]]:
-        done = self.progress or (lambda _: None)
-        return lockstep(items, self.entailment.both_ways, self.lanes, done)
+        return lockstep(items, self.entailment.both_ways, self.lanes, self.progress)

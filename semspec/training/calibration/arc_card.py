@@ -52,12 +52,12 @@ proposed at the same places, where it was not the target's likeliest token: what
 
 def card(name: str, config: Mapping[str, Any]) -> str:
     """README.md."""
-    model, data, told = config["model"], config["data"], config["training"]
+    model, data, training = config["model"], config["data"], config["training"]
     settings = [Setting.from_json(s) for s in config["settings"]]
     constants = [
-        f"| {s.temperature:g} | {s.constants.c_s:.4g} | {s.constants.alpha_kappa:.4g}"
-        f" | {s.constants.tau:.4g} |"
+        f"| {s.temperature:g} | {c.c_s:.4g} | {c.alpha_kappa:.4g} | {c.tau:.4g} |"
         for s in settings
+        for c in [s.constants]
     ]
     measured = [
         _row(s, kind) for s in settings for kind in ("uniform", "drafted") if s.figures.get(kind)
@@ -78,11 +78,9 @@ def card(name: str, config: Mapping[str, Any]) -> str:
         revision=f", revision `{model['revision']}`" if model["revision"] else "",
         tokenizer=model["tokenizer"][:12],
         texts=f"{data['problems']} of {data.get('data', 'the embedded world')}, seed {data['seed']}{draft}",
-        positions=data["positions"],
-        levels=data["levels"],
-        sequence=f" over {told['sequence']} positions" if told["sequence"] else "",
-        **{name: told[name] for name in ("top", "smoothing", "delta", "correction")},
-        **{name: told[name] for name in ("confidence", "alpha", "fit")},
+        **{name: data[name] for name in ("positions", "levels")},
+        **{n: value for n, value in training.items() if n != "sequence"},
+        sequence=f" over {training['sequence']} positions" if training["sequence"] else "",
         constants="\n".join(constants),
         measured="\n".join(measured),
         warnings="\n" + "\n".join(warnings) if warnings else "",
@@ -113,9 +111,7 @@ def plots(evidence: Sequence[Tensor], settings: Sequence[Setting]) -> dict[str, 
         label = f"T = {setting.temperature:g}"
         bound.points([u[i] for i in shown], [js[i] for i in shown], label, radius=1.5)
         for kind, flag in (("uniform", 0.0), ("drafted", 1.0)):
-            own = sorted(
-                x for x, d in zip(js, columns["drafted"].tolist(), strict=True) if d == flag
-            )
+            own = columns["js"][columns["drafted"] == flag].sort().values.tolist()
             if own:
                 steps = [own[round(q / 100 * (len(own) - 1))] for q in range(101)]
                 spread.line(steps, [q / 100 for q in range(101)], f"{label}, {kind}")

@@ -11,13 +11,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from semspec.decoding.arc_bound import bounds, distance, lts, margin, normalised_entropy
+from semspec.decoding.arc_bound import bounds, lts, normalised_entropy
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.results.metrics import mean, quantile, wilson
 from semspec.rules.arc import Known
 from semspec.solver import Solution, Solver
-from semspec.training.calibration.next_step import Measure, Swap, divergences, read_text
+from semspec.training.calibration.next_step import (
+    Measure,
+    Swap,
+    differences,
+    divergences,
+    read_text,
+)
 from semspec.types import Context, Outcome
 
 _KEYS = itertools.count(1 << 42)  # of contexts: the solver counts its own from 1
@@ -93,26 +99,23 @@ def _bounds(
     """U and LTS of every kept token, as the rule had them."""
     if not kept:
         return [], []
-    setting, at = known.setting, [k.at for k in kept]
-    drafted = torch.tensor([tokens[i] for i in at])
-    p, likeliest = rows[at].max(-1)
-    both = [*drafted.tolist(), *likeliest.tolist()]
-    places = yield from known.embeddings.places(both, context, kit, rows.shape[-1])
-    whitened = known.embeddings.rows[places]
-    distances = distance(whitened[: len(kept)], whitened[len(kept) :])
-    margins = margin(p, rows[at, drafted.to(rows.device)])
+    setting, p = known.setting, rows[[k.at for k in kept]]
+    drafted, likeliest = [tokens[k.at] for k in kept], p.argmax(-1).tolist()
+    distances, margins = yield from differences(
+        drafted, likeliest, p, context, kit, known.embeddings
+    )
     if setting.buckets is None:
         u = bounds(distances, margins, setting.constants)
         return u.tolist(), lts(u, setting.constants.tau).tolist()
-    told, scores = [], []
+    us, scores = [], []
     for i, k in enumerate(kept):
         # the root was drawn from the row before, which the rule has seen or not, as in ``ArcSession``
         entropy = float(normalised_entropy(rows[k.root - 1])) if k.judged else 1.0
         by = setting.buckets.of(torch.tensor([k.at - k.root], device=rows.device), entropy)
         u = bounds(distances[i : i + 1], margins[i : i + 1], by)
-        told.append(float(u))
+        us.append(float(u))
         scores.append(float(lts(u, by.tau)))
-    return told, scores
+    return us, scores
 
 
 def audited(

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from semspec.decoding.arc_bound import next_step_js
+from semspec.decoding.arc_bound import distance, margin, next_step_js
+from semspec.decoding.whitening import Whitened
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.types import Answer, Context, Query, Read, Sampling, What
@@ -51,6 +52,21 @@ def read_text(context: Context, tokens: Sequence[int], kit: Kit) -> Plan[Tensor]
     return rows
 
 
+def differences(
+    drafted: Sequence[int],
+    likeliest: Sequence[int],
+    p: Tensor,
+    context: Context,
+    kit: Kit,
+    known: Whitened,
+) -> Plan[tuple[Tensor, Tensor]]:
+    """Return how far two tokens lie apart at each place, in embedding and in probability; p is [places, V]."""
+    both = yield from known.places([*drafted, *likeliest], context, kit, p.shape[-1])
+    whitened, nodes = known.rows[both], range(len(drafted))
+    distances = distance(whitened[: len(drafted)], whitened[len(drafted) :])
+    return distances, margin(p[nodes, likeliest], p[nodes, drafted])
+
+
 def divergences(
     context: Context, tokens: Sequence[int], swaps: Sequence[Swap], kit: Kit, measure: Measure
 ) -> Plan[Tensor]:
@@ -62,14 +78,7 @@ def divergences(
     for swap in swaps:
         nodes += [swap.drafted, swap.likeliest]
         parents += [swap.place - 1] * 2
-    answer: Answer = yield Query(
-        "target",
-        context,
-        measure.sampling,
-        kit.rng,
-        tokens=nodes,
-        parents=parents,
-        reads=(PROBS,),
-    )
+    query = Query("target", context, measure.sampling, kit.rng, nodes, parents, reads=(PROBS,))
+    answer: Answer = yield query
     rows = answer[PROBS][len(spine) + 1 :]  # row i + 1 is node i
     return next_step_js(rows[0::2], rows[1::2], measure.top, measure.smoothing).cpu()

@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from semspec.calibration.arc import COLUMNS
-from semspec.decoding.arc_bound import distance, margin, normalised_entropy
+from semspec.decoding.arc_bound import normalised_entropy
 from semspec.decoding.sampling import draw
 from semspec.decoding.whitening import Whitened
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.storage.files import LineFile, cut_torn_line, parse, whole_lines
-from semspec.training.calibration.next_step import Measure, Swap, divergences, read_text
+from semspec.training.calibration.next_step import (
+    Measure,
+    Swap,
+    differences,
+    divergences,
+    read_text,
+)
 from semspec.training.probes.contexts import Chain, Pair
 from semspec.types import Answer, Context, Query, Read, What
 
@@ -93,12 +99,9 @@ def measure_text(
         return []
     swaps = [swap for _, swap, _ in chosen]
     js = yield from divergences(context, tokens, swaps, kit, measure)
-    drafted, likeliest = ([getattr(s, side) for s in swaps] for side in ("drafted", "likeliest"))
-    places_of = yield from known.places([*drafted, *likeliest], context, kit, rows.shape[-1])
-    whitened = known.rows[places_of]
-    distances = distance(whitened[: len(swaps)], whitened[len(swaps) :])
-    p, nodes = rows[[swap.place for swap in swaps]], range(len(swaps))
-    margins = margin(p[nodes, likeliest], p[nodes, drafted])
+    drafted, likeliest = [s.drafted for s in swaps], [s.likeliest for s in swaps]
+    p = rows[[swap.place for swap in swaps]]
+    distances, margins = yield from differences(drafted, likeliest, p, context, kit, known)
     # the root of a draft was drawn from the row before its first token's; a rule knows none at first
     entropies = normalised_entropy(rows)
     return [

@@ -19,10 +19,9 @@ from semspec.artifacts.datastore import Datastore, shard_names
 from semspec.artifacts.sparse_datastore import SparseDatastore, bound_to
 from semspec.datastores import sparse
 from semspec.jobs.stages import check_barrier, compare_shards, hold
-from semspec.models.location import ModelFacts
 from semspec.report.progress import Steps
 from semspec.training.datastores.build_dense import build_dense
-from semspec.training.datastores.corpus import Documents, collect
+from semspec.training.datastores.corpus import Documents, Work, collect
 from semspec.training.datastores.settings import ALL, Options, artifact_config
 from semspec.training.datastores.stages import Reading
 from semspec.training.probes.settings import ProbeConfig
@@ -45,38 +44,27 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
             check_barrier(shards, folder, work.stages[-1])
         total = None if config.problems == ALL else config.problems
         with steps.stage("documents", total) as tell:
-            documents = collect(config, options, work.text, folder, tell.to)
+            documents = collect(work, tell.to)
         build = _sparse if options.kind == "sparse" else build_dense
-        made = build(config, options, work.model, documents, folder, steps)
+        made = build(work, documents, steps)
         with steps.stage("saving", None):
             made.save(out)
     return made, out
 
 
-def _sparse(
-    config: ProbeConfig,
-    options: Options,
-    model: ModelFacts,
-    documents: Documents,
-    folder: Path,
-    steps: Steps,
-) -> Datastore:
-    total = documents.total
-    assert total is not None
-    counts: list[int] = []
-    with steps.stage("sorting", total["tokens"]) as tell:
+def _sparse(work: Work, documents: Documents, steps: Steps) -> Datastore:
+    options, folder, counts = work.options, work.folder, list[int]()
+    model = bound_to(work.model)
+    with steps.stage("sorting", documents.total["tokens"]) as tell:
         for texts in _cut(documents, options.shard):
             path = folder / f"shard-{len(counts):05d}.safetensors"
             counts.append(sum(len(tokens) + 1 for tokens in texts))
             if not path.exists():
                 sparse.write_shard(path, texts, options.depth)
             tell.by(counts[-1])
-    config_of = artifact_config(SparseDatastore, config, options, total) | {
-        "model": bound_to(model),
-        "depth": options.depth,
-        "shards": counts,
-    }
-    return SparseDatastore(config_of, parts={n: folder / n for n in shard_names(len(counts))})
+    config = artifact_config(SparseDatastore, work.config, options, documents.total)
+    config |= {"model": model, "depth": options.depth, "shards": counts}
+    return SparseDatastore(config, parts={n: folder / n for n in shard_names(len(counts))})
 
 
 def _cut(documents: Documents, size: int) -> Iterator[list[list[int]]]:

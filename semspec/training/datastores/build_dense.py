@@ -18,38 +18,26 @@ from semspec.datastores.sparse import END
 from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.jobs.stages import Shard
-from semspec.models.location import ModelFacts
 from semspec.report.progress import Steps
 from semspec.storage.files import read_json, write_json
-from semspec.training.datastores.corpus import Document, Documents
+from semspec.training.datastores.corpus import Document, Documents, Work
 from semspec.training.datastores.settings import Options, artifact_config
 from semspec.training.datastores.states import StateReader
-from semspec.training.probes.settings import ProbeConfig
 
 ASKED = 1000  # places that a dense datastore is measured at
 ARRAYS = ("mean", "deviation", "centre", "components")
 
 
-def build_dense(
-    config: ProbeConfig,
-    options: Options,
-    model: ModelFacts,
-    documents: Documents,
-    folder: Path,
-    steps: Steps,
-) -> Datastore:
-    total = documents.total
-    assert total is not None
-    check_dims(options, model)
-    reader = StateReader(config)
-    share = share_of(options, documents)
+def build_dense(work: Work, documents: Documents, steps: Steps) -> Datastore:
+    options, folder, total = work.options, work.folder, documents.total
+    model, reader = binding.of(work.model), StateReader(work.config)
     try:
         with steps.stage("states to fit", total["documents"]) as tell:
-            fit_states(config, options, model, documents, folder, reader, tell.by)
+            fit_states(work, documents, reader, tell.by)
         with steps.stage("fitting", None):
-            projection, variance = projected(options, model, folder)
+            projection, variance = projected(work)
         with steps.stage("keys", total["documents"]) as tell:
-            counts = keep_keys(options, model, documents, folder, reader, projection, tell.by)
+            counts = keep_keys(work, documents, reader, projection, tell.by)
     finally:
         reader.close()
     paths = {n: folder / n for n in shard_names(len(counts))}
@@ -59,106 +47,92 @@ def build_dense(
         files = _index(name, options, keys, folder)
     with steps.stage("measuring", None):
         index = indices.load(name, files, keys, folder / INDEX)
-        metrics = dense.measure(keys, index, indices.Exact(keys), ASKED, config.seed)
+        metrics = dense.measure(keys, index, indices.Exact(keys), ASKED, work.config.seed)
     if files:
         paths[INDEX] = folder / INDEX
-    config_of = artifact_config(DenseDatastore, config, options, total) | {
-        "model": binding.of(model),
+    config = artifact_config(DenseDatastore, work.config, options, total) | {
+        "model": model,
         "dims": options.dims,
         "shards": counts,
         "index": {"name": name, "files": {n: len(data) for n, data in files.items()}},
-        "training": {"share": share, "longest": options.longest},
+        "training": {"share": _share(work, documents), "longest": options.longest},
         "metrics": metrics | {"variance": variance},
     }
     tensors = {n: torch.from_numpy(np.array(getattr(projection, n))) for n in ARRAYS}
-    return DenseDatastore(config_of, tensors, parts=paths)
+    return DenseDatastore(config, tensors, parts=paths)
 
 
-def check_dims(options: Options, model: ModelFacts) -> None:
-    """Raise UserError if keys would have more dimensions than the states."""
-    if options.dims > model.width:
-        raise UserError(f"dims={options.dims}: the states have width {model.width}; give no more")
-
-
-def share_of(options: Options, documents: Documents) -> float:
+def _share(work: Work, documents: Documents) -> float:
     """Return the share of the documents that the projection is fitted to."""
-    total = documents.total
-    assert total is not None
-    return min(1.0, options.fit / total["tokens"])
+    return min(1.0, work.options.fit / documents.total["tokens"])
 
 
 def fit_states(
-    config: ProbeConfig,
-    options: Options,
-    model: ModelFacts,
+    work: Work,
     documents: Documents,
-    folder: Path,
     reader: StateReader,
     tell: Callable[[int], None],
     only: Shard | None = None,
 ) -> None:
     """Keep the states that the projection is fitted to, of all groups or only a shard's."""
-    share = share_of(options, documents)
+    share = _share(work, documents)
     for number, group in enumerate(documents.groups()):
-        path = folder / f"fit-{number:05d}.safetensors"
+        path = work.folder / f"fit-{number:05d}.safetensors"
         if not path.exists() and (only is None or only.has(number)):
-            rng = random.Random(f"{config.seed} fit {number}")
+            rng = random.Random(f"{work.config.seed} fit {number}")
             chosen = [d for d in group if share == 1 or rng.random() < share]
             states = [rows.astype(np.float16) for rows in reader.of(chosen)]
-            kept = np.concatenate([np.zeros((0, model.width), np.float16), *states])
+            kept = np.concatenate([np.zeros((0, work.model.width), np.float16), *states])
             write_arrays(path, {"states": kept})
         tell(len(group))
 
 
 def keep_keys(
-    options: Options,
-    model: ModelFacts,
+    work: Work,
     documents: Documents,
-    folder: Path,
     reader: StateReader,
     projection: dense.Projection,
     tell: Callable[[int], None],
     only: Shard | None = None,
 ) -> list[int]:
     """Keep the keys of all groups, or only a shard's; return the entries of every file."""
-    share = share_of(options, documents)
-    counts: list[int] = []
+    share, counts = _share(work, documents), list[int]()
     for number, group in enumerate(documents.groups()):
-        path = folder / f"shard-{len(counts):05d}.safetensors"
+        path = work.folder / f"shard-{len(counts):05d}.safetensors"
         count = sum(_entries(d, reader.limit) for d in group)
         if count and not path.exists() and (only is None or only.has(number)):
-            whole = _fitted(folder, number, model.width) if share == 1 else None
+            whole = _fitted(work, number) if share == 1 else None
             _write_keys(path, group, reader, projection, whole)
         counts += [count] if count else []
         tell(len(group))
     return counts
 
 
-def _fitted(folder: Path, number: int, width: int) -> NDArray[np.float16]:
-    path = folder / f"fit-{number:05d}.safetensors"
-    return open_arrays(path, {"states": ("F16", (-1, width))}).array("states")
+def _fitted(work: Work, number: int) -> NDArray[np.float16]:
+    path = work.folder / f"fit-{number:05d}.safetensors"
+    return open_arrays(path, {"states": ("F16", (-1, work.model.width))}).array("states")
 
 
-def projected(options: Options, model: ModelFacts, folder: Path) -> tuple[dense.Projection, float]:
+def projected(work: Work) -> tuple[dense.Projection, float]:
     """Return the projection and the share of the variance that it keeps; fit it if no start has.
 
     Raises UserError if there are too few states.
     """
+    folder, dims, width = work.folder, work.options.dims, work.model.width
     path, fit = folder / "projection.safetensors", read_json(folder / "projection.json")
-    shapes: Shapes = dict.fromkeys(ARRAYS, ("F32", (model.width,))) | {
-        "components": ("F32", (options.dims, model.width))
-    }
+    shapes: Shapes = dict.fromkeys(ARRAYS, ("F32", (width,)))
+    shapes = {**shapes, "components": ("F32", (dims, width))}
     if fit is None:
         count = len(list(folder.glob("fit-*.safetensors")))
 
         def batches() -> Iterator[dense.Floats]:
             for number in range(count):
-                rows = _fitted(folder, number, model.width)
+                rows = _fitted(work, number)
                 for start in range(0, len(rows), 8192):
                     yield rows[start : start + 8192].astype(np.float32)
 
         try:
-            made, variance = dense.fit(batches, options.dims)
+            made, variance = dense.fit(batches, dims)
         except ValueError as error:
             raise UserError(f"{error}: give a larger corpus, or smaller dims=") from error
         write_arrays(path, {name: getattr(made, name) for name in ARRAYS})

@@ -8,6 +8,7 @@ A group is written whole, and a start after a kill goes on with the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +19,14 @@ from semspec.datastores.files import Shapes, open_arrays, write_arrays
 from semspec.errors import UserError
 from semspec.jobs.stages import Shard
 from semspec.models.hub import DATASET, locate
+from semspec.models.location import ModelFacts, read_facts
 from semspec.models.text import OPEN, Text
 from semspec.storage import dataset_rows as rows
 from semspec.storage.files import read_json, write_json
 from semspec.training.datastores.settings import Options
 from semspec.training.probes.contexts import Pair, written
 from semspec.training.probes.settings import ProbeConfig
-from semspec.training.probes.sources import ASKED, THINKING, Question, questions
+from semspec.training.probes.sources import ASKED, THINKING, Question, first_text, questions
 
 AT_A_TIME = 64  # documents that the target writes before they are kept, about: what a kill costs
 AS_IS = 2000  # documents in a group that nobody writes
@@ -33,6 +35,27 @@ ANSWERED = ("response", "answer", "output", "completion", "chosen")
 ASKING, ANSWERING = ("user", "human", "prompter"), ("assistant", "gpt", "model")
 """Roles in a conversation; what a system or a tool says is left out."""
 SHAPES: Shapes = dict.fromkeys(("tokens", "lengths", "given"), ("I32", (-1,)))
+
+
+class Work:
+    """The options, the folder and the target that a datastore is made with."""
+
+    def __init__(self, config: ProbeConfig, options: Options) -> None:
+        self.config, self.options, self.quiet = config, options, config.quiet
+        name = config.model.path.rstrip("/").rpartition("/")[2]
+        self.folder = Path(config.folder or f"runs/{options.kind}-{name}")
+
+    @cached_property
+    def text(self) -> Text:
+        return Text(str(self.config.model.fetch()))
+
+    @cached_property
+    def model(self) -> ModelFacts:
+        """The target's facts; raises UserError if keys would have more dimensions than its states."""
+        found, dims = read_facts(self.config.model, self.text.fingerprint), self.options.dims
+        if self.options.kind == "dense" and dims > found.width:
+            raise UserError(f"dims={dims}: the states have width {found.width}; give no more")
+        return found
 
 
 class Document(NamedTuple):
@@ -47,26 +70,30 @@ class Documents:
 
     def __init__(self, folder: Path, total: dict[str, int] | None = None) -> None:
         self.folder = folder / "documents"
-        self._total = total  # of shards, before one process has counted them all
+        self._counted = total  # of shards, before one process has counted them all
 
     def path(self, group: int) -> Path:
         return self.folder / f"group-{group:05d}.safetensors"
 
+    def counted(self) -> dict[str, int] | None:
+        """Count groups, documents and tokens; None before the last group is kept."""
+        found: dict[str, int] | None = self._counted or read_json(self.folder / "done.json")
+        return found
+
     @property
-    def total(self) -> dict[str, int] | None:
-        """The counts of groups, documents and tokens; None before the last group is kept."""
-        found: dict[str, int] | None = self._total or read_json(self.folder / "done.json")
+    def total(self) -> dict[str, int]:
+        found = self.counted()
+        assert found is not None, "stage 1 comes first"
         return found
 
     def keep(self, group: int, documents: Sequence[Document]) -> None:
-        write_arrays(
-            self.path(group),
-            {
-                "tokens": np.array([t for d in documents for t in d.tokens], np.int32),
-                "lengths": np.array([len(d.tokens) for d in documents], np.int32),
-                "given": np.array([d.given for d in documents], np.int32),
-            },
-        )
+        columns = {
+            "tokens": [t for d in documents for t in d.tokens],
+            "lengths": [len(d.tokens) for d in documents],
+            "given": [d.given for d in documents],
+        }
+        arrays = {name: np.array(column, np.int32) for name, column in columns.items()}
+        write_arrays(self.path(group), arrays)
 
     def read(self, group: int) -> list[Document]:
         mapped = open_arrays(self.path(group), SHAPES)
@@ -79,21 +106,17 @@ class Documents:
         ]
 
     def groups(self) -> Iterator[list[Document]]:
-        assert self.total is not None, "stage 1 comes first"
         for group in range(self.total["groups"]):
             yield self.read(group)
 
 
-def collect(
-    config: ProbeConfig, options: Options, text: Text, folder: Path, tell: Callable[[int], None]
-) -> Documents:
+def collect(work: Work, tell: Callable[[int], None]) -> Documents:
     """Keep all groups; those of an earlier start stay as they are."""
-    kept = Documents(folder)
-    if kept.total is not None:
-        return kept
-    total = collect_groups(config, options, text, folder, tell)
-    check_texts(options, total)
-    write_json(kept.folder / "done.json", total)
+    kept = Documents(work.folder)
+    if kept.counted() is None:
+        total = collect_groups(work, tell)
+        check_texts(work.options, total)
+        write_json(kept.folder / "done.json", total)
     return kept
 
 
@@ -104,15 +127,10 @@ def check_texts(options: Options, total: Mapping[str, int]) -> None:
 
 
 def collect_groups(
-    config: ProbeConfig,
-    options: Options,
-    text: Text,
-    folder: Path,
-    tell: Callable[[int], None],
-    only: Shard | None = None,
+    work: Work, tell: Callable[[int], None], only: Shard | None = None
 ) -> dict[str, int]:
     """Keep the groups that are not there, all or only a shard's; return the counts of all of these."""
-    kept = Documents(folder)
+    config, options, kept = work.config, work.options, Documents(work.folder)
     kept.folder.mkdir(parents=True, exist_ok=True)
     total = {"groups": 0, "documents": 0, "tokens": 0}
     pair: Pair | None = None
@@ -127,9 +145,9 @@ def collect_groups(
                     pair = pair or Pair(config)
                     for start in range(0, len(questioned), config.batch):
                         batch = questioned[start : start + config.batch]
-                        answers |= written(config, pair, batch)
+                        answers |= written(pair, batch)
                         tell(done + start + len(batch))
-                made = (_document(text, options, q, answers.get(q.id)) for q in questioned)
+                made = (_document(work.text, options, q, answers.get(q.id)) for q in questioned)
                 kept.keep(group, [document for document in made if len(document.tokens) > 1])
             documents = kept.read(group)
             total["groups"] += 1
@@ -144,24 +162,16 @@ def collect_groups(
 
 
 def _grouped(config: ProbeConfig, options: Options) -> Iterator[list[Question]]:
-    if options.responses == "target":
-        size = config.batch * max(1, AT_A_TIME // config.batch)
-    else:
-        size = AS_IS
-    found = iter(questions(config) if _made_here(config, options) else as_they_are(config))
+    by_target = options.responses == "target"
+    size = config.batch * max(1, AT_A_TIME // config.batch) if by_target else AS_IS
+    asked = by_target or config.source == "embedded"
+    found = iter(questions(config) if asked else as_they_are(config))
     while group := list(islice(found, size)):
         yield group
 
 
-def _made_here(config: ProbeConfig, options: Options) -> bool:
-    return config.source == "embedded" or options.responses == "target"
-
-
 def _document(text: Text, options: Options, asked: Question, tokens: list[int] | None) -> Document:
-    ids: list[int] = []
-    prompt = ""
-    if asked.question:
-        prompt, ids = text.prompt(asked.question)
+    prompt, ids = text.prompt(asked.question) if asked.question else ("", [])
     if tokens is None:
         answer = asked.thinking or ""
         opens = answer.lstrip().startswith(OPEN)
@@ -208,12 +218,12 @@ def _text_of(row: Mapping[str, Any]) -> tuple[str, str, str] | None:
     turns = row.get("messages") or row.get("conversations")
     if isinstance(turns, list):
         return _exchange([turn for turn in turns if isinstance(turn, Mapping)])
-    asked = _first(row, ASKED[:3])
+    asked = first_text(row, ASKED[:3])
     for names, domain in ((THINKING, THOUGHT), (ANSWERED, "all")):
-        answer = _first(row, names)
+        answer = first_text(row, names)
         if answer:
             return asked, answer, domain
-    text = _first(row, ("text", "content"))
+    text = first_text(row, ("text", "content"))
     return ("", text, "all") if text else None
 
 
@@ -223,17 +233,9 @@ def _exchange(turns: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] | None
     for number, turn in enumerate(turns):
         by_turns = (*ASKING, *ANSWERING)[len(ASKING) * (number % 2)]  # if no role is given
         role = str(turn.get("role") or turn.get("from") or by_turns).lower()
-        content = _first(turn, ("content", "value"))
+        content = first_text(turn, ("content", "value"))
         if role in ASKING:
             question = content
         elif role in ANSWERING and question and content:
             return question, content, "all"
     return None
-
-
-def _first(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    for name in names:
-        value = row.get(name)
-        if isinstance(value, str) and value.strip():
-            return value
-    return ""

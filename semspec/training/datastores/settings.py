@@ -36,21 +36,14 @@ class Options:
     # fmt: off
     kind: str = option(
         text="sparse: a suffix array over tokens (draft=rest, draft=suffix datastore=...); dense: the target's"
-        " states, and the tokens that followed them (draft=dresd)",
-        choices=KINDS,
-    )
+        " states, and the tokens that followed them (draft=dresd)", choices=KINDS)
     corpus: str = option(
-        "embedded",
-        "the embedded world's questions; a JSONL, JSON, CSV or parquet file; or a data set OWNER/NAME of the"
-        " Hub [revision=...]",
-    )
+        "embedded", "the embedded world's questions; a JSONL, JSON, CSV or parquet file; or a data set OWNER/NAME of the"
+        " Hub [revision=...]")
     responses: str = option(
-        "target",
-        "the target answers the corpus's questions itself; as_is takes answers and texts as they stand"
+        "target", "the target answers the corpus's questions itself; as_is takes answers and texts as they stand"
         " (columns: messages; question, prompt or instruction with response, answer, output or thinking; or"
-        " text alone; of messages the first question and its answer, without what a system turn says)",
-        choices=RESPONSES,
-    )
+        " text alone; of messages the first question and its answer, without what a system turn says)", choices=RESPONSES)
     out: str = option("", "the finished datastore", shown="FOLDER/datastore")
     longest: int = option(-1, "tokens of an answer (dense: 1024; sparse: 0, all)", least=0, most=LARGEST, shown="")
     depth: int = option(64, "sparse: tokens that a match can have at most", least=1, most=4096)

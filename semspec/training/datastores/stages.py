@@ -11,35 +11,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 
 from semspec.datastores.dense import Projection
 from semspec.errors import UserError
 from semspec.jobs.stages import Shard, hold
-from semspec.models.location import ModelFacts, read_facts
-from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.storage.lock import FolderInUseError
-from semspec.training.datastores.build_dense import check_dims, fit_states, keep_keys, projected
-from semspec.training.datastores.corpus import Documents, check_texts, collect_groups
-from semspec.training.datastores.settings import Options
+from semspec.training.datastores.build_dense import fit_states, keep_keys, projected
+from semspec.training.datastores.corpus import Documents, Work, check_texts, collect_groups
 from semspec.training.datastores.states import StateReader
-from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.stages import keep_options
 
 POLL = 1.0  # seconds between looks at another shard's fit of the projection
 
 
-class Reading:
+class Reading(Work):
     """Documents, states and keys of one configuration."""
 
     product = "makes the datastore"
-
-    def __init__(self, config: ProbeConfig, options: Options) -> None:
-        self.config, self.options, self.quiet = config, options, config.quiet
-        name = config.model.path.rstrip("/").rpartition("/")[2]
-        self.folder = Path(config.folder or f"runs/{options.kind}-{name}")
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -53,17 +43,6 @@ class Reading:
             " leave it out"
         )
 
-    @cached_property
-    def text(self) -> Text:
-        return Text(str(self.config.model.fetch()))
-
-    @cached_property
-    def model(self) -> ModelFacts:
-        found = read_facts(self.config.model, self.text.fingerprint)
-        if self.options.kind == "dense":
-            check_dims(self.options, found)
-        return found
-
     def keep_options(self, folder: Path) -> None:
         keep_options(folder, self.config, self.model, options=self.options.made_from())
 
@@ -73,20 +52,17 @@ class Reading:
     def run(self, shard: Shard, stage: str, steps: Steps) -> Mapping[str, int]:
         if stage == "documents":
             with steps.stage(stage, None) as tell:
-                return collect_groups(
-                    self.config, self.options, self.text, self.folder, tell.to, shard
-                )
+                return collect_groups(self, tell.to, shard)
         each = [s.done(self.folder)["documents"] for s in shard.all()]
         total: dict[str, int] = {name: sum(f[name] for f in each) for name in each[0]}
         check_texts(self.options, total)
         documents, reader = Documents(self.folder, total), StateReader(self.config)
-        args = (self.options, self.model, documents, self.folder, reader)
         try:
             with steps.stage(stage, total["documents"]) as tell:
                 if stage == "states":
-                    fit_states(self.config, *args, tell.by, shard)
+                    fit_states(self, documents, reader, tell.by, shard)
                 else:
-                    keep_keys(*args, self._projection(), tell.by, shard)
+                    keep_keys(self, documents, reader, self._projection(), tell.by, shard)
         finally:
             reader.close()
         return {}
@@ -96,6 +72,6 @@ class Reading:
         while True:
             try:
                 with hold(self.folder):
-                    return projected(self.options, self.model, self.folder)[0]
+                    return projected(self)[0]
             except FolderInUseError:
                 time.sleep(POLL)

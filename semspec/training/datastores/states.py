@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -24,14 +25,12 @@ class StateReader:
 
     def __init__(self, config: ProbeConfig) -> None:
         self.config = config
-        self._engine: Engine | None = None
         self._keys = count(1)
 
-    @property
+    @cached_property
     def engine(self) -> Engine:
-        if self._engine is None:
-            self._engine = self.config.engine.load(str(self.config.model.fetch()))
-        return self._engine
+        engine: Engine = self.config.engine.load(str(self.config.model.fetch()))
+        return engine
 
     @property
     def limit(self) -> int:
@@ -56,5 +55,5 @@ class StateReader:
                 yield rows.clip(-LARGEST, LARGEST)
 
     def close(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
+        if "engine" in vars(self):  # it was needed
+            self.engine.close()

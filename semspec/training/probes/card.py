@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,7 +64,7 @@ The lowest log-probability is what `accept=logprob` goes by; it only orders step
 
 def card(name: str, config: Mapping[str, Any]) -> str:
     """README.md."""
-    model, told, metrics = config["model"], config["features"], config["metrics"]
+    model, features, metrics = config["model"], config["features"], config["metrics"]
     data, training = config["data"], config["training"]
     rows = [_row(f"this probe, {part}", f) for part, f in metrics["test"].items()]
     rows += [_row(label, f) for label, f in metrics["baselines"].items()]
@@ -73,7 +74,6 @@ def card(name: str, config: Mapping[str, Any]) -> str:
         for kind in ("r2", "spearman", "auroc", "ece")
         if shown[kind] is not None
     ]
-    temperature = config["temperature"]
     source = data.get("data") or "semspec's embedded world"
     # metadata wants a repository of the Hub; what is shipped with the package is none
     base = model["id"].rpartition("/")[2] if model["id"].startswith("embedded/") else model["id"]
@@ -86,21 +86,17 @@ def card(name: str, config: Mapping[str, Any]) -> str:
         metrics="\n".join(listed),
         role=config["role"],
         model=model["id"],
-        layers=model["layers"],
-        width=model["width"],
+        **{k: model[k] for k in ("layers", "width")},
         revision=f", revision `{model['revision']}`" if model["revision"] else "",
         tokenizer=model["tokenizer"][:16],
         split=config["split"],
-        **{k: temperature[k] for k in ("sampled", "lowest", "highest")},
-        features=_features(told),
-        inputs=told["inputs"],
-        hidden=" - ".join(map(str, told["hidden"])),
-        activation=told["activation"],
+        **{k: config["temperature"][k] for k in ("sampled", "lowest", "highest")},
+        features=_features(features),
+        **{k: features[k] for k in ("inputs", "activation")},
+        hidden=" - ".join(map(str, features["hidden"])),
         loss=training["loss"],
         data=_data(data),
-        train_rows=training["rows"]["train"],
-        validation_rows=training["rows"]["validation"],
-        test_rows=training["rows"]["test"],
+        **{f"{part}_rows": count for part, count in training["rows"].items()},
         table="\n".join(rows),
     )
 
@@ -110,13 +106,13 @@ def _row(label: str, f: Mapping[str, Any]) -> str:
     return f"| {label} | {f['rows']:,} | {' | '.join(cells)} |"
 
 
-def _features(told: Mapping[str, Any]) -> str:
+def _features(features: Mapping[str, Any]) -> str:
     parts = []
-    if told["pooling"]:
-        layers = told["layers"]
+    if features["pooling"]:
+        layers = features["layers"]
         which = f"layers {', '.join(map(str, layers))}" if layers else "all layers"
-        parts.append(f"{' + '.join(told['pooling'])} over the step's tokens, {which}")
-    if told["logprobs"]:
+        parts.append(f"{' + '.join(features['pooling'])} over the step's tokens, {which}")
+    if features["logprobs"]:
         parts.append("token log-probabilities")
     return " and ".join(parts)
 
@@ -149,13 +145,7 @@ def plots(
     learning = Plot("Learning curve", "rows to train on", "test", log_x=True)
     xs = [c["rows"] for c in curve]
     for kind, label in (("spearman", "Spearman"), ("r2", "R2")):
-        learning.line(xs, [_or_nan(c[kind]) for c in curve], label=label)
-    return {
-        "calibration.svg": calibration.svg(),
-        "scatter.svg": scatter.svg(),
-        "learning_curve.svg": learning.svg(),
-    }
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
+        ys = [math.nan if c[kind] is None else c[kind] for c in curve]
+        learning.line(xs, ys, label=label)
+    drawn = {"calibration": calibration, "scatter": scatter, "learning_curve": learning}
+    return {f"{name}.svg": plot.svg() for name, plot in drawn.items()}

@@ -71,23 +71,33 @@ HELP = {
 }
 
 
+CHOICES = {
+    "role": ("target", "draft"),
+    "source": ("embedded", "hub", "jsonl"),
+    "chains": ("model", "world", "mixed", "answers"),
+    "writers": ("auto", "own", "both"),
+    "activation": ("relu", "gelu"),
+    "loss": ("bce", "mse"),
+    "train_device": ("auto", "cpu", "cuda"),
+}
+LEAST = {
+    1: ("problems", "max_new_tokens", "batch", "epochs", "patience", "train_batch"),
+    0: ("per_problem", "contexts", "keep", "drafted", "step_cap", "top_k"),
+    2: ("samples",),
+}
+
+
 def check(config: ProbeConfig) -> None:
     """Raise UserError for options that cannot work, before any model is loaded."""
-    _choice("role", config.role, ("target", "draft"))
-    _choice("source", config.source, ("embedded", "hub", "jsonl"))
-    _choice("chains", config.chains, ("model", "world", "mixed", "answers"))
-    _choice("writers", config.writers, ("auto", "own", "both"))
-    _choice("activation", config.activation, ("relu", "gelu"))
-    _choice("loss", config.loss, ("bce", "mse"))
-    _choice("train_device", config.train_device, ("auto", "cpu", "cuda"))
+    for option, known in CHOICES.items():
+        _choice(option, getattr(config, option), known)
     if not config.draft.plain and "draft" not in config.draft.models():
         raise UserError("draft= must be a model here, such as draft=tiny or draft=r1-1.5b")
     _choice("split", config.split, tuple(registry.plugins("split")))
-    for name in ("problems", "max_new_tokens", "batch", "epochs", "patience", "train_batch"):
-        _at_least(name, getattr(config, name), 1)
-    for name in ("per_problem", "contexts", "keep", "drafted", "step_cap", "top_k"):
-        _at_least(name, getattr(config, name), 0)
-    _at_least("samples", config.samples, 2)
+    for least, names in LEAST.items():
+        for name in names:
+            if getattr(config, name) < least:
+                raise UserError(f"{name}={getattr(config, name)}: give at least {least}")
     if config.split == "token":
         raise UserError("split=token: a token has no meaning to probe: use paragraph or sentence")
     if not 1e-3 <= config.temperature < math.inf:
@@ -115,19 +125,16 @@ def check(config: ProbeConfig) -> None:
             _choice("domains", name, tuple(world.DOMAINS))
     if not config.domains:
         raise UserError("domains is empty: give at least one, such as domains=[residues]")
-    _check_definitions(config.definitions)
-    if (config.both_write or config.chains == "mixed") and config.draft.plain:
-        option = "chains=mixed" if config.chains == "mixed" else "writers=both"
-        raise UserError(f"{option} needs a draft model: add draft=tiny, or another one")
-    _check_features(config)
-
-
-def _check_definitions(given: list[int]) -> None:
+    given = config.definitions
     if len(given) != 2 or not 1 <= given[0] <= given[1] <= world.MOST_DEFINITIONS:
         raise UserError(
             f"definitions={given}: give the fewest and the most, from 1 to {world.MOST_DEFINITIONS},"
             " such as definitions=[3,7]"
         )
+    if (config.both_write or config.chains == "mixed") and config.draft.plain:
+        option = "chains=mixed" if config.chains == "mixed" else "writers=both"
+        raise UserError(f"{option} needs a draft model: add draft=tiny, or another one")
+    _check_features(config)
 
 
 def _check_features(config: ProbeConfig) -> None:
@@ -152,8 +159,3 @@ def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         near = did_you_mean(value, known)
         raise UserError(f"unknown {name} '{value}'{near} known: {', '.join(known)}")
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UserError(f"{name}={value}: give at least {least}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import fields
-from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -16,24 +15,24 @@ from semspec.errors import UserError
 from semspec.training.probes.checks import check
 from semspec.training.probes.settings import CLUSTERS, FEATURES, ProbeConfig
 
-GROUPS = ("model", "draft", "engine", "cluster", "features")
+OWN = {"cluster": CLUSTERS, "features": FEATURES}
+GROUPS = ("model", "draft", "engine", *OWN)
 
 
 def register_configs() -> None:
     shared.register_configs()
     store = hydra.core.config_store.ConfigStore.instance()
     store.store(name="train_probe_schema", node=shared.composable(ProbeConfig))
-    for group, known in (("cluster", CLUSTERS), ("features", FEATURES)):
+    for group, known in OWN.items():
         for name, cls in known.items():
             store.store(group=group, name=name, node=shared.composable(cls))
 
 
 def options(group: str) -> dict[str, str]:
     """Return the values that ``group=`` takes, with a line about each."""
-    known: dict[str, type[Any]] = {"cluster": CLUSTERS, "features": FEATURES}.get(group, {})  # type: ignore[assignment]
-    if known:
-        return {name: (cls.__doc__ or "").splitlines()[0] for name, cls in known.items()}
-    return shared.options(group)
+    if group not in OWN:
+        return shared.options(group)
+    return {name: (cls.__doc__ or "").splitlines()[0] for name, cls in OWN[group].items()}
 
 
 def build(
@@ -59,15 +58,13 @@ def build(
 
 def _check_argument(argument: str, command: str, own: Collection[str]) -> None:
     key, equals, value = argument.partition("=")
-    names = [f.name for f in fields(ProbeConfig)]
+    names, top = [f.name for f in fields(ProbeConfig)], key.partition(".")[0]
     if not equals:
         raise UserError(f"'{argument}' is not an option: options are written name=value")
-    top = key.partition(".")[0]
     if top not in names:
         hint = shared.did_you_mean(top, [*names, *own])
         raise UserError(f"unknown option '{key}'{hint} see python -m {command} --help")
-    if key in GROUPS and value not in options(key):
-        known = options(key)
+    if key in GROUPS and value not in (known := options(key)):
         near = shared.did_you_mean(value, list(known))
         raise UserError(f"unknown {key} '{value}'{near} known: {', '.join(known)}")
 

@@ -32,6 +32,10 @@ from semspec.training.probes.sources import Question, questions
 from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Role, What
 
 FILE = "chains.jsonl"
+AS_IN_A_RUN = (
+    *("model", "draft", "engine", "split", "step_cap", "temperature", "top_k", "top_p"),
+    *("max_new_tokens", "seed"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +61,12 @@ class Pair:
     def __init__(self, config: ProbeConfig) -> None:
         self.config = config
         run = RunConfig(
-            model=config.model,
-            draft=config.draft,
             accept=LogProb(),  # by which chains=mixed are written
             nested=NoDrafter(),
             nested_accept=Lossless(),
-            engine=config.engine,
             benchmark=Prompt(),
-            split=config.split,
-            step_cap=config.step_cap,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            max_new_tokens=config.max_new_tokens,
             concurrency=config.batch,
-            seed=config.seed,
+            **{name: getattr(config, name) for name in AS_IN_A_RUN},
         )
         self.solver = Solver(run)
         self.text = self.solver.text
@@ -111,9 +106,8 @@ class Pair:
         _, ids = self.text.prompt("?")
         context = self.context("?", ids)
         read = Read(What.POOLED, spans=((0, 1),))
-        query = Query(
-            self.role, context, self.config.sampling, random.Random(0), ids[:1], reads=(read,)
-        )
+        rng = random.Random(0)
+        query = Query(self.role, context, self.config.sampling, rng, ids[:1], reads=(read,))
         try:
             self.engine.answer([query])
         finally:
@@ -153,9 +147,9 @@ def make_chains(
     with LineFile(path) as file:
         for start in range(len(done), len(wanted), config.batch):
             batch = wanted[start : start + config.batch]
-            made = written(config, pair, batch) if batch[0].thinking is None else None
+            made = written(pair, batch) if batch[0].thinking is None else {}
             for question in batch:
-                done.append(_cut(pair, question, made[question.id] if made else None))
+                done.append(_cut(pair, question, made.get(question.id)))
                 file.append(asdict(done[-1]))
             file.sync()
             tell(len(done))
@@ -174,8 +168,9 @@ def read_chains(path: Path) -> list[Chain]:
     return [Chain(**value) for line in whole_lines(path) if (value := parse(line)) is not None]
 
 
-def written(config: ProbeConfig, pair: Pair, batch: Sequence[Question]) -> dict[str, list[int]]:
+def written(pair: Pair, batch: Sequence[Question]) -> dict[str, list[int]]:
     """Have the models answer the questions; return the tokens by question."""
+    config = pair.config
     problems = [BenchmarkProblem(q.id, q.question) for q in batch]
     if config.chains == "mixed":
         solved = pair.solver.solve(problems, "speculative")
@@ -238,11 +233,9 @@ def choose_cuts(config: ProbeConfig, chains: Sequence[Chain], limit: int) -> dic
 def provenance_of(config: ProbeConfig) -> dict[str, Any]:
     """Return a card's entries about the contexts."""
     entries: dict[str, Any] = {"source": config.source, "problems": config.problems}
-    if config.source == "embedded":
-        entries |= {"domains": list(config.domains), "chains": config.chains}
-        entries |= {"definitions": list(config.definitions)}
-    elif config.source == "hub":
-        entries |= {"data": config.data, "revision": config.revision}
-    else:
-        entries |= {"data": Path(config.data).name}
-    return entries
+    if config.source == "hub":
+        return entries | {"data": config.data, "revision": config.revision}
+    if config.source != "embedded":
+        return entries | {"data": Path(config.data).name}
+    entries |= {"domains": list(config.domains), "chains": config.chains}
+    return entries | {"definitions": list(config.definitions)}

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -44,18 +46,15 @@ class Rows:
     ) -> None:
         self.folder, self.pooling, self.features, self.size = folder, pooling, features, size
         self.limit = int(memory * 2**30)
-        self.chains: list[str] = []
-        self.domains: list[str] = []
-        self.contexts: list[str] = []
+        self.chains, self.domains, self.contexts = list[str](), list[str](), list[str]()
         free, lowest = array("f"), array("f")  # for so many rows, lists would be large
-        own: list[bool] = []
-        target: list[float] = []
+        own, target = list[bool](), list[float]()
         self._by_file: dict[str, list[int]] = {}
         self._place: list[int] = []
-        seen: dict[str, int] = {}
+        seen = Counter[str]()
         for sample in samples:
-            at = seen.get(sample.context, 0)  # samples of a context come in order
-            seen[sample.context] = at + 1
+            at = seen[sample.context]  # samples of a context come in order
+            seen[sample.context] += 1
             if sample.file is None and features.pooling:
                 continue
             self._by_file.setdefault(sample.file or "", []).append(len(self._place))
@@ -71,7 +70,6 @@ class Rows:
         self.lowest = np.array(lowest, dtype=np.float32)  # what accept=logprob goes by
         self.own = np.array(own, dtype=bool)
         self.target = torch.tensor(target)
-        self._whole: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self._place)
@@ -80,19 +78,15 @@ class Rows:
     def fits(self) -> bool:
         return len(self) * self.size * 2 <= self.limit
 
+    @cached_property
     def whole(self) -> Tensor:
-        """Return all rows [n, size], fp16."""
-        if self._whole is None:
-            self._whole = torch.empty(len(self), self.size, dtype=torch.float16)
-            for file, rows in self._by_file.items():
-                self._whole[rows] = self._load(file, rows)
-        return self._whole
+        """All rows [n, size], fp16."""
+        return self._read(range(len(self)))
 
     def _load(self, file: str, rows: list[int]) -> Tensor:
         """Rows of one shard."""
-        if not self.features.pooling:
-            states = torch.empty(len(rows), 0)
-        else:
+        states = torch.empty(len(rows), 0)
+        if self.features.pooling:
             states = read_states(self.folder, file)[[self._place[i] for i in rows]]
         return assemble(self.features, states, self.pooling, torch.from_numpy(self.free[rows]))
 
@@ -114,7 +108,7 @@ class Rows:
     ) -> Iterator[tuple[list[int], Callable[[list[int]], Tensor]]]:
         """Rows, as many at a time as memory holds, and a way to look at some of them."""
         if self.fits:
-            whole, all_rows = self.whole(), list(rows)
+            whole, all_rows = self.whole, list(rows)
             yield all_rows, lambda part: whole[[all_rows[i] for i in part]]
             return
         wanted = set(rows)
@@ -128,17 +122,17 @@ class Rows:
             following = len(files[number + 1]) if number + 1 < len(files) else 0
             full = (len(held) + following) * self.size * 2 > self.limit
             if full or not following:
-                yield held, self._buffer(held)
+                yield held, self._read(held).__getitem__
                 held = []
 
-    def _buffer(self, held: Sequence[int]) -> Callable[[list[int]], Tensor]:
+    def _read(self, held: Sequence[int]) -> Tensor:
         values = torch.empty(len(held), self.size, dtype=torch.float16)
         where = {row: at for at, row in enumerate(held)}
         for file, members in self._by_file.items():
             inside = [i for i in members if i in where]
             if inside:
                 values[[where[i] for i in inside]] = self._load(file, inside)
-        return lambda part: values[part]
+        return values
 
 
 def split_chains(domains: Mapping[str, str], seed: int) -> dict[str, str]:

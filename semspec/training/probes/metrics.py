@@ -38,18 +38,11 @@ def auroc(score: np.ndarray, truth: np.ndarray, at: float = MAJORITY) -> float |
 def calibration(score: np.ndarray, truth: np.ndarray) -> list[dict[str, float]]:
     """Ten bins of the score: what was said, what was true, how many."""
     bins = np.minimum((score * BINS).astype(int), BINS - 1)
-    found = []
-    for b in range(BINS):
-        inside = bins == b
-        if inside.any():
-            found.append(
-                {
-                    "said": float(score[inside].mean()),
-                    "true": float(truth[inside].mean()),
-                    "rows": int(inside.sum()),
-                }
-            )
-    return found
+    inside = (bins == b for b in np.unique(bins))
+    return [
+        {"said": float(score[i].mean()), "true": float(truth[i].mean()), "rows": int(i.sum())}
+        for i in inside
+    ]
 
 
 def expected_error(bins: Sequence[dict[str, float]]) -> float:
@@ -58,47 +51,34 @@ def expected_error(bins: Sequence[dict[str, float]]) -> float:
     return sum(b["rows"] * abs(b["said"] - b["true"]) for b in bins) / rows
 
 
-def figures(score: np.ndarray, truth: np.ndarray) -> Figures:
-    """Return the figures of a score that is a probability."""
+def figures(score: np.ndarray, truth: np.ndarray, probable: bool = True) -> Figures:
+    """Return the figures of a score; three of them only if it is a probability and does not only order."""
     from sklearn.metrics import r2_score
 
-    clipped = np.clip(score, 0, 1)
+    clipped, probable = np.clip(score, 0, 1), probable and len(truth) > 0
     varied = len(truth) > 1 and np.ptp(truth) > 0
     return {
         "rows": len(truth),
-        "r2": float(r2_score(truth, clipped)) if varied else None,
+        "r2": float(r2_score(truth, clipped)) if probable and varied else None,
         "spearman": spearman(score, truth),
         "auroc": auroc(score, truth),
-        "ece": expected_error(calibration(clipped, truth)) if len(truth) else None,
-        "mse": float(np.mean((clipped - truth) ** 2)) if len(truth) else None,
+        "ece": expected_error(calibration(clipped, truth)) if probable else None,
+        "mse": float(np.mean((clipped - truth) ** 2)) if probable else None,
     }
 
 
-def ranking(score: np.ndarray, truth: np.ndarray) -> Figures:
-    """Return the figures of a score that only orders."""
-    return {
-        "rows": len(truth),
-        "r2": None,
-        "spearman": spearman(score, truth),
-        "auroc": auroc(score, truth),
-        "ece": None,
-        "mse": None,
-    }
-
-
-def parts(score: np.ndarray, rows: Rows, index: Sequence[int]) -> dict[str, Figures]:
+def parts(
+    score: np.ndarray, rows: Rows, index: Sequence[int], probable: bool = True
+) -> dict[str, Figures]:
     """Return the figures of all rows, of own samples, of the other model's steps, and of each domain."""
-    truth = rows.target.numpy()[list(index)]
-    own = rows.own[list(index)]
-    told = {"all": figures(score, truth)}
+    truth, own = rows.target.numpy()[list(index)], rows.own[list(index)]
+    masks = {"all": np.ones(len(own), dtype=bool)}
     if own.any() and not own.all():
-        told["own"] = figures(score[own], truth[own])
-        told["drafted"] = figures(score[~own], truth[~own])
+        masks |= {"own": own, "drafted": ~own}
     domains = np.array([rows.domains[i] for i in index])
-    if len(set(domains)) > 1:
-        for name in sorted(set(domains)):
-            told[str(name)] = figures(score[domains == name], truth[domains == name])
-    return told
+    names = sorted(set(domains.tolist()))
+    masks |= {name: domains == name for name in names if len(names) > 1}
+    return {name: figures(score[m], truth[m], probable) for name, m in masks.items()}
 
 
 def baselines(
@@ -107,19 +87,23 @@ def baselines(
     """Scores of the test rows by what needs no perceptron."""
     from sklearn.linear_model import RidgeCV
 
-    target = rows.target.numpy()
     free, free_test = rows.free[list(training)], rows.free[list(test)]
-    mean, std = free.mean(0), free.std(0)
-    std[std < 1e-6] = 1.0
+    mean, std = _moments(free)
     ridge = RidgeCV(alphas=(0.1, 1.0, 10.0, 100.0))
-    ridge.fit((free - mean) / std, target[list(training)])
-    told = {
+    ridge.fit((free - mean) / std, rows.target.numpy()[list(training)])
+    scores = {
         "lowest log-probability": rows.lowest[list(test)],
         "ridge on log-probabilities": ridge.predict((free_test - mean) / std),
     }
     if rows.features.pooling:
-        told["ridge on the same features"] = _ridge(rows, training, test, seed)
-    return told
+        scores["ridge on the same features"] = _ridge(rows, training, test, seed)
+    return scores
+
+
+def _moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of every column, 1 for a constant one."""
+    std = x.std(0)
+    return x.mean(0), np.where(std < 1e-6, np.ones_like(std), std)
 
 
 def _ridge(rows: Rows, training: Sequence[int], test: Sequence[int], seed: int) -> np.ndarray:
@@ -132,8 +116,7 @@ def _ridge(rows: Rows, training: Sequence[int], test: Sequence[int], seed: int) 
     where = {row: at for at, row in enumerate(chosen)}
     for batch in rows.batches(chosen, 512):
         x[[where[int(i)] for i in batch.index]] = batch.x.numpy()
-    mean, std = x.mean(0), x.std(0)
-    std[std < 1e-6] = 1.0
+    mean, std = _moments(x)
     x -= mean
     x /= std
     # as strong as there are features: scikit-learn then solves in the smaller of the two spaces

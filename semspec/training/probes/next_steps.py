@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from semspec.deferred import torch
 from semspec.protocols import Plan as Steps
 from semspec.training.probes.contexts import Chain, Pair
-from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.shards import GroupWriter, Plan, Sample
 from semspec.types import Answer, Context, Generate, Query, Read, What
 
@@ -28,19 +27,18 @@ class _Unit(ABC):
 
     def __init__(
         self,
-        config: ProbeConfig,
         pair: Pair,
         places: Sequence[Place],
         planned: Plan,
         writer: GroupWriter,
         tell: Callable[[int], None],
     ) -> None:
-        self.config, self.pair, self.plan, self.tell = config, pair, planned, tell
+        self.config, self.pair, self.plan, self.tell = pair.config, pair, planned, tell
         self.writer = writer
         self.cuts: dict[str, list[Place]] = {}
         for place in places:
             self.cuts.setdefault(place[0].id, []).append(place)
-        self.pools = tuple(Read(What.POOLED, reduce=p) for p in config.pooling)  # type: ignore[arg-type]
+        self.pools = tuple(Read(What.POOLED, reduce=p) for p in pair.config.pooling)  # type: ignore[arg-type]
 
     @abstractmethod
     def run(self) -> None:
@@ -52,24 +50,21 @@ class _Unit(ABC):
         before = own[turn - 1][1] if turn else 0
         return [token for step in chain.steps[before : own[turn][1]] for token in step]
 
-    def _reads(self, number: int) -> tuple[Read, ...]:
-        """Return the reads of the model's own sample."""
-        return (LOGPROBS, *self.pools) if number < self.plan.kept else (LOGPROBS,)
-
     def _query(self, one: Asked, writer: str, context: Context) -> Query:
         chain, cut, number = one
         # its own random numbers, whatever else is sampled and in whatever order
         rng = random.Random(f"{self.config.seed} {chain.id} {cut} {writer} {number}")
         return Query(self.pair.role, context, self.config.sampling, rng)
 
-    def _write(
-        self, one: Asked, writer: str, context: Context, reads: tuple[Read, ...] = ()
-    ) -> Query:
+    def _write(self, one: Asked, writer: str, context: Context) -> Query:
+        """Have a model write a next step; of its own, the probed one's states are read meanwhile."""
         query = self._query(one, writer, context)
         query.generate = Generate(self.config.longest_unit, self.pair.boundary(), 1)
-        query.reads, query.purpose = reads, "write"
+        query.purpose = "write"
         if writer == "other":
             query.model = self.pair.other
+        else:
+            query.reads = (LOGPROBS, *self.pools) if one[2] < self.plan.kept else (LOGPROBS,)
         return query
 
     def _judge(self, one: Asked, context: Context, step: Sequence[int]) -> Query:
@@ -80,17 +75,14 @@ class _Unit(ABC):
         query.tokens, query.reads = step, (LOGPROBS, *pools)
         return query
 
-    def _keep(
-        self, one: Asked, writer: str, step: list[int], answer: Answer, reads: Sequence[Read]
-    ) -> None:
-        """``reads`` are the log-probabilities, and the pools if there are any."""
+    def _keep(self, one: Asked, writer: str, step: list[int], query: Query, answer: Answer) -> None:
+        """Keep a step with what was read of it: log-probabilities, and pools if there are any."""
         chain, cut, number = one
         logprobs = [round(x, 4) for x in answer[LOGPROBS].tolist()[: len(step)]]
-        text = self.pair.readable(step)
-        states = torch.stack([answer[read][0] for read in reads[1:]]) if reads[1:] else None
-        self.writer.add(
-            Sample(chain.id, chain.domain, cut, writer, number, text, step, logprobs), states
-        )
+        text, pools = self.pair.readable(step), query.reads[1:]
+        states = torch.stack([answer[read][0] for read in pools]) if pools else None
+        made = Sample(chain.id, chain.domain, cut, writer, number, text, step, logprobs)
+        self.writer.add(made, states)
 
 
 class InTurns(_Unit):
@@ -128,27 +120,23 @@ class InTurns(_Unit):
         return self.sessions[one[0].id][one[2] % self.lanes]
 
     def _own(self, asked: list[Asked]) -> None:
-        """Sample the model's own next steps, whose states are read while they are written."""
-        queries = [
-            self._write(one, "own", self._session(one), self._reads(one[2])) for one in asked
-        ]
+        """Sample the model's own next steps."""
+        queries = [self._write(one, "own", self._session(one)) for one in asked]
         answers = self.pair.engine.answer(queries)
         for one, query, answer in zip(asked, queries, answers, strict=True):
-            self._keep(one, "own", _step(answer), answer, query.reads)
+            self._keep(one, "own", _step(answer), query, answer)
 
     def _other(self, asked: list[Asked]) -> None:
         """Sample the other model's next steps, and read the probed one's states of them."""
-        written = self.pair.other_engine.answer(
-            [self._write(one, "other", self._session(one)) for one in asked]
-        )
-        steps = [_step(answer) for answer in written]
+        writing = [self._write(one, "other", self._session(one)) for one in asked]
+        steps = [_step(answer) for answer in self.pair.other_engine.answer(writing)]
         queries = [
             self._judge(one, self._session(one), step)
             for one, step in zip(asked, steps, strict=True)
         ]
         answers = self.pair.engine.answer(queries)
         for one, step, query, answer in zip(asked, steps, queries, answers, strict=True):
-            self._keep(one, "other", step, answer, query.reads)
+            self._keep(one, "other", step, query, answer)
 
 
 class Freely(_Unit):
@@ -170,11 +158,14 @@ class Freely(_Unit):
             for turn, (_, cut) in enumerate(self.cuts[chain.id]):
                 context.extend(self._new(chain, turn))
                 yield self._prefix(context)
-                own = [("own", (chain, cut, number)) for number in range(self.plan.own)]
-                other = [("other", (chain, cut, number)) for number in range(self.plan.drafted)]
-                for asked in _portions([*own, *other], self.config.batch):
-                    yield from self._sample(context, asked)
-                    self.tell(len(asked))
+                counts = {"own": self.plan.own, "other": self.plan.drafted}
+                asked = [
+                    (by, (chain, cut, n)) for by, count in counts.items() for n in range(count)
+                ]
+                for start in range(0, len(asked), self.config.batch):
+                    portion = asked[start : start + self.config.batch]
+                    yield from self._sample(context, portion)
+                    self.tell(len(portion))
         finally:
             self.pair.forget(context)
 
@@ -185,15 +176,12 @@ class Freely(_Unit):
         return tuple(Query(role, context, self.config.sampling, nobody) for role in roles)
 
     def _sample(self, context: Context, asked: Sequence[tuple[str, Asked]]) -> Steps[None]:
-        queries = tuple(
-            self._write(one, writer, context, self._reads(one[2]) if writer == "own" else ())
-            for writer, one in asked
-        )
+        queries = tuple(self._write(one, writer, context) for writer, one in asked)
         answers: Sequence[Answer] = yield queries
         unread: list[tuple[Asked, list[int]]] = []
         for (writer, one), query, answer in zip(asked, queries, answers, strict=True):
             if writer == "own":
-                self._keep(one, writer, _step(answer), answer, query.reads)
+                self._keep(one, writer, _step(answer), query, answer)
             else:
                 unread.append((one, _step(answer)))
         if not unread:
@@ -201,14 +189,7 @@ class Freely(_Unit):
         queries = tuple(self._judge(one, context, step) for one, step in unread)
         answers = yield queries
         for (one, step), query, answer in zip(unread, queries, answers, strict=True):
-            self._keep(one, "other", step, answer, query.reads)
-
-
-def _portions(
-    asked: Sequence[tuple[str, Asked]], size: int
-) -> Iterator[Sequence[tuple[str, Asked]]]:
-    for start in range(0, len(asked), size):
-        yield asked[start : start + size]
+            self._keep(one, "other", step, query, answer)
 
 
 def _step(answer: Answer) -> list[int]:

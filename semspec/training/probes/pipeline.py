@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from semspec.artifacts import base
+from semspec.artifacts import base, binding
 from semspec.artifacts.probe import Probe
 from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.jobs.stages import compare_shards, hold
 from semspec.models.location import ModelFacts
-from semspec.probes.features import Features, resolve
+from semspec.probes.features import resolve
 from semspec.report.progress import Steps
 from semspec.storage.files import read_json, write_json
 from semspec.training.probes import metrics
@@ -102,7 +102,7 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
             index[part] = [i for i in index[part] if rows.domains[i] in config.train_on]
             if not index[part]:
                 raise UserError(f"no rows of {', '.join(config.train_on)} to train on")
-    curve: list[dict[str, Any]] = []
+    curve, truth = list[dict[str, Any]](), rows.target.numpy()[index["test"]]
     made: Trained | None = None
     with steps.stage("training", config.epochs * len(CURVE)) as tell:
         for number, share in enumerate(CURVE):
@@ -110,36 +110,31 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
             made = train(rows, chosen, index["validation"], config, lambda *_: tell.by(1))
             tell.to(config.epochs * (number + 1))
             score = predict(made, rows, index["test"])
-            told = metrics.figures(score, rows.target.numpy()[index["test"]])
-            curve.append({"share": share, "rows": len(chosen)} | told)
+            figures = metrics.figures(score, truth)
+            curve.append({"share": share, "rows": len(chosen)} | figures)
     assert made is not None
-    truth = rows.target.numpy()[index["test"]]
-    score = predict(made, rows, index["test"])
     guard = _guard(rows, index["train"] + index["validation"])
     if guard is not None:
         score[rows.lowest[index["test"]] < guard["lowest"]] = 0.0
     bins = metrics.calibration(score, truth)
+    baselines: dict[str, Any] = {}
     beside = metrics.baselines(rows, index["train"], index["test"], config.train_seed)
-    own_scale = {label: label.startswith("ridge") for label in beside}
-    measured = {
-        "test": metrics.parts(score, rows, index["test"]),
-        "baselines": {
-            f"{label}, {part}" if part != "all" else label: figures
-            for label, other in beside.items()
-            for part, figures in _parts(other, rows, index["test"], own_scale[label]).items()
-        },
-        "calibration": bins,
-        "learning_curve": curve,
-    }
-    told_config = _config(config, rows, model, made, measured, index)
+    for label, other in beside.items():
+        found = metrics.parts(other, rows, index["test"], label.startswith("ridge"))
+        baselines[label] = found["all"]
+        if "drafted" in found:
+            baselines[f"{label}, drafted"] = found["drafted"]
+    test = metrics.parts(score, rows, index["test"])
+    measured = {"test": test, "baselines": baselines, "calibration": bins, "learning_curve": curve}
+    about = _config(config, rows, model, made, measured, index)
     if guard is not None:
-        told_config["guard"] = guard
-    texts = {"README.md": card(name, told_config)}
+        about["guard"] = guard
+    texts = {"README.md": card(name, about)}
     texts |= plots(score, truth, bins, curve, config.train_seed)
     tensors = {key: w.half() for key, w in made.weights.items()}
     tensors |= {"mean": made.mean, "std": made.std}
     tensors |= _calibration(rows, score, index["test"])
-    return Probe(told_config, tensors, texts, name)
+    return Probe(about, tensors, texts, name)
 
 
 def _guard(rows: Rows, seen: Sequence[int]) -> dict[str, float] | None:
@@ -155,15 +150,6 @@ def _guard(rows: Rows, seen: Sequence[int]) -> dict[str, float] | None:
     if not len(lowest):
         return None
     return {"lowest": float(np.quantile(lowest, GUARD)), "share": GUARD}
-
-
-def _parts(score: np.ndarray, rows: Rows, index: Sequence[int], scaled: bool) -> dict[str, Any]:
-    truth, own = rows.target.numpy()[list(index)], rows.own[list(index)]
-    tell = metrics.figures if scaled else metrics.ranking
-    told = {"all": tell(score, truth)}
-    if own.any() and not own.all():
-        told["drafted"] = tell(score[~own], truth[~own])
-    return told
 
 
 def _share(rows: Sequence[int], chains: Sequence[str], share: float, seed: int) -> list[int]:
@@ -194,27 +180,19 @@ def _config(
     measured: dict[str, Any],
     index: dict[str, list[int]],
 ) -> dict[str, Any]:
-    features: Features = rows.features
     return {
         "kind": Probe.kind,
         "version": Probe.version,
         "provenance": base.made_with(),
         "role": config.role,
-        "model": {
-            "id": model.name,
-            "revision": model.revision,
-            "fingerprint": model.fingerprint,
-            "layers": model.layers,
-            "width": model.width,
-            "tokenizer": model.tokenizer,
-        },
+        "model": binding.of(model),
         "split": config.split,
         "temperature": {
             "sampled": config.temperature,
             "lowest": 0.0,
             "highest": max(config.max_temperature, config.temperature),
         },
-        "features": features.to_json()
+        "features": rows.features.to_json()
         | {"inputs": rows.size, "hidden": made.hidden, "activation": made.activation},
         "data": provenance_of(config)
         | {
@@ -222,18 +200,13 @@ def _config(
             "rows": len(rows),
             "samples": config.samples,
             "drafted": config.drafted if config.both_write else 0,
-            "top_k": config.top_k,
-            "top_p": config.top_p,
-            "seed": config.seed,
+            **{name: getattr(config, name) for name in ("top_k", "top_p", "seed")},
             "cluster": config.cluster.name,
             "cluster_options": cluster_options(config),
             "trained_on": list(config.train_on),
         },
         "training": {
-            "loss": config.loss,
-            "rate": config.rate,
-            "weight_decay": config.weight_decay,
-            "dropout": config.dropout,
+            **{k: getattr(config, k) for k in ("loss", "rate", "weight_decay", "dropout")},
             "batch": config.train_batch,
             "epochs": made.epochs,
             "best_epoch": made.best_epoch,

@@ -12,6 +12,7 @@ in what order is ``next_steps``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 from semspec.jobs.stages import Shard
@@ -52,39 +53,32 @@ def sample(
     into.mkdir(parents=True, exist_ok=True)
     say(planned.line(check_room(into, planned.bytes)))
     way = Freely if pair.solver.free else InTurns
-    for number, places in numbered(config, chains, cuts, shard):
+    for number, places in units(config, chains, cuts, shard):
         if is_done(into, number):
             tell(len(places) * (planned.own + planned.drafted))
             continue
         writer = GroupWriter(into, number)
-        way(config, pair, places, planned, writer, tell).run()
+        way(pair, places, planned, writer, tell).run()
         writer.commit()
 
 
-def numbered(
+def units(
     config: ProbeConfig,
     chains: Sequence[Chain],
     cuts: dict[str, list[int]],
     shard: Shard | None = None,
 ) -> Iterator[tuple[int, list[Place]]]:
-    """Yield the units with their numbers, all or a shard's."""
-    for number, places in enumerate(units(config, chains, cuts)):
-        if shard is None or shard.has(number):
-            yield number, places
-
-
-def units(
-    config: ProbeConfig, chains: Sequence[Chain], cuts: dict[str, list[int]]
-) -> Iterator[list[Place]]:
-    """Yield the contexts in the order of sampling, cut into units that are committed together.
+    """Yield the contexts in the order of sampling, cut into numbered units that are committed together.
 
     As many chains as a batch holds go along together, each one's first chosen cut, then each one's
     second: batches stay full. A unit begins with fresh sessions, so that nothing in it depends on
     what was done before it, and a resumed run repeats the very same passes.
     """
-    chosen = [chain for chain in chains if cuts[chain.id]]
+    chosen, numbers = [chain for chain in chains if cuts[chain.id]], count()
     for start in range(0, len(chosen), config.batch):
         group = chosen[start : start + config.batch]
         turns = max(1, UNIT // (len(group) * config.samples))
         for turn in range(0, max(len(cuts[c.id]) for c in group), turns):
-            yield [(c, cut) for c in group for cut in cuts[c.id][turn : turn + turns]]
+            number = next(numbers)
+            if shard is None or shard.has(number):
+                yield number, [(c, cut) for c in group for cut in cuts[c.id][turn : turn + turns]]

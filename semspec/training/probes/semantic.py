@@ -32,20 +32,13 @@ def options(config: ProbeConfig) -> dict[str, Any]:
         return {}
     embedded = config.source == "embedded"
     default = f"{EMBEDDED}tiny-nli" if embedded else "microsoft/deberta-v2-xlarge-mnli"
-    told: dict[str, Any] = {"model": cluster.model or default}
-    return told | ({"revision": cluster.revision} if cluster.revision else {})
+    revision = {"revision": cluster.revision} if cluster.revision else {}
+    return {"model": cluster.model or default, **revision}
 
 
 def path_of(config: ProbeConfig, folder: Path) -> Path:
-    told = options(config)
-    return folder / f"semantic-{config.cluster.name}{'-' + digest(told) if told else ''}.jsonl"
-
-
-def _clusterer(config: ProbeConfig) -> Any:
-    how: dict[str, Any] = {}
-    if isinstance(config.cluster, Nli):
-        how = {"device": config.cluster.device, "batch_size": config.cluster.batch_size}
-    return clusterer(config.cluster.name, **options(config), **how)
+    asked = options(config)
+    return folder / f"semantic-{config.cluster.name}{'-' + digest(asked) if asked else ''}.jsonl"
 
 
 def probabilities(clusters: Sequence[int], own: Sequence[bool]) -> list[float]:
@@ -53,11 +46,6 @@ def probabilities(clusters: Sequence[int], own: Sequence[bool]) -> list[float]:
     counted = [c for c, mine in zip(clusters, own, strict=True) if mine]
     share = dict(zip(counted, shares(counted), strict=True)) if counted else {}
     return [share.get(c, 0.0) for c in clusters]
-
-
-def by_context(samples: Iterator[Sample]) -> Iterator[tuple[str, list[Sample]]]:
-    for name, group in groupby(samples, key=lambda s: s.context):
-        yield name, list(group)
 
 
 def cluster_samples(
@@ -70,25 +58,24 @@ def cluster_samples(
     """Return the probabilities of every context's samples, by context; after a kill, resume."""
     path = path_of(config, folder)
     cut_torn_line(path)
-    found = {
-        value["context"]: value["semantic"]
-        for line in whole_lines(path)
-        if (value := parse(line)) is not None
-    }
+    kept = (value for line in whole_lines(path) if (value := parse(line)) is not None)
+    found = {value["context"]: value["semantic"] for value in kept}
     tell(len(found))
-    missing = any(name not in found for name, _ in by_context(samples()))
-    if not missing:
+    if all(sample.context in found for sample in samples()):
         return found
     texts = {chain.id: chain for chain in chains}
     waiting: list[tuple[str, list[Sample]]] = []
 
     def items() -> Iterator[tuple[str, list[str]]]:
-        for name, group in by_context(samples()):
+        for name, members in groupby(samples(), key=lambda s: s.context):
             if name not in found:
-                waiting.append((name, group))
+                waiting.append((name, group := list(members)))
                 yield texts[group[0].chain].text(group[0].cut), [s.text for s in group]
 
-    made = _clusterer(config)
+    how, cluster = options(config), config.cluster
+    if isinstance(cluster, Nli):
+        how |= {"device": cluster.device, "batch_size": cluster.batch_size}
+    made = clusterer(cluster.name, **how)
     with LineFile(path) as file:
         for number, clusters in enumerate(made.cluster_many(items()), 1):
             name, group = waiting.pop(0)

@@ -85,17 +85,9 @@ class Logprobs(FeatureOptions):
     logprobs: bool = True
 
 
-CLUSTERS: dict[str, type[ClusterOptions]] = {
-    "nli": Nli,
-    "oracle": OracleClusters,
-    "exact": ExactClusters,
-}
-FEATURES: dict[str, type[FeatureOptions]] = {
-    "paper": Paper,
-    "last_layer": LastLayer,
-    "plus": Plus,
-    "logprobs": Logprobs,
-}
+ByName = dict[str, type[Any]]
+CLUSTERS: ByName = {"nli": Nli, "oracle": OracleClusters, "exact": ExactClusters}
+FEATURES: ByName = {"paper": Paper, "last_layer": LastLayer, "plus": Plus, "logprobs": Logprobs}
 
 
 @dataclass(kw_only=True)
@@ -171,12 +163,9 @@ class ProbeConfig(Decoding):
             *("pooling", "seed", "role", "batch"),
         )
         kept = {name: getattr(self, name) for name in names}
-        kept["model"] = asdict(self.model)
+        kept |= {"model": asdict(self.model), "engine": asdict(self.engine)}
         kept["draft"] = None if self.draft.plain else asdict(self.draft)
-        kept["engine"] = asdict(self.engine)
-        kept["step_cap"] = self.longest_unit
-        kept["drafted"] = self.drafted if self.both_write else 0
+        kept |= {"step_cap": self.longest_unit, "drafted": self.drafted if self.both_write else 0}
         if self.source == "embedded":
-            kept["domains"] = list(self.domains)
-            kept["definitions"] = list(self.definitions)
+            kept |= {"domains": list(self.domains), "definitions": list(self.definitions)}
         return kept

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from semspec.deferred import Tensor, tensor_files, torch
 from semspec.errors import UserError
@@ -50,14 +49,13 @@ class GroupWriter:
 
     def __init__(self, folder: Path, number: int, shard: int = SHARD) -> None:
         self.folder, self.name, self.shard = folder, f"group-{number:05d}", shard
-        self._rows: list[Tensor] = []
+        self._rows, self._lines = list[Tensor](), list[Sample]()
         self._bytes = self._files = 0
-        self._lines: list[Sample] = []
 
     def add(self, sample: Sample, states: Tensor | None) -> None:
         """``states`` [poolings, layers + 1, width]; None keeps the text and the figures only."""
         if states is not None:
-            sample = Sample(**asdict(sample) | {"file": self._file(), "row": len(self._rows)})
+            sample = replace(sample, file=self._file(), row=len(self._rows))
             # a few dimensions of large models exceed what fp16 holds
             self._rows.append(states.clamp(-LARGEST, LARGEST).to(torch.float16).cpu())
             self._bytes += self._rows[-1].nbytes
@@ -91,10 +89,7 @@ def is_done(folder: Path, number: int) -> bool:
 def read_samples(folder: Path) -> Iterator[Sample]:
     """Yield every committed sample, in order."""
     for path in sorted(folder.glob("group-*.jsonl")):
-        for line in whole_lines(path):
-            value = parse(line)
-            if value is not None:
-                yield Sample(**value)
+        yield from (Sample(**value) for line in whole_lines(path) if (value := parse(line)))
 
 
 def read_states(folder: Path, file: str) -> Tensor:
@@ -155,11 +150,3 @@ class Plan:
             f" rows x {self.poolings} pools x {self.layers + 1} layers x {self.width} x 2 bytes ="
             f" {gigabytes(self.bytes)} ({free} free)"
         )
-
-
-def summary(rows: Any) -> dict[str, int]:
-    """Count the samples of each writer."""
-    told: dict[str, int] = {}
-    for row in rows:
-        told[row.writer] = told.get(row.writer, 0) + 1
-    return told

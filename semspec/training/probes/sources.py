@@ -76,6 +76,12 @@ def commit_of(config: ProbeConfig) -> str | None:
     return locate(config.data, config.revision, DATASET).name
 
 
+def first_text(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return what a row holds in the first of these columns that has a text; "" if none has."""
+    values = (row.get(name) for name in names)
+    return next((v for v in values if isinstance(v, str) and v.strip()), "")
+
+
 def _asked(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
     """Questions alone. Of conversations (OASST1's columns) the first turns, and the English ones."""
     found = 0
@@ -83,8 +89,8 @@ def _asked(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Questio
         if not isinstance(row, Mapping):
             continue
         opens = row.get("role", "prompter") == "prompter" and row.get("parent_id") is None
-        text = next((row[n] for n in ASKED if isinstance(row.get(n), str) and row[n].strip()), None)
-        if text is not None and opens and row.get("lang", "en") == "en":
+        text = first_text(row, ASKED)
+        if text and opens and row.get("lang", "en") == "en":
             found += 1
             yield Question(f"q-{number:05d}", str(row.get("domain") or "all"), text)
     if not found:
@@ -94,14 +100,12 @@ def _asked(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Questio
 def _questions(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Question]:
     found = 0
     for number, (where, row) in enumerate(numbered):
-        if not isinstance(row, Mapping):
-            raise UserError(f"{where} is no object: lines look like "
-                            '{"question": "...", "thinking": "..."}')  # fmt: skip
-        question, chain = row.get("question"), _chain(row)
-        if not isinstance(question, str) or not question.strip():
-            raise UserError(f"{where} has no question: lines look like "
-                            '{"question": "...", "thinking": "..."}')  # fmt: skip
-        if chain:  # some rows of s1K have none
+        question = first_text(row, ["question"]) if isinstance(row, Mapping) else ""
+        if not question:
+            wrong = "has no question" if isinstance(row, Mapping) else "is no object"
+            example = '{"question": "...", "thinking": "..."}'
+            raise UserError(f"{where} {wrong}: lines look like {example}")
+        if chain := _chain(row):  # some rows of s1K have none
             found += 1
             # s1K's cot_type is math, science or crossword; its source_type names the collection
             domain = row.get("domain") or row.get("cot_type") or row.get("source_type") or "all"
@@ -113,10 +117,6 @@ def _questions(numbered: Sequence[tuple[str, Any]], source: str) -> Iterator[Que
 
 
 def _chain(row: Mapping[str, Any]) -> str:
-    for name in THINKING:
-        value = row.get(name)
-        if isinstance(value, list):
-            value = next((v for v in value if isinstance(v, str) and v.strip()), None)
-        if isinstance(value, str) and value.strip():
-            return value
-    return ""
+    columns = (row.get(name) for name in THINKING)
+    listed = (value if isinstance(value, list) else [value] for value in columns)
+    return next((v for values in listed for v in values if isinstance(v, str) and v.strip()), "")

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from semspec.errors import without_passwords
 from semspec.jobs import stages
 from semspec.jobs.stages import Shard, check_barrier, lacking
-from semspec.models.location import ModelFacts, read_facts
+from semspec.models.location import ModelConfig, ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.report.progress import Steps
 from semspec.storage.digest import flat
@@ -31,7 +32,7 @@ from semspec.training.probes.contexts import (
     make_chains,
     read_chains,
 )
-from semspec.training.probes.sample import numbered, plan, sample
+from semspec.training.probes.sample import plan, sample, units
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.shards import Plan
 from semspec.training.probes.sources import commit_of
@@ -76,15 +77,19 @@ def _is_options(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
 
 
+def _probed(config: ProbeConfig) -> ModelConfig:
+    model: ModelConfig = config.draft.model if config.probed == "draft" else config.model
+    return model
+
+
 def probe_facts(config: ProbeConfig) -> ModelFacts:
     """Return the facts of the model that the probe will be bound to."""
-    model = config.draft.model if config.probed == "draft" else config.model
+    model = _probed(config)
     return read_facts(model, Text(str(model.fetch(weights=False))).fingerprint)
 
 
 def folder_of(config: ProbeConfig) -> Path:
-    probed = config.draft.model if config.probed == "draft" else config.model
-    name = probed.path.rstrip("/").rpartition("/")[2]
+    name = _probed(config).path.rstrip("/").rpartition("/")[2]
     return Path(config.folder or f"runs/probe-{name}-{config.role}")
 
 
@@ -96,30 +101,29 @@ class Sampling:
     def __init__(self, config: ProbeConfig, folder: Path | None = None) -> None:
         self.config, self.quiet = config, config.quiet
         self.folder = folder or folder_of(config)
-        self._model: ModelFacts | None = None
-        self._pair: Pair | None = None
 
     @property
     def stages(self) -> tuple[str, ...]:
         return ("chains", "samples") if by_a_model(self.config) else ("samples",)
 
-    @property
+    @cached_property
     def model(self) -> ModelFacts:
-        if self._model is None:
-            self._model = probe_facts(self.config)
-        return self._model
+        return probe_facts(self.config)
 
-    @property
+    @cached_property
     def pair(self) -> Pair:
         """The models; UserError if the probed one does not give its states."""
-        if self._pair is None:
-            self._pair = Pair(self.config)
-            self._pair.check_states(self.config.pooling)
-        return self._pair
+        pair = Pair(self.config)
+        try:
+            pair.check_states(self.config.pooling)
+        except BaseException:
+            pair.close()
+            raise
+        return pair
 
     def close(self) -> None:
-        if self._pair is not None:
-            self._pair.close()
+        if "pair" in vars(self):  # else no model has been loaded
+            self.pair.close()
 
     def keep_options(self, folder: Path) -> None:
         keep_options(folder, self.config, self.model)
@@ -143,13 +147,11 @@ class Sampling:
         cuts = choose_cuts(self.config, chains, self.pair.engine.context_limit - 1)
         planned = plan(self.config, cuts, self.model.layers, self.model.width)
         if shard is not None:
-            units = [places for _, places in numbered(self.config, chains, cuts, shard)]
-            planned = replace(planned, contexts=sum(map(len, units)))
-            if not units:
-                steps.say(
-                    f"part {shard} has nothing to sample: there are fewer units than parts; a smaller"
-                    " batch= makes more"
-                )
+            own = [places for _, places in units(self.config, chains, cuts, shard)]
+            planned = replace(planned, contexts=sum(map(len, own)))
+            if not own:
+                lacks = f"part {shard} has nothing to sample: there are fewer units than parts"
+                steps.say(f"{lacks}; a smaller batch= makes more")
         args = (self.config, self.pair, chains, cuts, planned, self.folder)
         with steps.stage("sampling", planned.samples) as tell:
             sample(*args, tell.by, steps.say, shard)

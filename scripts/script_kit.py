@@ -1,0 +1,53 @@
+"""Help for all scripts: command lines, tables for a terminal, and what stands in a model's folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+HUB = Path("hub_artifacts")
+
+
+def parser(doc: str | None, **known: Any) -> argparse.ArgumentParser:
+    """Return the parser of a script whose docstring's first line is its help.
+
+    An option's default says its type, and a type alone has to be given; in a pair the second is its help.
+    """
+    made = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    for name, default in known.items():
+        default, text = default if isinstance(default, tuple) else (default, None)
+        flag = f"--{name.replace('_', '-')}"
+        if default is False:
+            made.add_argument(flag, action="store_true", help=text)
+        elif isinstance(default, type):
+            made.add_argument(flag, type=default, required=True, help=text)
+        elif isinstance(default, list):
+            kind = type(default[0]) if default else str
+            made.add_argument(flag, type=kind, nargs="*", default=default, help=text)
+        else:
+            made.add_argument(flag, type=type(default), default=default, help=text)
+    return made
+
+
+def table(title: str, *headings: str, names: int = 1) -> Table:
+    """Return an empty table whose first columns are ``names``, and the others numbers."""
+    made = Table(title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        made.add_column(heading, justify="left" if number < names else "right")
+    return made
+
+
+def read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    heading = f"| {' | '.join(headings)} |".replace("|  |", "| |", 1)
+    lines = [heading, "|---" * len(headings) + "|"]
+    return [*lines, *("| " + " | ".join(row) + " |" for row in rows)]
