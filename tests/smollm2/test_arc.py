@@ -32,7 +32,7 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
     calibrate(
         [
             *("model=smollm2-135m", "draft=none", "temperatures=0.6", "source=jsonl"),
-            *(f"data={asked}", "chains=answers", f"problems={len(QUESTIONS)}", "positions=6"),
+            *(f"data={asked}", "chains=answers", f"problems={len(QUESTIONS)}", "positions=12"),
             *("max_new_tokens=64", f"folder={work / 'work'}", f"out={out}", "quiet=true"),
         ]
     )
