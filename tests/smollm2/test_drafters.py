@@ -79,7 +79,7 @@ def test_copying_writes_the_targets_words_in_fewer_passes(
 def test_a_corpus_of_real_text_is_copied_from(
     engines: Engines, plain: list[Solution], stores: Path, drafter: str, store: str
 ) -> None:
-    more = (f"draft={drafter}", f"datastore={stores / f'{store}-store'}")
+    more = (f"draft={drafter}", f"draft.datastore={stores / f'{store}-store'}")
     found = solve(
         engines, corrections(COUNT), "speculative", *more, "accept=lossless", "split=token"
     )
