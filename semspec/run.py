@@ -82,7 +82,7 @@ def _main(arguments: list[str]) -> None:
         options = [o for o in overrides if not o.startswith(("hydra.", "hydra/"))]
         plan.show(build(config.compose(options)), choice, rule, taken, given)
         return
-    if not any(o.lower() in QUIET for o in overrides):
+    if (several or not flags) and not any(o.lower() in QUIET for o in overrides):
         for told in filter(None, (choice, rule)):
             echo(str(told))
     if several:
