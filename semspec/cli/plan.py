@@ -10,6 +10,7 @@ import contextlib
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.text import Text as Line
 
@@ -20,6 +21,7 @@ from semspec.models import hub
 from semspec.models.hub import Stock
 from semspec.models.location import ModelConfig, canonical_name
 from semspec.models.memory import shown
+from semspec.models.packaged import PACKAGED
 from semspec.models.text import Text
 from semspec.probes import commands
 from semspec.protocols import EngineOptions, Source
@@ -56,6 +58,10 @@ class Plan:
     def add_model(self, role: Role, model: ModelConfig, weights: bool = True) -> None:
         wanted = hub.MODEL if weights else hub.WITHOUT_WEIGHTS
         name = canonical_name(model)
+        if model.path.startswith(PACKAGED) and not Path(model.location).is_dir():
+            self.known = False
+            self.say(role, f"{name}: out of a package of this environment, at its first use")
+            return
         with self.checked(role):
             found = hub.stock(model.location, model.revision, wanted)
             self.say(role, _stocked(name, model.revision, found))

@@ -29,8 +29,7 @@ class Folders:
         ``weights``: they will be needed here, and a local folder has to have them already.
         """
         light = {
-            role: model.fetch(weights=weights and _is_local(model))
-            for role, model in models.items()
+            role: model.fetch(weights=weights and model.local) for role, model in models.items()
         }
         pinned = {role: _pinned(model, light[role]) for role, model in models.items()}
         return cls(light, pinned)
@@ -52,10 +51,6 @@ class Folders:
 
 
 def _pinned(model: ModelConfig, folder: Path) -> ModelConfig:
-    if _is_local(model):
+    if model.local:
         return model
     return replace(model, revision=folder.name)  # a snapshot is named after its commit
-
-
-def _is_local(model: ModelConfig) -> bool:
-    return Path(model.location).expanduser().is_dir()

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from semspec import config, run
 from semspec.cli import train_probe
 from semspec.errors import UserError
+from semspec.jobs import sweep
 from semspec.models import hub as models_hub
 from semspec.solver import Solver
 from semspec.training.probes.compose import build as build_training
@@ -214,10 +215,17 @@ def test_plan_is_for_one_run_and_true_or_false(arguments: tuple[str, ...]) -> No
 # ---- the rule -----------------------------------------------------------------------------------
 
 
-def test_the_rule_that_was_chosen_and_why_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rule_that_was_chosen_and_why_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def first_lines(*options: str) -> str:
-        run._main(["--cfg", "job", *options])
-        return capsys.readouterr().out.partition("model:")[0]
+        with pytest.raises(SystemExit):
+            run._main(["-m", "seed=0,1", *options])
+        return capsys.readouterr().out
+
+    monkeypatch.setattr(
+        sweep, "main", lambda overrides: 0
+    )  # what it does itself is tested elsewhere
 
     assert "rule: semantic_plus (embedded/probe-tiny-target-plus is a probe of" in first_lines()
     told = first_lines("model=qwq32b", "draft=r1-1.5b")
