@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from semspec.protocols import Grade
-from semspec.results import reuse
+from semspec.results import bound, reuse
 from semspec.results.metrics import CACHE, SUMMED
 from semspec.storage import json_schema
 from semspec.types import Outcome
@@ -24,7 +24,7 @@ _SOLVE: dict[str, Any] = {
         "finish": {"type": "string"},
         "correct": {"type": ["boolean", "null"]},
         "details": {"type": "object"},
-        "reuse": {"type": "object", "additionalProperties": _NUMBER},
+        **dict.fromkeys(("reuse", "counts"), {"type": "object", "additionalProperties": _NUMBER}),
     },
 }
 _LINE: dict[str, Any] = {
@@ -72,6 +72,7 @@ class Solve:
     target_cached: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
     reuse: Mapping[str, int] = field(default_factory=dict)  # ``reuse.count``
+    counts: Mapping[str, int] = field(default_factory=dict)  # ``bound.count``
 
     @classmethod
     def from_outcome(
@@ -107,6 +108,7 @@ class Solve:
             gained_tokens=sum(len(r.kept) + len(r.written) for r in drafts),
             details=dict(grade.details) if grade else {},
             reuse=reuse.count(rounds),
+            counts=bound.count(rounds),
             **by_role,
         )
 
