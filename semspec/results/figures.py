@@ -14,6 +14,7 @@ from semspec.types import Outcome
 
 _NUMBER = {"type": "number"}
 _TEXT = {"type": ["string", "null"]}
+_COUNTS: dict[str, Any] = {"type": "object", "additionalProperties": _NUMBER}
 _SOLVE: dict[str, Any] = {
     "type": "object",
     "required": [*SUMMED, "finish", "correct", "details"],
@@ -24,7 +25,8 @@ _SOLVE: dict[str, Any] = {
         "finish": {"type": "string"},
         "correct": {"type": ["boolean", "null"]},
         "details": {"type": "object"},
-        **dict.fromkeys(("reuse", "counts"), {"type": "object", "additionalProperties": _NUMBER}),
+        "reuse": _COUNTS,
+        "counts": _COUNTS,
     },
 }
 _LINE: dict[str, Any] = {

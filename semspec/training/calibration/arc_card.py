@@ -68,6 +68,7 @@ def card(name: str, config: Mapping[str, Any]) -> str:
     ]
     embedded = model["id"].startswith("embedded/")
     draft = f", draft `{data['draft']}`" if data["draft"] else ""
+    lengths = "; prompts of {} to {} tokens".format(*data["lengths"]) if data.get("lengths") else ""
     return CARD.format(
         base_model="" if embedded or "/" not in model["id"] else f"base_model: {model['id']}\n",
         name=name,
@@ -75,7 +76,7 @@ def card(name: str, config: Mapping[str, Any]) -> str:
         width=model["width"],
         revision=f", revision `{model['revision']}`" if model["revision"] else "",
         tokenizer=model["tokenizer"][:12],
-        texts=f"{data['problems']} of {data.get('data', 'the embedded world')}, seed {data['seed']}{draft}",
+        texts=f"{data['problems']} of {data.get('data', 'the embedded world')}, seed {data['seed']}{draft}{lengths}",
         **{name: data[name] for name in ("positions", "levels")},
         **{n: value for n, value in training.items() if n != "sequence"},
         sequence=f" over {training['sequence']} positions" if training["sequence"] else "",
