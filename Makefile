@@ -35,11 +35,8 @@ OLDER_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verificatio
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PIP := -m pip --disable-pip-version-check --quiet --quiet
 
-# Every file in a process of its own: SGLang loads plugins once a process, and an engine that shuts down
-# ends all children of its process.
-define each_alone
-status=0; for file in $(2); do $(ONE_THREAD) $(1)/bin/python -m pytest $$file $(ARGS) || status=1; done; exit $$status
-endef
+# Every file in a process of its own, two at a time.
+each_alone = $(ONE_THREAD) WORKERS=$(WORKERS) tests/support/each_alone $(1)/bin/python "$(2)" $(ARGS)
 
 ##@ Use
 

@@ -18,7 +18,7 @@ from tiny_head_training import begin, learn, write_head
 from torch import Tensor
 
 from semspec.heads._files import from_target
-from semspec.heads.eagle3 import EMBEDDING, Attend, Eagle3, Shape, config_of
+from semspec.heads.eagle3 import EMBEDDING, LAST, Attend, Eagle3, Shape, config_of
 from semspec.models.folder import read_json
 
 DECAY = 0.8  # what a step further on counts, relative to the one before it
@@ -119,7 +119,9 @@ def main() -> None:
     teacher = embedding if spec.tied else from_target(target, "lm_head.weight", size).float()
     torch.manual_seed(a.seed)
     parameters: dict[str, Tensor] = {}
-    for name, (wanted, _) in shape.layout(embedding=False, mapped=False).items():
+    for name, (wanted, types) in shape.layout({LAST}).items():
+        if torch.int64 in types:
+            continue
         parameters[name] = torch.ones(wanted)
         if len(wanted) == 2:
             parameters[name] = torch.randn(wanted) * wanted[1] ** -0.5

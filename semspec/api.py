@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 from semspec.cli.arguments import check_arguments
-from semspec.config import RunConfig, build, compose, expand_shorthands, quoted
+from semspec.config import RunConfig, build, compose, expand_shorthands, quoted, with_recommended
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.report.transcript import Piece, pieces
@@ -158,7 +158,7 @@ def load(*overrides: str, **options: Any) -> Pair:
     with one line, for an option that does not exist or models that cannot be loaded.
     """
     given = [*overrides, *(f"{name}={_written(value)}" for name, value in options.items())]
-    arguments = expand_shorthands(given)
+    arguments = expand_shorthands(with_recommended(given)[0])
     check_arguments(arguments, sweep=False)
     return Pair(build(compose(arguments)))
 

@@ -6,7 +6,7 @@ import difflib
 import keyword
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,6 +18,8 @@ from semspec import registry
 from semspec.deferred import hydra
 from semspec.errors import UserError, without_passwords
 from semspec.models.location import ModelConfig, canonical_name
+from semspec.models.recommended import GENERATION_CONFIG, in_generation_config
+from semspec.models.recommended import presets as bringing
 from semspec.protocols import Drafter, Setup
 from semspec.storage.packaged import beside_package
 from semspec.types import Sampling
@@ -33,6 +35,7 @@ GROUPS = {
     "engine": "engine",
     "benchmark": "benchmark",
 }
+AUTO = "auto"  # of engine=
 ANSWER_BY = ("either", "target")
 SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
 
@@ -46,12 +49,13 @@ class Decoding:
     temperature: float
     top_k: int
     top_p: float
+    min_p: float
     split: str
     step_cap: int
 
     @property
     def sampling(self) -> Sampling:
-        return Sampling(self.temperature, self.top_k, self.top_p)
+        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
 
     @property
     def longest_unit(self) -> int:
@@ -82,6 +86,7 @@ class RunConfig(Decoding):
     temperature: float = 0.6
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     max_new_tokens: int = 512
     problems: int = 32
     concurrency: int = 1
@@ -92,8 +97,10 @@ class RunConfig(Decoding):
     quiet: bool = False
 
 
+AUTO_HELP = "sglang where its options are given, or where SGLang and a GPU are here and can run the configuration; else hf"
 HELP = {
-    "model": "the target: a preset, or model.path=FOLDER_OR_REPO [model.revision=...]",
+    "model": "the target: a preset, which brings what suits it (docs/models.md), or model.path=FOLDER_OR_REPO"
+    " [model.revision=... model.thinking=false]",
     "draft": "who drafts: a small model (draft.model.path=...), a head (draft.head.path=...), or none",
     "accept": "the rule that decides what to keep of a draft (where no probe of the target is known:"
     " logprob; for split=token: lossless)",
@@ -105,7 +112,7 @@ HELP = {
     "adaptive": "choose length and cap of drafts by measured goodput, up to draft_length and step_cap",
     "answer_by": "either; target: no draft for what follows the thinking (nested= may still help the target write it)",
     "max_repeats": "a drafted step that was written this often before is rejected (0: never)",
-    "engine": "what runs the models",
+    "engine": "what runs the models; auto: what suits this machine",
     "benchmark": "the problems",
     "split": "the unit of drafting",
     "draft_length": "units drafted at a time (trees and lookups of tokens have sizes of their own)",
@@ -113,6 +120,7 @@ HELP = {
     "temperature": "0 is greedy",
     "top_k": "0 is all",
     "top_p": "1 is all",
+    "min_p": "0 is all; else tokens at least so many times as probable as the likeliest",
     "max_new_tokens": "budget of a problem, draft and target together",
     "problems": "how many of the benchmark's problems",
     "concurrency": "problems under way at a time; 1 measures latency",
@@ -175,19 +183,119 @@ def defaults() -> Mapping[str, str]:
 def options(group: str) -> dict[str, str]:
     """Everything that ``group=`` takes, with a line about it."""
     plugins = registry.plugins(GROUPS[group]) if group in GROUPS else {}  # type: ignore[arg-type]
-    return {name: plugin.summary for name, plugin in plugins.items()} | presets(group)
+    auto = {AUTO: AUTO_HELP} if group == "engine" else {}
+    return auto | {name: plugin.summary for name, plugin in plugins.items()} | presets(group)
 
 
-def expand_shorthands(arguments: Sequence[str]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The engine that ``engine=auto`` stands for."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"engine: {self.name} ({self.why})" if self.why else f"engine: {self.name}"
+
+
+def choose_engine(
+    arguments: Sequence[str], unless_named: bool = True, check: bool = True
+) -> EngineChoice | None:
+    """Return what ``engine=auto`` is here; None where another engine is named.
+
+    The engine whose own options are given, else the one that rates itself highest on this machine
+    (``EngineOptions.suits``) among those that can run the configuration. ``unless_named``: auto is the default.
+    ``check`` is False for the options of other commands than semspec.run.
+    """
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    if AUTO not in given.get("engine", AUTO if unless_named else "").split(","):
+        return None
+    engines = {name: engine.cls for name, engine in registry.plugins("engine").items()}
+    rated = {name: found for name, cls in engines.items() if (found := cls.suits()) is not None}
+    known = {f.name for f in fields(RunConfig)}
+    for option in given:
+        group, dot, name = option.rpartition(".")
+        if group == "engine" if dot else option not in known:
+            owners = [engine for engine in rated if name in _fields("engine", engine)]
+            others = [g for g in GROUPS if g != "engine" and name in _fields(g, _chosen(g, given))]
+            if len(owners) == 1 and not (others and not dot):
+                return EngineChoice(owners[0], f"{option}= is given")
+    best, *others = sorted((n for n in rated if rated[n][0]), key=lambda n: -rated[n][0])
+    why = rated[best][1] or "; ".join(why for rating, why in rated.values() if not rating and why)
+    if check and others:
+        refused = {name: _refusal(arguments, name) for name in (best, others[0])}
+        if refused[best] and not refused[others[0]]:
+            return EngineChoice(others[0], refused[best])
+    return EngineChoice(best, why)
+
+
+def _chosen(group: str, given: Mapping[str, str]) -> str:
+    return given.get(group) or defaults()[group]
+
+
+def _refusal(arguments: Sequence[str], engine: str) -> str:
+    """Say why an engine cannot run some configuration of a command line; empty where it can run all."""
+    named = [a for a in arguments if a.partition("=")[0] != "engine"]
+    choices = []
+    try:
+        for text in _expand([*with_rule(named), f"engine={engine}"]):
+            if text.startswith(("hydra.", "hydra/", "sweep=")):
+                continue
+            (override,) = parse([text])
+            several = override.is_sweep_override()
+            values = list(override.sweep_string_iterator()) if several else []
+            key = text.partition("=")[0]
+            choices.append([f"{key}={value}" for value in values] or [text])
+        first = [values[0] for values in choices]
+        for at, values in enumerate(choices):
+            for value in values if at == 0 else values[1:]:
+                build(compose([*first[:at], value, *first[at + 1 :]]))
+    except (UserError, hydra.errors.HydraException, OmegaConfBaseException) as error:
+        return one_line(error).partition(": ")[0]
+    return ""
+
+
+def with_engine(arguments: Sequence[str], choice: EngineChoice | None) -> list[str]:
+    """Put a choice in the place of ``engine=auto``."""
+    if choice is None:
+        return list(arguments)
+    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("engine=")]
+    names = (given[-1] if given else AUTO).split(",")
+    settled = list(dict.fromkeys(choice.name if name == AUTO else name for name in names))
+    others = [argument for argument in arguments if not argument.startswith("engine=")]
+    usual = settled == [
+        defaults()["engine"]
+    ]  # as if nothing had been said: folders are named after options
+    return others if usual else [*others, f"engine={','.join(settled)}"]
+
+
+def expand_shorthands(
+    arguments: Sequence[str], auto: bool = True, brought: bool = False
+) -> list[str]:
+    """Settle what is left to us, the engine and the rule, and give every option its full name.
+
+    ``auto`` is False where the default of conf/config.yaml is the engine unless one is named. ``brought``: of plugins
+    that are not chosen here, those count that the targets' presets will bring.
+    """
+    choice = choose_engine(arguments, unless_named=auto)
+    return _expand(with_rule(with_engine(arguments, choice)), brought)
+
+
+def _expand(arguments: Sequence[str], brought: bool = False) -> list[str]:
     """Lets a plugin's option be given without its group: ``accept=arc theta=0.3``.
 
     A key that is no top-level option, but a field of the one chosen plugin that has it, becomes
     ``group.key``; where two have it, its full name is asked for. A word that Python keeps
-    for itself is the option with an underscore behind it: ``lambda=1`` sets ``lambda_``.
+    for itself is the option with an underscore behind it: ``lambda=1`` sets ``lambda_``. ``brought``: of plugins that
+    are not chosen here, those count that the targets' presets will bring.
     """
-    arguments = with_rule(arguments)
     known = {f.name for f in fields(RunConfig)}
     chosen = {group: name for group, name in defaults().items() if group in GROUPS}
+    for name in _given(arguments).get("model", "").split(",") if brought else ():
+        for option in with_preset([f"model={name}"])[1:]:
+            key, _, value = option.partition("=")
+            if key in chosen:
+                chosen[key] = f"{chosen[key]},{value}"
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key in chosen:
@@ -210,6 +318,78 @@ def expand_shorthands(arguments: Sequence[str]) -> list[str]:
                 raise UserError(f"{key} is an option of {of}: give {choices}")
         expanded.append(argument)
     return expanded
+
+
+def with_preset(arguments: Sequence[str]) -> list[str]:
+    """Add what the target's preset brings, for options that are not given (conf/presets.yaml).
+
+    Of several targets (a sweep) nothing is added: every job has its own.
+    """
+    brought = bringing().get(_given(arguments).get("model", ""))
+    if brought is None:
+        return list(arguments)
+    pair = [] if "draft" in _groups(arguments) else brought.pair
+    return [*arguments, *_missing([*brought.options, *pair], arguments)]
+
+
+def with_recommended(
+    arguments: Sequence[str], read: Callable[[ModelConfig], Sequence[str]] | None = None
+) -> tuple[list[str], str]:
+    """Add what is recommended for the target: by its preset, or else by its generation_config.json.
+
+    Also returns a line that says what was taken, or "". ``read`` is ``read_generation_config``, or one that remembers.
+    """
+    given = _given(arguments)
+    if "model" in given or "model.path" not in given:
+        found, source = with_preset(arguments), f"model={given.get('model')}"
+    else:
+        path, revision = (_parsed(name, given) for name in ("model.path", "model.revision"))
+        if not (isinstance(path, str) and path):  # several, or none: checked later
+            return list(arguments), ""
+        model = ModelConfig(path=path, revision=revision)
+        source = f"{GENERATION_CONFIG} of {model.path}"
+        found = [*arguments, *_missing((read or read_generation_config)(model), arguments)]
+    taken = " ".join(found[len(arguments) :])
+    return found, f"from {source}: {taken}" if taken else ""
+
+
+def read_generation_config(model: ModelConfig) -> Sequence[str]:
+    """Return the sampling that a model's own file recommends, as options; nothing if the model cannot be had."""
+    try:
+        folder = model.fetch(weights=False)
+    except UserError:  # who loads it will say why
+        return ()
+    return tuple(f"{name}={value}" for name, value in in_generation_config(folder).items())
+
+
+def _given(arguments: Sequence[str]) -> dict[str, str]:
+    return dict(argument.partition("=")[::2] for argument in arguments)
+
+
+def _parsed(name: str, given: Mapping[str, str]) -> Any:
+    """Return an option's value as Hydra reads it; None if it cannot, or if there is none."""
+    try:
+        (override,) = parse([f"{name}={given.get(name, 'null')}"])
+    except hydra.errors.HydraException:
+        return None
+    return None if override.is_sweep_override() else override.value()
+
+
+def _groups(arguments: Sequence[str]) -> set[str]:
+    """Return the groups of which the plugin or an option is given; a prompt is a benchmark of its own."""
+    firsts = {key.partition(".")[0] for key in _given(arguments)}
+    return {*GROUPS} & (firsts | ({"benchmark"} if "prompt" in firsts else set()))
+
+
+def _missing(options: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return the options that are not given."""
+    given, groups = _given(arguments), _groups(arguments)
+    keys = [option.partition("=")[0] for option in options]
+    return [
+        option
+        for option, key in zip(options, keys, strict=True)
+        if key not in given and key.partition(".")[0] not in groups
+    ]
 
 
 def with_rule(arguments: Sequence[str]) -> list[str]:
@@ -292,6 +472,8 @@ def check(config: RunConfig) -> None:
         )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
+    if not 0 <= config.min_p <= 1:
+        raise UserError(f"min_p={config.min_p}: give a number from 0 (off) to 1")
     if config.answer_by not in ANSWER_BY:
         raise UserError(f"answer_by={config.answer_by}: give {' or '.join(ANSWER_BY)}")
     if config.max_repeats < 0:
@@ -357,8 +539,9 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def compose(overrides: Sequence[str]) -> DictConfig:
     """The configuration of one job, as Hydra composes it."""
     register_configs()
+    choice = choose_engine(overrides, unless_named=False, check=False)
     with hydra.initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        return hydra.compose("config", overrides=list(overrides))
+        return hydra.compose("config", overrides=with_engine(overrides, choice))
 
 
 def build(composed: DictConfig) -> RunConfig:

@@ -24,8 +24,11 @@ from semspec.config import build, one_line
 from semspec.deferred import hydra
 from semspec.errors import UserError
 from semspec.jobs import sweep
+from semspec.report.terminal import open_console
 from semspec.runner import execute
 from semspec.storage.screen import complain, echo
+
+QUIET = tuple(f"quiet={yes}" for yes in ("true", "yes", "on", "1"))
 
 
 def run_job(composed: DictConfig) -> None:
@@ -60,16 +63,25 @@ def _main(arguments: list[str]) -> None:
         sys.exit(reproduce.main(arguments))
     config.register_configs()
     flags, overrides = split_arguments(arguments)
-    overrides = config.expand_shorthands(overrides)
-    several = {"-m", "--multirun"} & set(flags)
+    several, taken = {"-m", "--multirun"} & set(flags), ""
+    if not several:
+        overrides, taken = config.with_recommended(overrides)
+    choice = config.choose_engine(overrides)
+    overrides = config.expand_shorthands(
+        config.with_engine(overrides, choice), auto=False, brought=True
+    )
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
         raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
     check_arguments([o for o in overrides if o not in own], sweep=bool(several))
+    if choice and not any(o.lower() in QUIET for o in overrides):
+        echo(str(choice))
     if several:
         if others := [f for f in flags if f.startswith("-") and f not in several]:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")
         sys.exit(sweep.main(overrides))
+    if taken and not flags:
+        open_console(quiet="quiet=true" in [o.lower() for o in overrides]).say(taken, "dim")
     sys.argv[1:] = [*flags, *overrides]
     # Hydra would print an error its own way and exit with 1: let it through to here
     os.environ["HYDRA_FULL_ERROR"] = "1"

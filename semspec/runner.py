@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -38,10 +38,12 @@ from semspec.solver import Engines, Solution, Solver
 from semspec.storage import provenance
 from semspec.storage.screen import visible
 
+SERVERS = "servers"  # logs of servers that a run starts, in its folder
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
 SHARED = (  # what arms have in common: all that the target alone depends on
-    "model", "engine", "benchmark", "temperature", "top_k", "top_p", "max_new_tokens", "concurrency", "seed", "prompt",
+    "model", "engine", "benchmark", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "concurrency",
+    "seed", "prompt",
 )  # fmt: skip
 
 Aside = Callable[[Solver, Solution], Mapping[str, Any]]
@@ -188,27 +190,38 @@ def _solve_all(
     """Solve what is left; return why some arms cannot be had, by folder."""
     lacking: dict[Path, UserError] = {}
     with ExitStack() as stack:
-        engines = stack.enter_context(Engines())
-        lanes = []
+        logs = begun[0][0].folder / SERVERS if begun else None
+        engines = stack.enter_context(Engines(logs, lambda line: console.say(line, "dim")))
+        made: list[tuple[Arm, OpenRun, Solver]] = []
         todo: dict[str, BenchmarkProblem] = {}
         for arm, run, _ in begun:
-            own = problems[: arm.config.problems]
-            if not (left := {p.id: p for p in run.todo(own)}):
+            if not (left := {p.id: p for p in run.todo(problems[: arm.config.problems])}):
                 continue
-            try:
-                solver = stack.enter_context(Solver(arm.config, run.identify, engines))
-            except OtherWeightsError:
-                raise  # its figures so far are of something else: no arm to go on without
-            except UserError as error:
-                lacking[arm.folder] = error
-                continue
-            for note in run.notes:
-                console.say(note, "dim")
-            todo |= left
-            lanes.append(_Lane(arm, run, solver, frozenset(p.id for p in own)))
+            with _left_out(arm, lacking):
+                made.append((arm, run, Solver(arm.config, run.identify, engines)))
+                todo |= left
+        lanes = []
+        for arm, run, solver in made:
+            with _left_out(arm, lacking):
+                stack.enter_context(solver).load()
+                for note in run.notes:
+                    console.say(note, "dim")
+                own = frozenset(p.id for p in problems[: arm.config.problems])
+                lanes.append(_Lane(arm, run, solver, own))
         if lanes:
             _in_turn(lanes, problems, next(iter(todo.values())), console, aside)
     return lacking
+
+
+@contextmanager
+def _left_out(arm: Arm, lacking: dict[Path, UserError]) -> Iterator[None]:
+    """Keep the error of an arm that cannot be had, so that the others go on."""
+    try:
+        yield
+    except OtherWeightsError:
+        raise  # its figures so far are of something else: no arm to go on without
+    except UserError as error:
+        lacking[arm.folder] = error
 
 
 def _in_turn(
@@ -333,7 +346,7 @@ def _show(
             _show_transcript(config, run, problems, console)
         except UserError as error:  # a finished run outlives its models
             console.say(f"no transcript: {error}", "dim")
-    console.print(terminal.result_table(result))
+    console.print(terminal.result_table(result, budget=config.max_new_tokens))
     console.say(f"results: {run.path}, to be read: {run.path / REPORT}", "dim")
 
 

@@ -64,6 +64,7 @@ class Sampling:
     temperature: float = 0.6
     top_k: int = 0  # 0: all
     top_p: float = 1.0
+    min_p: float = 0.0  # times the largest probability, at least; 0: off
 
     @property
     def greedy(self) -> bool:
@@ -79,7 +80,7 @@ class What(enum.Enum):
     row i is the state that token i was drawn from.
     """
 
-    PROBS = "probs"  # [rows, vocabulary] after temperature, top-k, top-p
+    PROBS = "probs"  # [rows, vocabulary] after temperature, top-k, top-p, min-p
     LOGITS = "logits"  # [rows, vocabulary] raw
     TOP_K = "top_k"  # (ids [rows, k], raw log-probabilities [rows, k])
     LOGPROBS = "logprobs"  # [tokens] raw log-probability of each scored or generated token

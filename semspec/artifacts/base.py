@@ -32,6 +32,17 @@ CONFIG, TENSORS, CARD, MANIFEST = "config.json", "model.safetensors", "README.md
 LARGEST_CONFIG = 4 * 2**20  # bytes; no config of ours is larger
 LARGEST_TEXT = 4 * 2**20  # of a card or a plot
 
+SOURCE: json_schema.Schema = {  # of an artifact that was converted from what others published
+    "type": "object",
+    "required": ["name", "files"],
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 200},
+        "revision": {"type": "string", "maxLength": 200},
+        "files": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 64}},
+    },
+}
+
 _LOADED = ("*.safetensors", "*.json", "*.jsonl")
 WANTED = replace(WHOLE, option="the artifact's name", patterns=_LOADED, unwanted=("*/*",))
 

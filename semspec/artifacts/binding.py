@@ -94,16 +94,24 @@ class Measured:
 
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
     draft: str | None = None  # the small model that drew them
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        """Read it from the description of a calibration's data."""
-        return cls(data.get("top_k"), data.get("top_p"), data.get("draft"))
+        """Read it from the description of a calibration's data.
+
+        Where the rest of the sampling is recorded and min_p is not, there was none.
+        """
+        unset = 0.0 if data.get("top_p") is not None else None
+        return cls(
+            data.get("top_k"), data.get("top_p"), data.get("min_p", unset), data.get("draft")
+        )
 
     def unlike(self, sampling: Sampling, drafts: str) -> list[str]:
         """List how a run with drafts from ``drafts`` differs."""
-        own = {"top_k": sampling.top_k, "top_p": sampling.top_p} if not sampling.greedy else {}
+        names = () if sampling.greedy else ("top_k", "top_p", "min_p")
+        own = {name: getattr(sampling, name) for name in names}
         found = [
             f"at {name}={made:g}, not {now:g}"
             for name, now in own.items()
@@ -118,7 +126,9 @@ class Measured:
         if "/" not in drafts:
             return ""
         by = f"draft=lm draft.model.path={drafts}"
-        return f"top_k={sampling.top_k} top_p={sampling.top_p:g} {by}"
+        drawn = f"top_k={sampling.top_k} top_p={sampling.top_p:g}"
+        drawn += f" min_p={sampling.min_p:g}" if sampling.min_p else ""
+        return f"{drawn} {by}"
 
 
 def _short(text: str | None) -> str:

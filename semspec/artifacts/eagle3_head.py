@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from semspec.artifacts import base, binding
 from semspec.artifacts.model import Model
 from semspec.deferred import Tensor, torch
-from semspec.heads.eagle3 import EMBEDDING, Shape, check_maps
+from semspec.heads.eagle3 import LAST, Shape, complete_maps
 from semspec.models.location import EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
@@ -43,6 +43,8 @@ class Eagle3Head(Model):
             "model_type": {"type": "string", "minLength": 1},
             "architectures": {"const": [ARCHITECTURE]},
             "num_hidden_layers": {"const": 1},
+            "norm_before_residual": {"type": "boolean"},
+            "converted_from": base.SOURCE,
             **{
                 name: {"type": "integer", "minimum": 1, "maximum": binding.LARGEST}
                 for name in _SIZES
@@ -54,11 +56,9 @@ class Eagle3Head(Model):
 
     @classmethod
     def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
-        """Read the tensors; a published head may lack embedding and maps, but nothing else."""
-        config = cls.own_config(folder)
+        """Read the tensors; a head may lack what its target has, and maps, but nothing else."""
         there = tensor_names(folder / base.TENSORS)
-        mapped = bool({"d2t", "t2d"} & there) or config["draft_vocab_size"] != config["vocab_size"]
-        return base.read_tensors(folder, _shape(config).layout(EMBEDDING in there, mapped))
+        return base.read_tensors(folder, _shape(cls.own_config(folder)).layout(there))
 
     def summary(self) -> str:
         config = self.config
@@ -68,8 +68,7 @@ class Eagle3Head(Model):
         )
 
     def check_content(self) -> None:
-        if "d2t" in self.tensors:
-            check_maps(self.tensors["d2t"], self.tensors["t2d"])
+        complete_maps(dict(self.tensors), self.config["vocab_size"])
 
     @classmethod
     def example(cls) -> Self:
@@ -83,7 +82,9 @@ class Eagle3Head(Model):
         }
         config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [-1, 0, 1]}
         made: dict[str, Tensor] = {}
-        for name, (shape, _) in _shape(config).layout(embedding=False, mapped=False).items():
+        for name, (shape, types) in _shape(config).layout({LAST}).items():
+            if torch.int64 in types:
+                continue
             made[name] = torch.arange(torch.Size(shape).numel()).cos().reshape(shape)
         own = torch.arange(many)[torch.arange(many) % 6 != 2]
         made["d2t"], made["t2d"] = own - torch.arange(len(own)), torch.zeros(many, dtype=torch.bool)

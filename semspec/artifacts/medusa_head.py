@@ -14,7 +14,7 @@ from semspec.heads.medusa import Shape, config_of
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.registry import register
 from semspec.storage.json_schema import Schema
-from semspec.storage.tensors import Layout
+from semspec.storage.tensors import Layout, tensor_names
 
 ARCHITECTURE = "MedusaModel"
 _MANY = {"type": "integer", "minimum": 1, "maximum": 64}
@@ -38,6 +38,7 @@ class MedusaHead(Model):
             "architectures": {"const": [ARCHITECTURE]},
             **dict.fromkeys(("medusa_num_heads", "medusa_num_layers"), _MANY),
             **dict.fromkeys(("hidden_size", "vocab_size"), _SIZE),
+            "converted_from": base.SOURCE,
         },
     }  # fmt: skip
     made_by: ClassVar[str] = "scripts/train_medusa.py"
@@ -50,6 +51,9 @@ class MedusaHead(Model):
 
     @classmethod
     def own_tensors(cls, folder: Path, layout: Layout) -> dict[str, Tensor]:
+        """Read the tensors; heads may lack their last matrices, which then are the target's."""
+        if not any(name.count(".") == 2 for name in tensor_names(folder / base.TENSORS)):
+            layout = {name: kind for name, kind in layout.items() if name.count(".") != 2}
         return base.read_tensors(folder, layout)
 
     def summary(self) -> str:

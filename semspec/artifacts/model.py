@@ -51,6 +51,10 @@ class Model(base.Artifact):
         return found
 
     def maker(self) -> str:
+        source = self.config.get("converted_from")
+        if isinstance(source, dict):
+            revision = f"@{source['revision']}" if source.get("revision") else ""
+            return f"python -m semspec.convert_head path={source.get('name')}{revision}"
         try:
             made = foreign.parse(self.texts.get("training.json", "{}").encode())
         except ValueError:

@@ -53,7 +53,7 @@ class RiskCalibration(base.Artifact):
     def of(cls, probe: Probe, columns: Columns, metrics: Facts, how: Facts | None = None) -> Self:
         """Build the calibration of a probe, bound to the same model, split and temperature.
 
-        ``how`` the steps were drawn: temperature, top_k, top_p, and the draft that wrote them.
+        ``how`` the steps were drawn: temperature, top_k, top_p, min_p, and the draft that wrote them.
         """
         drawn = {"temperature": probe.config["temperature"]["sampled"]} | dict(how or {})
         by = {"probe": {"name": probe.name, "digest": probe.digest}}

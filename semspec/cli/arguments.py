@@ -63,7 +63,7 @@ def check_arguments(
             job = [*first[:at], value, *first[at + 1 :]]
             plain = [a for a in job if not a.startswith(("hydra.", "hydra/"))]
             try:
-                build(compose(plain))
+                build(compose(config.with_preset(plain)))
             except (hydra.errors.HydraException, OmegaConfBaseException) as error:
                 raise UserError(_explain(error, plain, command, own)) from error
     if not choices:

@@ -54,7 +54,7 @@ Every rule that keeps tokens can be audited; coverage only for accept=arc and ac
 def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     """Solve, measure, and return the figures; UserError for a rule that does not keep drafted tokens."""
     own, passed = read_known(Options, arguments, "semspec.audit")
-    passed = shared.expand_shorthands(passed)
+    passed = shared.expand_shorthands(passed, auto=False)
     check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:
@@ -103,7 +103,10 @@ def show(figures: dict[str, Any], console: Screen) -> None:
 
 def run(arguments: Sequence[str]) -> None:
     console = open_console()
-    show(audit(arguments, Steps(console)), console)
+    whole, taken = shared.with_recommended(arguments)
+    if taken:
+        console.say(taken, "dim")
+    show(audit(whole, Steps(console)), console)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

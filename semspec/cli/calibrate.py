@@ -204,7 +204,7 @@ def _config(
         "settings": [setting.to_json() for setting in settings],
         "prompts": list(prompts),
         "data": provenance_of(config)
-        | {"seed": config.seed, "top_k": config.top_k, "top_p": config.top_p}
+        | {"seed": config.seed, "top_k": config.top_k, "top_p": config.top_p, "min_p": config.min_p}
         | {"draft": None if config.draft.plain else canonical_name(config.draft.model)}
         | {name: getattr(options, name) for name in ("positions", "levels")}
         | ({"lengths": list(options.lengths)} if options.lengths else {}),

@@ -127,7 +127,8 @@ def _composed(given: Mapping[str, str]) -> ProbeConfig:
 def drawn(config: ProbeConfig) -> dict[str, Any]:
     """Describe how the steps are drawn: a guarantee holds only for steps drawn the same way."""
     draft = None if config.draft.plain else canonical_name(config.draft.model)
-    sampling = {name: getattr(config, name) for name in ("temperature", "top_k", "top_p")}
+    names = ("temperature", "top_k", "top_p", "min_p")
+    sampling = {name: getattr(config, name) for name in names}
     return {**sampling, "draft": draft}
 
 

@@ -96,9 +96,9 @@ def loose_nodes(
 ) -> Tensor:
     """Return which nodes the bound keeps: bool, of any shape that the arguments share.
 
-    A token of probability 0, excluded by temperature, top-k or top-p, is not kept; the paper's formula
-    takes its probability as ``CLAMP`` and may keep it: ``keep_excluded``. Ours: none below ``floor`` is
-    kept either. ``ends`` marks nodes where only one of the two tokens ends the text: there is no next
+    A token of probability 0, excluded by temperature, top-k, top-p or min-p, is not kept; the paper's
+    formula takes its probability as ``CLAMP`` and may keep it: ``keep_excluded``. Ours: none below ``floor``
+    is kept either. ``ends`` marks nodes where only one of the two tokens ends the text: there is no next
     step to compare, so the bound does not apply.
     """
     u = bounds(distances, margin(p_likeliest, p_drafted), by).masked_fill(ends, math.inf)

@@ -10,9 +10,12 @@ from semspec.types import Sampling
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Return rows of ``logits`` after temperature, top-k and top-p, in that order; float32, sum 1.
+    """Return rows of ``logits`` after temperature, top-k, top-p and min-p, in that order; float32, sum 1.
 
-    Temperature 0 is the one-hot row of the first largest logit.
+    Temperature 0 is the one-hot row of the first largest logit. Min-p keeps the tokens that are at least
+    ``min_p`` times as probable as the likeliest one. That compares two tokens of a row, so it does not matter
+    whether the row was renormalised before; but it has to come after top-p, which goes by the mass that is there.
+    This is the order of transformers and of SGLang's sampler; vLLM applies min-p before top-k and top-p.
     """
     logits = logits.float()
     if sampling.greedy:
@@ -30,6 +33,10 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         stays = ordered.cumsum(-1) - ordered < sampling.top_p
         kept = torch.where(stays, ordered, 0.0)
         probs = torch.zeros_like(probs).scatter_(-1, order, kept)
+        probs = probs / probs.sum(-1, keepdim=True)
+    if sampling.min_p > 0.0:
+        least = sampling.min_p * probs.amax(-1, keepdim=True)
+        probs = probs.masked_fill(probs < least, 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 

@@ -9,26 +9,13 @@ from typing import Any
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.folder import read_json, weight_files
-from semspec.storage import foreign, manifests
+from semspec.storage import foreign
 from semspec.storage.tensors import tensor_names
 
 
 def stored_types() -> tuple[torch.dtype, ...]:
     """Return the types that weights may be stored in."""
     return torch.bfloat16, torch.float16, torch.float32
-
-
-def head_file(folder: Path, name: str) -> Path:
-    """Return the one safetensors file of a head; raise UserError if there is none."""
-    for known in (folder / name, folder / "model.safetensors"):
-        if known.exists():
-            if manifests.is_ours(folder):
-                manifests.check(folder, manifests.read(folder), ("config.json", known.name))
-            return known
-    raise UserError(
-        f"no {name} in {folder}: pickled heads (.bin, .pt) are never read; convert it once"
-        " (huggingface.co/spaces/safetensors/convert does), or take one published as safetensors"
-    )
 
 
 LARGEST = 1 << 24  # the limit of every size, so that allocations stay small
@@ -53,6 +40,12 @@ def target_facts(folder: Path) -> tuple[int, int, int]:
         number(config, name) for name in ("num_hidden_layers", "hidden_size", "vocab_size")
     )
     return layers, width, vocabulary
+
+
+def last_of_target(folder: Path, shape: tuple[int, int]) -> Tensor:
+    """Return the matrix that a target computes its logits with, which a head may borrow."""
+    tied = read_json(folder / "config.json").get("tie_word_embeddings") is True
+    return from_target(folder, "model.embed_tokens.weight" if tied else "lm_head.weight", shape)
 
 
 def from_target(folder: Path, name: str, shape: tuple[int, int]) -> Tensor:

@@ -10,22 +10,33 @@ After that, the head's own output a stands in for features that the target has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from semspec.deferred import Tensor, torch
 from semspec.deferred import functional as F
 from semspec.errors import UserError
-from semspec.heads._files import from_target, head_file, number, stored_types, target_facts
+from semspec.heads._files import (
+    from_target,
+    last_of_target,
+    number,
+    stored_types,
+    target_facts,
+)
+from semspec.heads.published import eagle3_config, eagle3_names, ready, tensor_files
 from semspec.models.folder import read_json
-from semspec.models.spec import read_spec
+from semspec.models.spec import spec_of
 from semspec.models.weights import interleave
-from semspec.storage.tensors import Layout, read_tensor_file, tensor_names
+from semspec.storage.tensors import Layout, read_tensor_files, tensor_shapes
 
-EMBEDDING = "embed_tokens.weight"
+EMBEDDING, LAST = "embed_tokens.weight", "lm_head.weight"
+_QKV = tuple(f"midlayer.self_attn.{name}_proj" for name in "qkv")
+_MLP = tuple(f"midlayer.mlp.{name}_proj" for name in ("gate", "up", "down"))
+BIASED = ("fc", *_QKV, "midlayer.self_attn.o_proj", *_MLP)
+"""The matrices that may have a bias."""
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(q [.., heads, n, d], k and v [.., kv_heads, n, d]) -> attention output, shaped as q."""
 
@@ -46,9 +57,15 @@ class Shape:
     layers: tuple[int, int, int]  # low, middle, high: as in transformers' hidden_states
     frequencies: Tensor  # [head_dim / 2] of the rotary embedding
     rope_scale: float
+    normed_residual: bool = False  # the normed feature is what attention's output is added to
+    biases: tuple[str, ...] = ()  # of BIASED, those that must have one
 
-    def layout(self, embedding: bool, mapped: bool) -> Layout:
-        """Return every tensor of a checkpoint; the embedding and the maps are optional."""
+    def layout(self, there: Collection[str]) -> Layout:
+        """Return every tensor of a checkpoint that holds ``there``.
+
+        The embedding, the last matrix, the biases and t2d are optional; d2t is where every token can
+        be drafted.
+        """
         d, q, kv = self.width, self.heads * self.head_dim, self.kv_heads * self.head_dim
         shapes: dict[str, tuple[int, ...]] = {
             "fc.weight": (d, 3 * self.target_width),
@@ -63,48 +80,72 @@ class Shape:
             "midlayer.hidden_norm.weight": (d,),
             "midlayer.post_attention_layernorm.weight": (d,),
             "norm.weight": (d,),
-            "lm_head.weight": (self.draft_vocabulary, d),
         }
-        if embedding:
+        if LAST in there:
+            shapes[LAST] = (self.draft_vocabulary, d)
+        if EMBEDDING in there:
             shapes[EMBEDDING] = (self.vocabulary, d)
+        for name in BIASED:
+            if name in self.biases or f"{name}.bias" in there:
+                shapes[f"{name}.bias"] = shapes[f"{name}.weight"][:1]
         layout: dict[str, tuple[tuple[int, ...], tuple[torch.dtype, ...]]] = {
             name: (shape, stored_types()) for name, shape in shapes.items()
         }
-        if mapped:
+        if {"d2t", "t2d"} & set(there) or self.draft_vocabulary != self.vocabulary:
             layout["d2t"] = ((self.draft_vocabulary,), (torch.int64,))
+        if "t2d" in there:
             layout["t2d"] = ((self.vocabulary,), (torch.bool,))
         return layout
 
 
 def read_shape(folder: Path, target: Path) -> Shape:
     """Read the shape of a head and the states it reads; raise UserError if it does not fit."""
-    config = read_json(folder / "config.json")
-    spec = read_spec(folder, 0)
+    config = eagle3_config(read_json(folder / "config.json"), folder / "config.json")
+    shape = own_shape(folder, config)
     layers, width, vocabulary = target_facts(target)
-    biases = spec.qkv_bias or spec.out_bias or spec.mlp_bias
-    if spec.layers != 1 or spec.qk_norm or biases or config.get("norm_before_residual"):
+    if shape.vocabulary != vocabulary:
         raise UserError(
-            f"{folder} is no EAGLE-3 head as published (one Llama layer without biases and norms of"
-            " its own): use engine=sglang, or another head"
-        )
-    if spec.vocabulary != vocabulary:
-        raise UserError(
-            f"{folder} drafts for a vocabulary of {spec.vocabulary}, the target's has {vocabulary}:"
+            f"{folder} drafts for a vocabulary of {shape.vocabulary}, the target's has {vocabulary}:"
             " take the head that was trained for this target"
         )
+    return replace(
+        shape,
+        target_width=number(config, "target_hidden_size", width),
+        layers=_layers(folder, config, layers),
+    )
+
+
+def own_shape(folder: Path, config: Mapping[str, Any]) -> Shape:
+    """Return the part of the shape in a head's own config, laid out as EAGLE-3's; the rest is its target's.
+
+    Raises UserError if it is none.
+    """
+    spec = spec_of(folder, config, 0)
+    other = [n for n in ("norm_before_fc", "fc_norm", "norm_output") if config.get(n)]
+    if spec.layers != 1 or spec.qk_norm or other:
+        raise UserError(
+            f"{folder} is no EAGLE-3 head as published (one Llama layer without further norms"
+            f"{': ' * bool(other)}{', '.join(other)}): use engine=sglang, or another head"
+        )
+    normed = config.get("norm_before_residual")
+    if normed not in (None, True, False):
+        raise UserError(f"{folder}: norm_before_residual={ascii(normed)[:40]}: it is true or false")
+    biases = _QKV * spec.qkv_bias + ("midlayer.self_attn.o_proj",) * spec.out_bias
     return Shape(
         width=spec.width,
-        target_width=number(config, "target_hidden_size", width),
+        target_width=number(config, "target_hidden_size", spec.width),
         inner=spec.inner,
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
         eps=spec.eps,
-        vocabulary=vocabulary,
-        draft_vocabulary=number(config, "draft_vocab_size", vocabulary),
-        layers=_layers(folder, config, layers),
+        vocabulary=spec.vocabulary,
+        draft_vocabulary=number(config, "draft_vocab_size", spec.vocabulary),
+        layers=(0, 0, 0),
         frequencies=spec.frequencies,
         rope_scale=spec.rope_scale,
+        normed_residual=bool(normed),
+        biases=biases + _MLP * spec.mlp_bias,
     )
 
 
@@ -146,6 +187,22 @@ class Eagle3:
         qkv = torch.cat([interleave(q, shape.head_dim), interleave(k, shape.head_dim), v])
         hidden = inner("hidden_norm")
         self.qkv = qkv * torch.cat([torch.ones_like(hidden), hidden])
+        self.residual_norm = hidden if shape.normed_residual else None
+
+        def bias(*names: str) -> Tensor | None:
+            if not any(f"{name}.bias" in tensors for name in names):
+                return None
+            own = []
+            for name in names:
+                rows = tensors.get(
+                    f"{name}.bias", torch.zeros_like(tensors[f"{name}.weight"][:, 0])
+                )
+                own.append(interleave(rows, shape.head_dim) if name in _QKV[:2] else rows)
+            return torch.cat(own)
+
+        self.fc_bias, self.qkv_bias = bias("fc"), bias(*_QKV)
+        self.out_bias = bias("midlayer.self_attn.o_proj")
+        self.gate_up_bias, self.down_bias = bias(*_MLP[:2]), bias(_MLP[2])
         self.out = inner("self_attn.o_proj")
         gate_up = torch.cat([inner("mlp.gate_proj"), inner("mlp.up_proj")])
         self.gate_up = gate_up * inner("post_attention_layernorm")
@@ -161,24 +218,23 @@ class Eagle3:
     @classmethod
     def load(cls, folder: Path, target: Path) -> Self:
         """Read a checkpoint, with the target's embedding if it has none; raise UserError if it is bad."""
+        folder = ready(folder)
         shape = read_shape(folder, target)
         if shape.target_width != target_facts(target)[1]:
             raise UserError(
                 f"{folder} reads states of width {shape.target_width}, the target's have"
                 f" {target_facts(target)[1]}: take the head that was trained for this target"
             )
-        file = head_file(folder, "model.safetensors")
-        there = tensor_names(file)
-        mapped = bool({"d2t", "t2d"} & there) or shape.draft_vocabulary != shape.vocabulary
-        tensors = read_tensor_file(file, shape.layout(EMBEDDING in there, mapped))
-        if mapped:
-            try:
-                check_maps(tensors["d2t"], tensors["t2d"])
-            except ValueError as error:
-                raise UserError(f"{file}: {error}: download the head again") from error
-        if EMBEDDING not in there:
-            size = (shape.vocabulary, shape.width)
+        tensors = read_checkpoint(tensor_files(folder, "model.safetensors"), shape)
+        size = (shape.vocabulary, shape.width)
+        tied = read_json(folder / "config.json").get("tie_word_embeddings") is True
+        own = tensors.get(EMBEDDING) if tied else None
+        if EMBEDDING not in tensors:
             tensors[EMBEDDING] = from_target(target, f"model.{EMBEDDING}", size)
+        if LAST not in tensors:
+            rows = last_of_target(target, size) if own is None else own
+            d2t = tensors.get("d2t")
+            tensors[LAST] = rows if d2t is None else rows[torch.arange(len(d2t)) + d2t]
         floats = {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
         with torch.inference_mode():
             return cls(shape, floats)
@@ -206,14 +262,14 @@ class Eagle3:
 
     def fused(self, hidden: Tensor) -> Tensor:
         """Fuse a position's low, middle and high features into g (section 3.1)."""
-        return F.linear(hidden, self.fc)
+        return F.linear(hidden, self.fc, self.fc_bias)
 
     def layer(self, tokens: Tensor, hidden: Tensor, turns: Tensor, attend: Attend) -> Tensor:
         """Run the decoder layer over pairs of a token and the feature before it: a [.., n, width]."""
         shape, d = self.shape, (self.shape.width,)
         feature = F.rms_norm(hidden, d, None, shape.eps)
         both = torch.cat([F.embedding(tokens, self.embed), feature], -1)
-        qkv = F.linear(both, self.qkv)
+        qkv = F.linear(both, self.qkv, self.qkv_bias)
         qkv = qkv.view(*qkv.shape[:-1], -1, shape.head_dim)
         turning = shape.heads + shape.kv_heads
         turned = qkv[..., :turning, :].float()
@@ -225,9 +281,11 @@ class Eagle3:
             qkv[..., turning:, :],
         )
         attended = attend(q.transpose(-2, -3), k.transpose(-2, -3), v.transpose(-2, -3))
-        x = hidden + F.linear(attended.transpose(-2, -3).flatten(-2), self.out)
-        gate, up = F.linear(F.rms_norm(x, d, None, shape.eps), self.gate_up).chunk(2, -1)
-        return x + F.linear(F.silu(gate) * up, self.down)
+        residual = hidden if self.residual_norm is None else feature * self.residual_norm
+        x = residual + F.linear(attended.transpose(-2, -3).flatten(-2), self.out, self.out_bias)
+        normed = F.rms_norm(x, d, None, shape.eps)
+        gate, up = F.linear(normed, self.gate_up, self.gate_up_bias).chunk(2, -1)
+        return x + F.linear(F.silu(gate) * up, self.down, self.down_bias)
 
     def logits(self, a: Tensor) -> Tensor:
         """Return raw float32 logits over the draft vocabulary for the tokens after the pairs."""
@@ -272,6 +330,41 @@ def config_of(shape: Shape, target: Mapping[str, Any], **more: Any) -> dict[str,
         },
         **more,
     }
+
+
+def read_checkpoint(files: Sequence[Path], shape: Shape) -> dict[str, Tensor]:
+    """Read a head's own tensors under EAGLE-3's names, with both maps or none.
+
+    Raises UserError unless they are what ``shape`` implies.
+    """
+    names = eagle3_names(tensor_shapes(files)).names
+    tensors = read_tensor_files(files, shape.layout(names), names)
+    try:
+        complete_maps(tensors, shape.vocabulary)
+    except ValueError as error:
+        raise UserError(f"{files[0]}: {error}: download the head again") from error
+    return tensors
+
+
+def complete_maps(tensors: dict[str, Tensor], vocabulary: int) -> None:
+    """Derive ``t2d`` if only ``d2t`` is there, and drop both if they map every token to itself.
+
+    Raises ValueError if the maps contradict each other.
+    """
+    if "d2t" not in tensors:
+        return
+    d2t = tensors["d2t"]
+    if len(d2t) == vocabulary and not bool(d2t.any()):  # then EAGLE leaves t2d as it was made
+        del tensors["d2t"]
+        tensors.pop("t2d", None)
+        return
+    if "t2d" not in tensors:
+        ids = torch.arange(len(d2t)) + d2t
+        if not bool(((ids >= 0) & (ids < vocabulary)).all()):
+            raise ValueError("d2t leads out of the vocabulary")
+        tensors["t2d"] = torch.zeros(vocabulary, dtype=torch.bool)
+        tensors["t2d"][ids] = True
+    check_maps(d2t, tensors["t2d"])
 
 
 def check_maps(d2t: Tensor, t2d: Tensor) -> None:

@@ -273,7 +273,7 @@ def _names(part: Any) -> dict[str, Any]:
 
 def _last_wins(options: Sequence[str]) -> tuple[str, ...]:
     by_key: dict[str, str] = {}
-    for option in config.expand_shorthands(options):
+    for option in config.expand_shorthands(options, auto=False):
         key = option.partition("=")[0]
         by_key.pop(key, None)
         by_key[key] = option

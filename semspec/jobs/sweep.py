@@ -16,10 +16,18 @@ import contextlib
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from semspec.config import SHOWN_ONLY, free, parse, recorded
+from semspec.config import (
+    SHOWN_ONLY,
+    free,
+    parse,
+    read_generation_config,
+    recorded,
+    with_recommended,
+)
 from semspec.errors import UserError, without_passwords
 from semspec.jobs.experiments import slug
 from semspec.jobs.job import ARM, Job, foreign_files, left_out, resolve, state_of
@@ -46,7 +54,10 @@ def name_of(overrides: Sequence[str]) -> str:
 
 
 def plan(overrides: Sequence[str]) -> list[Job]:
-    """Return a job for every combination, the last option varying fastest, without repetitions."""
+    """Return a job for every combination, the last option varying fastest, without repetitions.
+
+    Each has what is recommended for its own target.
+    """
     choices: dict[str, list[str]] = {}
     for override in parse(overrides):
         key = override.get_key_element()
@@ -57,10 +68,11 @@ def plan(overrides: Sequence[str]) -> list[Job]:
         choices.pop(key, None)  # the last one wins, as everywhere
         choices[key] = list(dict.fromkeys(f"{key}={value}" for value in values))
     varying = {key for key, values in choices.items() if len(values) > 1}
-    jobs = []
+    jobs, read = [], cache(read_generation_config)
     for options in itertools.product(*choices.values()):
         named = [o for o in options if o.partition("=")[0] in varying]
-        jobs.append(Job(name_of(named) if named else _called(options), options))
+        whole, _ = with_recommended(options, read)
+        jobs.append(Job(name_of(named) if named else _called(options), tuple(whole)))
     return jobs
 
 

@@ -217,6 +217,27 @@ def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Pa
         raise UserError(message) from error
 
 
+def sizes(
+    folder_or_repo: str, revision: str | None = None, wanted: Wanted = MODEL
+) -> dict[str, int]:
+    """Return the bytes of all wanted files by name; those of a Hub repository without fetching them.
+
+    Raise UserError as ``locate`` does.
+    """
+    from huggingface_hub import constants
+
+    folder = Path(folder_or_repo).expanduser()
+    offline = constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT)
+    if folder.exists() or folder_or_repo.count("/") != 1 or offline:
+        folder = locate(folder_or_repo, revision, wanted)
+        names = wanted.of(sorted(file.name for file in folder.iterdir()))
+        return {name: (folder / name).stat().st_size for name in names}
+    at = f"{folder_or_repo} at revision {revision}" if revision else folder_or_repo
+    with hub_errors(folder_or_repo, at, wanted):
+        _, listing = list_files(folder_or_repo, revision, wanted)
+    return {name: listing[name][0] for name in wanted.of(listing)}
+
+
 def list_files(
     repo: str, revision: str | None, wanted: Wanted, token: str | None = None
 ) -> tuple[str, Listing]:
@@ -239,6 +260,34 @@ def list_files(
     if not _COMMIT.fullmatch(commit):
         raise UserError(f"{repo}: the Hub tells no commit, but {commit[:80]!a}: not loaded")
     return commit, listing
+
+
+def known_files(
+    repo: str, revision: str | None, wanted: Wanted, access: Access | None = None
+) -> tuple[Path, list[str]] | None:
+    """Return the folder that a repository's files are downloaded to, and the names of all of them.
+
+    From what an earlier download has noted, else from the Hub; None if neither can say. Raises
+    UserError if the Hub refuses to.
+    """
+    from huggingface_hub import constants
+
+    at = f"{repo} at revision {revision}" if revision else repo
+    access = access or Access()
+    with hub_errors(repo, at, wanted):
+        cache = _Cache(repo, wanted, access)
+        whole = revision is not None and _COMMIT.fullmatch(revision)
+        offline = constants.HF_HUB_OFFLINE or access.local_only
+        if not whole and not offline and reachable(constants.ENDPOINT):
+            commit, listing = list_files(repo, revision, wanted, access.token)
+            return cache.folder(commit), sorted(listing)
+        known = revision if whole else cache.resolved(revision or "main")
+        noted = cache.listing(known) if known else None
+        if known and noted is None and not offline and reachable(constants.ENDPOINT):
+            _, noted = list_files(repo, known, wanted, access.token)
+        if known and noted is not None:
+            return cache.folder(known), sorted(noted)
+    return None
 
 
 class _ChangedError(Exception):

@@ -22,10 +22,11 @@ EMBEDDED = "embedded/"  # models shipped with the package: ``path: embedded/tiny
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The location of a model's weights: a folder, a Hub repository, or an embedded model."""
+    """The location of a model's weights (a folder, a Hub repository, or an embedded model), and if it thinks."""
 
     path: str = MISSING  # on the Hub: owner/name, or owner/name@revision
     revision: str | None = None
+    thinking: bool | None = None  # what the chat template is told of it; None: nothing
 
     def __post_init__(self) -> None:
         path, revision = split_revision(self.path)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,32 @@ class Spec:
 def read_spec(folder: Path, max_context: int) -> Spec:
     """Read config.json and generation_config.json; raise UserError for unsupported models."""
     raw = read_json(folder / "config.json")
+
+    def load() -> Any:
+        from transformers import AutoConfig
+
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+
+    return _checked(folder, raw, load, max_context)
+
+
+def spec_of(folder: Path, raw: Mapping[str, Any], max_context: int) -> Spec:
+    """Return the spec of a config in transformers' format that stands elsewhere in a file of ``folder``.
+
+    Raises UserError for unsupported models.
+    """
+
+    def load() -> Any:
+        from transformers import CONFIG_MAPPING
+
+        return CONFIG_MAPPING[raw["model_type"]].from_dict(deepcopy(dict(raw)))
+
+    return _checked(folder, raw, load, max_context)
+
+
+def _checked(
+    folder: Path, raw: Mapping[str, Any], load: Callable[[], Any], max_context: int
+) -> Spec:
     check_sizes(folder / "config.json", raw)
     family = raw.get("model_type")
     if family not in FAMILIES:
@@ -53,12 +80,8 @@ def read_spec(folder: Path, max_context: int) -> Spec:
         raise UserError(f"engine=hf runs {known}, not model type '{str(family)[:40]}'; {ELSEWHERE}")
     if raw.get("quantization_config"):
         raise UserError(f"engine=hf does not run quantised weights ({folder}); {ELSEWHERE}")
-
-    from transformers import AutoConfig
-
     try:
-        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
-        return _spec(folder, raw, family, config, max_context)
+        return _spec(folder, raw, family, load(), max_context)
     except UserError:
         raise
     except Exception as e:  # a broken configuration makes transformers or torch raise anything

@@ -30,6 +30,7 @@ from semspec.models.template import TemplateRefusedError, render
 from semspec.storage import foreign
 
 OPEN, CLOSE = "<think>", "</think>"  # around the thinking, in the templates of reasoning models
+SWITCHES = ("enable_thinking", "thinking")  # what templates call it: Qwen3's, and others
 _TURN = "an-open-turn"  # a stand-in for the running turn while the template is rendered
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -75,8 +76,12 @@ def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
 class Text:
     """A tokenizer and its chat template, from a local folder or from the Hub."""
 
-    def __init__(self, name: str, revision: str | None = None) -> None:
+    def __init__(
+        self, name: str, revision: str | None = None, thinking: bool | None = None
+    ) -> None:
+        """``thinking``: tell the template to switch it on or off; it may not listen."""
         self.name = name
+        self.told = {} if thinking is None else dict.fromkeys(SWITCHES, thinking)
         self.tokenizer, stops = _load(name, revision)
         self.tokenizer.model_max_length = sys.maxsize  # engines report prompts that are too long
         self.eos: int | None = self.tokenizer.eos_token_id  # ends an answer
@@ -174,6 +179,7 @@ class Text:
         variables = {
             **self.tokenizer.special_tokens_map,
             **dict.fromkeys(("tools", "documents")),
+            **self.told,
             "messages": [{"role": role, "content": content} for role, content in turns],
             "add_generation_prompt": True,
         }

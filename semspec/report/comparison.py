@@ -19,6 +19,7 @@ from semspec.errors import UserError
 from semspec.report.runs import Run, read_run, unlike_machines
 from semspec.results.metrics import Interval, central, mcnemar, ratio
 from semspec.results.significance import ALPHA, FEWEST, difference, paired_difference, permutation
+from semspec.storage.digest import value_of
 
 Pair = tuple[float, float]  # seconds of the target alone, and of the configuration
 Solved = dict[str, Any]  # of a problem's line what is compared
@@ -29,7 +30,7 @@ DRAWN = frozenset({"benchmark.seed", "benchmark.order"})  # choose problems, not
 KIND = ("plugins.benchmark", "benchmark")
 TARGET = ("model.path", "model.revision")
 ENGINE = ("plugins.engine", "engine.dtype", "engine.device")
-DECODING = ("temperature", "top_k", "top_p", "max_new_tokens")
+DECODING = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "model.thinking")
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,11 @@ def _refuse_unlike(a: Run, b: Run) -> None:
 
 def _differing(a: Run, b: Run, names: Sequence[str], free: frozenset[str] = frozenset()) -> str:
     own, other = a.of(names), b.of(names)
-    keys = [k for k in sorted({*own, *other} - free) if own.get(k) != other.get(k)]
-    known = (f"{k} {own.get(k, 'not recorded')} and {other.get(k, 'not recorded')}" for k in keys)
+    values = (
+        (k, *(value_of(side, k, "not recorded") for side in (own, other)))
+        for k in sorted({*own, *other} - free)
+    )
+    known = (f"{k} {one} and {another}" for k, one, another in values if one != another)
     return "; ".join(islice(known, 3))
 
 

@@ -98,7 +98,8 @@ def decoder(run: Run) -> tuple[Decode | None, str]:
 
 def run_notes(run: Run) -> list[str]:
     """List the caveats of a run's figures."""
-    out = notes_of(run.result)
+    budget = run.config.get("max_new_tokens")
+    out = notes_of(run.result, budget if isinstance(budget, int) else None)
     if not run.finished:
         of = f" of {run.total}" if run.total else ""
         out.insert(0, f"{run.state}: {run.done}{of} problems are solved, the figures are of these")

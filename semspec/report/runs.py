@@ -20,7 +20,7 @@ FILES = ("config.json", "problems.jsonl", "result.json", "status.json")
 SAME_TARGET = ("model.path", "model.revision", "plugins.engine", "engine.dtype")
 SAME_PROBLEMS = ("plugins.benchmark", "benchmark")
 MACHINE = ("cpu", "gpus", "threads")
-DECODING = ("temperature", "top_k", "top_p", "max_new_tokens", "seed")
+DECODING = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed")
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from semspec.results.significance import ALPHA
 from semspec.storage.screen import visible
 
 DASH = "-"
+MANY = 0.05  # of the answers cut off by the budget: more than that and it is too small
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:
@@ -273,17 +274,20 @@ def significant(result: Mapping[str, Any]) -> bool:
     return p is not None and p < ALPHA
 
 
-def result_table(result: Mapping[str, Any]) -> RenderableType:
-    """Return the table of the figures in result.json, both modes side by side, and its notes."""
+def result_table(result: Mapping[str, Any], budget: int | None = None) -> RenderableType:
+    """Return the table of the figures in result.json, both modes side by side, and its notes.
+
+    ``budget``: the run's max_new_tokens.
+    """
     modes = ("plain", "speculative") if result["plain"] else ("speculative",)
     table = table_of("", *modes)
     table.columns[0].no_wrap = True
     for name, *cells in result_rows(result):
         table.add_row(name, *cells, style="bold" if name.endswith("[95 %]") else "")
-    return Group(table, *(Text(f"note: {note}", "dim") for note in notes(result)))
+    return Group(table, *(Text(f"note: {note}", "dim") for note in notes(result, budget)))
 
 
-def notes(result: Mapping[str, Any]) -> list[str]:
+def notes(result: Mapping[str, Any], budget: int | None = None) -> list[str]:
     """List the caveats of the figures in result.json."""
     out = []
     n, plain = result["problems"], result["plain"]
@@ -312,11 +316,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
             f"only when speculative: {result['only_speculative_correct']}"
             + (" (*: more than chance, p < 0.05)" if significant(result) else "")
         )
-    cut = [(mode, f["cut_off"]) for mode, f in (("plain", plain), ("speculative", result)) if f]
-    if any(count for _, count in cut):
-        counts = ", ".join(f"{count} {mode}" for mode, count in cut)
-        way = "a higher max_new_tokens may raise pass@1"
-        out.append(f"cut off at the token budget: {counts}; {way}")
+    out += _cut_off({"plain": plain, "speculative": result}, budget)
     if risk := result.get("risk"):
         out.append(
             "risk asked: at most this share of the accepted steps is what the target would say with a"
@@ -327,3 +327,18 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     if result["acceptance_rate"] is None:
         out.append("nothing was drafted")
     return out
+
+
+def _cut_off(modes: Mapping[str, Mapping[str, Any] | None], budget: int | None) -> list[str]:
+    """Say how many answers the budget ended; of more than a few per cent, that it has to be raised."""
+    cut = {mode: f for mode, f in modes.items() if f and f["cut_off"]}
+    if not cut:
+        return []
+    if all(f["cut_off"] <= MANY * f["problems"] for f in cut.values()):
+        counts = ", ".join(f"{f['cut_off']} {mode}" for mode, f in modes.items() if f)
+        return [f"cut off at the token budget: {counts}; a higher max_new_tokens may raise pass@1"]
+    shares = [
+        f"{percent(f['cut_off'] / f['problems'])} of the {mode} answers" for mode, f in cut.items()
+    ]
+    at = "the token budget" if budget is None else f"max_new_tokens={budget}"
+    return [f"{' and '.join(shares)} were cut off at {at}: raise it, as far as the context allows"]

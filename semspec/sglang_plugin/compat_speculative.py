@@ -6,7 +6,8 @@ Looked up in the wheels of 0.5.20 to 0.5.23; differences between them are noted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -41,7 +42,8 @@ def sampling_of(params: Any) -> Sampling:
     """Return a request's sampling. SGLang turns temperature 0 into top_k = 1 on arrival."""
     if params.top_k == 1:
         return Sampling(0.0)
-    return Sampling(float(params.temperature), int(params.top_k), float(params.top_p))
+    cuts = int(params.top_k), float(params.top_p), float(params.min_p)
+    return Sampling(float(params.temperature), *cuts)
 
 
 def asked(params: Any) -> Any:
@@ -78,6 +80,21 @@ class Verifying:
     def show(self, logits: Tensor) -> None:
         """Replace the logits that SGLang uses from now on."""
         self.output.next_token_logits = logits
+
+    @contextmanager
+    def already_cut(self, requests: Sequence[int]) -> Iterator[None]:
+        """Keep SGLang from applying top-p to these requests: their logits allow only what may be drawn.
+
+        After min-p less mass is left, of which top-p would take its share once more.
+        """
+        info = self.batch.sampling_info
+        true = info.top_ps
+        if requests:
+            info.top_ps = true.index_fill(0, on(requests, true.device), 1.0)
+        try:
+            yield
+        finally:
+            info.top_ps = true
 
     def settle(self) -> Tensor:
         """Apply penalties, biases and grammar to the logits in place, and return the original logits.

@@ -77,7 +77,7 @@ class Judged:
 
     @cached_property
     def p(self) -> Tensor:
-        """The target's distributions, after temperature, top-k and top-p."""
+        """The target's distributions, after temperature, top-k, top-p and min-p."""
         return probabilities(self.logits, self.sampling)
 
     @cached_property

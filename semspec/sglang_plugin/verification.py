@@ -3,7 +3,8 @@
 One function verifies drafts for EAGLE, EAGLE3, STANDALONE and NGRAM. Before it runs, every family of
 nodes of which a rule keeps one is decided as the package's own walk would decide it, and the logits that
 judge the family allow no other token (``trees.only``); the rest is SGLang's own, greedy or sampled.
-Afterwards the true logits are restored, so log-probabilities stay the model's.
+Afterwards the true logits are restored, so log-probabilities stay the model's. SGLang's own verification
+knows no min-p: for a request that asks for it, the logits allow only the tokens that it leaves.
 
     SEMSPEC_SGLANG='{"verification": {"accept": "topk_delta", "delta": 0.3}}'     for all requests
     "custom_params": {"semspec": {"accept": "typical", "epsilon": 0.1}}           for one
@@ -11,7 +12,7 @@ Afterwards the true logits are restored, so log-probabilities stay the model's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from semspec.decoding.acceptance import point_mass_nodes
+from semspec.decoding.sampling import probabilities
 from semspec.errors import UserError
 from semspec.protocols import Rule
 from semspec.rules.arc import Arc
@@ -127,13 +129,17 @@ class Verification:
         mask = args[0] if args else kw.get("grammar_mask")
         call = compat.Verifying(verify_input, batch, logits_output, mask)
         groups = [] if call.idle else self.groups(call.requests)
-        if not groups:
+        floors = {} if call.idle or call.takes_the_likeliest() else _floors(call.requests)
+        if not groups and not floors:
             return theirs(verify_input, batch, logits_output, *args, **kw)
         raw, true = call.settle(), call.logits
-        follows = compat.agreed(self._follows(groups, call))
-        call.show(trees.only(raw, call.tokens, follows))
+        shown = _drawable(raw, call, floors) if floors else raw
+        if groups:
+            shown = trees.only(shown, call.tokens, compat.agreed(self._follows(groups, call)))
+        call.show(shown)
         try:
-            return theirs(verify_input, batch, logits_output, *args, **kw)
+            with call.already_cut([i for own in floors.values() for i in own]):
+                return theirs(verify_input, batch, logits_output, *args, **kw)
         finally:
             call.show(true)
 
@@ -161,6 +167,30 @@ class Verification:
             first = trees.first_accepted(loose, sure, seen.parents)
             follows = first if chosen is None else follows.index_copy(0, chosen, first)
         return follows
+
+
+def _floors(requests: Sequence[Any]) -> dict[Sampling, list[int]]:
+    """Return the requests that ask for min-p, by their sampling."""
+    found: dict[Sampling, list[int]] = {}
+    for i, request in enumerate(requests):
+        sampling = compat.sampling_of(compat.params_of(request))
+        if sampling.min_p > 0:
+            found.setdefault(sampling, []).append(i)
+    return found
+
+
+def _drawable(
+    raw: Tensor, call: compat.Verifying, floors: Mapping[Sampling, Sequence[int]]
+) -> Tensor:
+    """Return ``raw`` with -inf for what min-p, and top-k and top-p before it, exclude."""
+    count, vocabulary = len(call.requests), raw.shape[-1]
+    by_request, shown = call.logits.view(count, -1, vocabulary), raw.clone()
+    for sampling, own in floors.items():
+        chosen = _index(tuple(own), raw.device)
+        excluded = probabilities(by_request.index_select(0, chosen), sampling) == 0
+        rows = shown.view(count, -1, vocabulary)
+        rows[chosen] = rows[chosen].masked_fill(excluded, -torch.inf)
+    return shown
 
 
 @lru_cache(maxsize=256)

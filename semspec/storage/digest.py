@@ -9,6 +9,15 @@ from typing import Any
 
 from semspec.storage.files import dumps
 
+LATER: Mapping[str, Any] = {
+    "min_p": 0.0,
+    "thinking": None,
+    "floor": 0.0,
+    "shots": 0,
+    "system": "",
+}
+"""Options that older versions did not have, by their last name, and what they amounted to."""
+
 
 def flat(config: Mapping[str, Any], free: Sequence[str] = ()) -> dict[str, Any]:
     """Flatten to dotted option -> JSON value, leaving out ``free`` options and everything below them."""
@@ -27,6 +36,11 @@ def flat(config: Mapping[str, Any], free: Sequence[str] = ()) -> dict[str, Any]:
     return leaves
 
 
+def value_of(options: Mapping[str, Any], name: str, unset: Any = None) -> Any:
+    """Return a dotted option's value; of one that is not recorded, what it was before it existed."""
+    return options.get(name, LATER.get(name.rpartition(".")[2], unset))
+
+
 def digest(config: Mapping[str, Any], free: Sequence[str] = ()) -> str:
     """Return a digest that does not depend on the order of the options."""
     ordered = dict(sorted(flat(config, free).items()))
@@ -37,11 +51,18 @@ def difference(
     was: Mapping[str, Any], now: Mapping[str, Any], free: Sequence[str] = ()
 ) -> str | None:
     """Describe what differs in a few words; return None if nothing does."""
-    old, new = ({k: dumps(v) for k, v in flat(side, free).items()} for side in (was, now))
-    keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    changed = [f"{k} was {_short(old.get(k))}, is {_short(new.get(k))}" for k in keys[:3]]
+    sides = [flat(side, free) for side in (was, now)]
+    every = sorted({key for side in sides for key in side})
+    old, new = ({k: _told(side, k) for k in every} for side in sides)
+    keys = [key for key in every if old[key] != new[key]]
+    changed = [f"{k} was {_short(old[k])}, is {_short(new[k])}" for k in keys[:3]]
     more = [f"and {len(keys) - 3} more"] if len(keys) > 3 else []
     return "; ".join(changed + more) or None
+
+
+def _told(options: Mapping[str, Any], name: str) -> str | None:
+    known = name in options or name.rpartition(".")[2] in LATER
+    return dumps(value_of(options, name)) if known else None
 
 
 def _short(text: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from semspec.deferred import Tensor, torch
@@ -16,23 +17,38 @@ Layout = Mapping[str, tuple[tuple[int, ...], "tuple[torch.dtype, ...]"]]
 
 def read_tensor_file(path: Path, layout: Layout) -> dict[str, Tensor]:
     """Read exactly the tensors of ``layout``; raises UserError if anything is missing, unknown or not finite."""
-    with foreign.open_tensors(path, LARGEST_HEADER) as file:
-        names = set(file.keys())
-        if names != set(layout):
-            missing = ", ".join(sorted(set(layout) - names)) or "none"
-            extra = ", ".join(sorted(ascii(n[:64])[1:-1] for n in names - set(layout))[:5])
-            raise UserError(f"{path}: missing tensors: {missing}; unknown ones: {extra or 'none'}")
+    return read_tensor_files([path], layout, {name: name for name in tensor_names(path)})
+
+
+def read_tensor_files(
+    paths: Sequence[Path], layout: Layout, names: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Read exactly the tensors of ``layout`` from files that hold them together, maybe under other names.
+
+    ``names`` has the stored name of everything that is there. Raises UserError if anything is
+    missing, unknown or not finite.
+    """
+    place = paths[0] if len(paths) == 1 else paths[0].parent
+    if set(names) != set(layout):
+        missing = ", ".join(sorted(set(layout) - set(names))) or "none"
+        extra = ", ".join(sorted(ascii(names[n][:64])[1:-1] for n in set(names) - set(layout))[:5])
+        raise UserError(f"{place}: missing tensors: {missing}; unknown ones: {extra or 'none'}")
+    with ExitStack() as stack:
+        opened = [stack.enter_context(foreign.open_tensors(p, LARGEST_HEADER)) for p in paths]
+        where = {name: file for file in opened for name in file.keys()}  # noqa: SIM118
         tensors = {}
         for name, (shape, types) in layout.items():
-            found = file.get_slice(name).get_shape()
+            stored = names[name]
+            file = where[stored]
+            found = file.get_slice(stored).get_shape()
             if not fits(found, shape):
                 shown = list(found) if len(found) <= 8 else f"of {len(found)} dimensions"
-                raise UserError(f"{path}: {name} has the shape {shown}, not {list(shape)}")
-            tensor = file.get_tensor(name)
+                raise UserError(f"{place}: {stored} has the shape {shown}, not {list(shape)}")
+            tensor = file.get_tensor(stored)
             if tensor.dtype not in types:
-                raise UserError(f"{path}: {name} is {tensor.dtype}, not {types[0]}")
+                raise UserError(f"{place}: {stored} is {tensor.dtype}, not {types[0]}")
             tensors[name] = tensor
-    check_finite(path, tensors)
+    check_finite(place, tensors)
     return tensors
 
 
@@ -40,6 +56,18 @@ def tensor_names(path: Path) -> set[str]:
     """Return the names of a file's tensors."""
     with foreign.open_tensors(path, LARGEST_HEADER) as file:
         return set(file.keys())
+
+
+def tensor_shapes(paths: Sequence[Path]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of some files; raises UserError if two files hold the same one."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in paths:
+        with foreign.open_tensors(path, LARGEST_HEADER) as file:
+            for name in file.keys():  # noqa: SIM118
+                if name in shapes:
+                    raise UserError(f"{path.parent} holds {name[:64]!a} twice: {foreign.INTACT}")
+                shapes[name] = tuple(file.get_slice(name).get_shape())
+    return shapes
 
 
 def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:

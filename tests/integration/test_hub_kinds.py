@@ -14,21 +14,25 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import constants
+from safetensors.torch import load_file
 
 from semspec import registry
 from semspec.artifacts import inspection
 from semspec.artifacts.arc_calibration import COLUMNS, ArcCalibration
 from semspec.artifacts.base import Artifact
 from semspec.artifacts.dense_datastore import INDEX, DenseDatastore
+from semspec.artifacts.eagle3_head import Eagle3Head
 from semspec.artifacts.judge_head import JudgeHead
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.artifacts.sparse_datastore import SparseDatastore
+from semspec.cli import convert_head as convert_command
 from semspec.cli import publish as publish_command
 from semspec.cli import pull as pull_command
 from semspec.datastores import indices
 from semspec.datastores.files import write_arrays
 from semspec.errors import UserError
+from semspec.heads.published import needs_conversion
 from semspec.models.location import KnownModels, ModelConfig, ModelFacts, read_facts
 from semspec.models.text import Text
 from semspec.solver import Solver
@@ -283,3 +287,35 @@ def test_the_configs_on_the_hub_are_those_of_the_folders(hub: HubServer, tmp_pat
         hub.make(f"models/{name}", snapshot_files(folder))
         assert type(pull_command.pull(name)[1]) is kind
         assert json.loads(held(hub, name)["config.json"])
+
+
+def test_a_pickled_head_is_converted_once_and_then_found_by_its_name(
+    hub: HubServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As recipes name such heads: a repository with pytorch_model.bin, and nothing of what a run reads."""
+    folder = beside_package("hub_artifacts") / "eagle3-tiny"
+    torch.save(load_file(folder / "model.safetensors"), tmp_path / "pytorch_model.bin")
+    files = {"config.json": (folder / "config.json").read_bytes()}
+    files["pytorch_model.bin"] = (tmp_path / "pytorch_model.bin").read_bytes()
+    sha = hub.make(f"models/{NAME}", files)
+    command = f"python -m semspec.convert_head path={NAME}"
+    assert needs_conversion(NAME) == command
+    assert needs_conversion(NAME, sha) == needs_conversion(f"{NAME}@{sha}") == f"{command}@{sha}"
+    with pytest.raises(UserError, match=f"convert it once: {command}@{sha}$"):
+        rounds("draft=eagle3", *TOKENS, f"draft.head.path={NAME}")
+    convert_command.main([f"path={NAME}"])
+    assert f"use it: draft=eagle3 draft.head.path={NAME}" in capsys.readouterr().out
+    own = rounds("draft=eagle3", *TOKENS)
+    assert rounds("draft=eagle3", *TOKENS, f"draft.head.path={NAME}") == own
+    assert needs_conversion(NAME) is None
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    requests(hub)
+    assert needs_conversion(NAME) is needs_conversion("alice/unknown") is None
+    assert rounds("draft=eagle3", *TOKENS, f"draft.head.path={NAME}") == own
+    assert not requests(hub)
+    made = Eagle3Head.read(next((tmp_path / "cache").glob("*/.semspec/converted/*")))
+    source = made.config["converted_from"]
+    assert (source["name"], source["revision"]) == (NAME, sha)

@@ -258,6 +258,8 @@ def exact(tree: Tree, p: Tensor, kept: set[int]) -> Counter[tuple[int, ...]]:
 SAMPLED = (
     ({"accept": "typical", "epsilon": 0.12, "delta": 0.6}, Sampling(0.8)),
     ({"accept": "topk_delta", "k": 3, "delta": 0.2}, Sampling(1.0, top_p=0.9)),
+    ({"accept": "typical", "epsilon": 0.12, "delta": 0.6}, Sampling(1.0, min_p=0.25)),
+    ({"accept": "lossless"}, Sampling(1.2, top_k=9, top_p=0.9, min_p=0.15)),
     ({"accept": "arc", "theta": 0.5}, Sampling(1.2, top_k=7)),
     ({"accept": "arc", "theta": 0.2}, Sampling(0.6, top_p=0.9)),
     ({"accept": "arc", "theta": 0.2, "keep_excluded": True}, Sampling(0.6, top_p=0.9)),
@@ -298,6 +300,28 @@ def test_the_sampling_branch_has_the_rule_s_law(
         assert all(possible[one.following] > 0 for one in found if tuple(one.path) == path)
 
 
+@pytest.mark.usefixtures("draws")
+def test_sglang_alone_would_write_what_min_p_excludes(spec: Any) -> None:
+    """With the rules around it none of it comes out, beside requests that ask for no min-p."""
+    logits = torch.randn(1, 8, VOCABULARY, generator=torch.Generator().manual_seed(5))
+    tree, copies = Tree.grown(random.Random(5), 8, VOCABULARY), 600
+    cut, free = Sampling(1.0, top_p=0.95, min_p=0.4), Sampling(1.0)
+    requests = [Request(cut)] * copies + [Request(free)] * copies
+    p = probabilities(logits[0], cut)
+
+    def excluded(found: list[Verified]) -> list[int]:
+        ends = ((one.path[-1] if one.path else 0, one.following) for one in found)
+        wrong = [p[node, token] == 0 for node, token in ends]
+        return [sum(map(int, wrong[:copies])), sum(map(int, wrong[copies:]))]
+
+    everything = logits.expand(2 * copies, -1, -1)
+    torch.manual_seed(3)
+    alone = excluded(verified(spec.eagle_sample, [tree] * 2 * copies, requests, everything))
+    ours = excluded(verified(around(rules()), [tree] * 2 * copies, requests, everything))
+    assert alone[0] > 20 and alone[1] > 20
+    assert ours[0] == 0 and ours[1] > 20
+
+
 def telling(asked: Mapping[str, Any], sampling: Sampling) -> tuple[Tree, Tensor, set[int]]:
     """A tree of which the rule keeps some nodes, and that can be left in several ways."""
     for seed in range(200):
@@ -306,7 +330,8 @@ def telling(asked: Mapping[str, Any], sampling: Sampling) -> tuple[Tree, Tensor,
         p = probabilities(logits, sampling)
         kept = kept_nodes(asked, tree, logits, p)
         ways = [chance for chance in exact(tree, p, kept).values() if chance > 0.03]
-        if len(ways) > 2 and (kept or asked.get("theta") == 2.0):
+        strict = asked.get("theta") == 2.0 or asked["accept"] == "lossless"
+        if len(ways) > 2 and (kept or strict):
             return tree, logits, kept
     raise AssertionError("no tree tells anything about this rule")
 
@@ -324,6 +349,8 @@ def kept_nodes(asked: Mapping[str, Any], tree: Tree, logits: Tensor, p: Tensor) 
         elif asked["accept"] == "topk_delta":
             among = float(raw[token]) >= float(raw.topk(asked["k"]).values[-1])
             flag = among and float(raw[token]) >= float(raw.max()) - asked["delta"]
+        elif asked["accept"] == "lossless":
+            flag = False
         else:
             best = int(row.argmax())
             width = TABLE.std(0, correction=0)

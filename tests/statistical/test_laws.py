@@ -7,8 +7,8 @@ keeps one in twenty of the tokens that it should reject. 7,000 outputs are enoug
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -44,6 +44,7 @@ SAMPLINGS = {
     "T=0.6": Sampling(0.6),
     "top-k": Sampling(1.0, top_k=3),
     "top-p": Sampling(0.8, top_p=0.9),
+    "min-p": Sampling(1.2, min_p=0.2),
 }
 
 
@@ -159,6 +160,60 @@ def test_shifted_rows_are_detected() -> None:
     rule = OffByOne()
     plan = speculative_plan(LanguageModel(), rule)
     assert p_value(TOY, plan, rule, Sampling(1.0), samples=FEWER) < 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneSided(Lossless):
+    """Reads the target's rows without min-p, as a server does that does not know it."""
+
+    def open(self, kit: Kit) -> LosslessSession:
+        return OneSidedSession(kit)
+
+
+class OneSidedSession(LosslessSession):
+    def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        inner = super().judge(context, draft)
+        query = next(inner)
+        query.sampling = replace(query.sampling, min_p=0.0)
+        answer = yield query
+        try:
+            inner.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        raise AssertionError
+
+
+def test_min_p_for_the_draft_alone_is_detected() -> None:
+    rule = OneSided()
+    plan = speculative_plan(LanguageModel(), rule)
+    with pytest.raises(AssertionError, match="that the target never writes"):
+        p_value(TOY, plan, rule, SAMPLINGS["min-p"], samples=FEWER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherRows(LanguageModel):
+    """Draws with min-p and reports rows without it (or the other way round)."""
+
+    def open(self, kit: Kit) -> Any:
+        session = super().open(kit)
+        draw = session.draft
+
+        def draft(context: Context, room: Room) -> Plan[Draft]:
+            found: Draft = yield from draw(context, room)
+            rows = Read(What.PROBS)
+            free = replace(kit.sampling, min_p=0.0)
+            again = Query("draft", context, free, kit.rng, tokens=found.tokens, reads=(rows,))
+            found.probs = (yield again)[rows][: len(found.tokens)]
+            return found
+
+        session.draft = draft  # type: ignore[method-assign]
+        return session
+
+
+def test_min_p_for_the_drawing_alone_is_detected() -> None:
+    rule = Lossless()
+    plan = speculative_plan(OtherRows(), rule)
+    assert p_value(TOY, plan, rule, Sampling(1.2, min_p=0.4), samples=FEWER) < 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)

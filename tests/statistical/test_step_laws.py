@@ -123,6 +123,22 @@ def test_options_of_the_loop_leave_its_law(toy: Toy, accept: Accept, extra: str)
     assert p_value(toy, plan, rule, sampling, samples=SAMPLES, law=law, **options) > SURE  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("extra", ["salvage", "nested", "all"])
+def test_options_of_the_loop_leave_its_law_with_min_p(extra: str) -> None:
+    """For draft and target alike: what either of them excludes never comes out."""
+    rule, sampling = RULES[by_content], Sampling(1.2, min_p=0.2)
+    nested = LanguageModel() if extra in ("nested", "all") else None
+    plan = speculative_plan(LanguageModel(), rule, nested=nested, ahead=extra == "all")
+    law = step_law(TOY, by_content, sampling, "paragraph", 3)
+    assert (
+        0
+        < sum(p > 0 for p in law.values())
+        < len(step_law(TOY, by_content, Sampling(1.2), "paragraph", 3))
+    )
+    options: dict[str, Any] = {"split": "paragraph", "step_cap": 3, "salvage": extra != "nested"}
+    assert p_value(TOY, plan, rule, sampling, samples=SAMPLES, law=law, **options) > SURE
+
+
 def adaptive() -> Callable[[int, int], Adaptive]:
     """From problem to problem with other costs behind it: drafts of no unit, of one and of several."""
     costs = cycle([(0.01, 5.0), (4.0, 8.0), (9.0, 0.1)])  # of drafting a unit, of writing one

@@ -43,6 +43,8 @@ CASES = [
     ("sampled", Sampling(0.6), 3),
     ("dynamic", Sampling(0.8, top_p=0.9), 1),
     ("sampled", Sampling(1.0, top_k=3), 1),
+    ("dynamic", Sampling(1.0, min_p=0.15), 1),
+    ("sampled", Sampling(1.2, min_p=0.15), 1),
     ("static", Sampling(0.3), 3),
     ("dynamic", Sampling(1.0), 1),
     ("sampled", Sampling(0.3), 1),

@@ -61,6 +61,7 @@ class Request:
             temperature=1.0 if given.greedy else given.temperature,
             top_k=1 if given.greedy else given.top_k or ALL,
             top_p=given.top_p,
+            min_p=given.min_p,
         )
 
 
@@ -81,7 +82,8 @@ def batch_of(requests: Sequence[Request], lengths: Sequence[int], **info: Any) -
         "top_ps": column([p.top_p for p in params], torch.float32),
         "need_top_k_sampling": any(p.top_k != ALL for p in params),
         "need_top_p_sampling": any(p.top_p < 1 for p in params),
-        "need_min_p_sampling": False,
+        "min_ps": column([p.min_p for p in params], torch.float32),
+        "need_min_p_sampling": any(p.min_p > 0 for p in params),
     }
     return SimpleNamespace(
         device=torch.device("cpu"),

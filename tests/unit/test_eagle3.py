@@ -382,7 +382,8 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(
     ("more", "told"),
     [
         ({"num_hidden_layers": 2}, "no EAGLE-3 head as published"),
-        ({"attention_bias": True}, "no EAGLE-3 head as published"),
+        ({"attention_bias": True}, "missing tensors: midlayer.self_attn.k_proj.bias"),
+        ({"norm_output": True}, "no EAGLE-3 head as published .*norm_output"),
         ({"vocab_size": 21}, "drafts for a vocabulary of 21, the target's has 20"),
         ({"target_hidden_size": 8}, "states of width 8, the target's have 16"),
         ({"draft_vocab_size": "many"}, "draft_vocab_size='many'"),
@@ -405,7 +406,9 @@ def test_a_head_for_another_target_is_refused(
 def test_pickled_heads_are_not_read(published: Path, target: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((published / "config.json").read_text())
     (tmp_path / "pytorch_model.bin").write_bytes(b"anything")
-    with pytest.raises(UserError, match=r"pickled heads .* never read; convert it once"):
+    with pytest.raises(
+        UserError, match=r"pickled heads .* convert it once: python -m semspec\.convert_head"
+    ):
         Eagle3.load(tmp_path, target)
     save_file({"x": torch.ones(1)}, tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)

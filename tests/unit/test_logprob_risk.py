@@ -28,7 +28,7 @@ from tests.support.runs import text
 
 SHIPPED = "embedded/risk-tiny-target-logprob"
 TINY = ModelConfig(path="embedded/tiny-target")
-HOW = {"temperature": 0.6, "top_k": 0, "top_p": 1.0, "draft": "embedded/tiny-draft"}
+HOW = {"temperature": 0.6, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "draft": "embedded/tiny-draft"}
 
 
 @pytest.fixture(scope="module")

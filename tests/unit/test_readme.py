@@ -16,6 +16,7 @@ from semspec.cli import (
     calibrate,
     calibrate_risk,
     compare,
+    convert_head,
     launch,
     publish,
     pull,
@@ -128,6 +129,7 @@ PARSERS: Mapping[str, Callable[[Sequence[str]], object]] = {
     "compare": of_compare,
     "artifacts": of_artifacts,
     "publish": lambda arguments: read(publish.Options, arguments, "semspec.publish"),
+    "convert_head": lambda arguments: read(convert_head.Options, arguments, "semspec.convert_head"),
     "pull": lambda arguments: read(pull.Options, arguments, "semspec.pull"),
     "report": lambda arguments: read(report.Options, arguments, "semspec.report"),
 }

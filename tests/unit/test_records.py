@@ -288,6 +288,19 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def test_an_option_that_came_later_is_what_it_was_before() -> None:
+    """A folder without min_p was begun with none: it goes on, in either direction."""
+    was: dict[str, Any] = {"top_p": 0.9, "draft": {"length": 2}}
+    assert difference(was, {**was, "min_p": 0.0}) is None
+    assert difference({**was, "min_p": 0.0}, was) is None
+    assert difference(was, {**was, "min_p": 0.1}) == "min_p was 0.0, is 0.1"
+    assert difference(was, {**was, "max_p": 0.0}) == "max_p was not set, is 0.0"
+    was = {"draft": {"model": {"path": "x"}}}
+    assert difference(was, {"draft": {"model": {"path": "x", "thinking": None}}}) is None
+    told = difference(was, {"draft": {"model": {"path": "x", "thinking": False}}})
+    assert told == "draft.model.thinking was null, is false"
+
+
 def test_a_difference_of_configurations_is_short() -> None:
     was: dict[str, Any] = {"a": 1, "b": {"c": [1] * 99, "d": {}}, "e": 1, "f": 1, "g": True}
     told = difference(was, {"a": 2, "b": {"c": [], "d": 3}, "e": 2, "f": 2, "g": 1})

@@ -138,6 +138,7 @@ ARC = (
     [
         (("top_p=0.5",), "measured at top_p=1, not 0.5: run it as"),
         (("top_k=3",), "measured at top_k=0, not 3: run it as"),
+        (("min_p=0.05",), "measured at min_p=0, not 0.05: run it as"),  # which older ones do not record
         (("draft=prompt_lookup",), "on drafts of embedded/tiny-draft, not of prompt_lookup: run"),
         (("draft=lm", "draft.model.path=embedded/tiny-copier", "top_p=0.9"),
          "at top_p=1, not 0.9 and on drafts of embedded/tiny-draft, not of embedded/tiny-copier:"),
@@ -158,7 +159,10 @@ def test_the_way_to_another_sampling_is_a_command() -> None:
     with pytest.raises(UserError, match=command):
         bound(*RISK, "top_p=0.5")
     given = calibrate_risk.drawn(build(["temperature=0.6", *options.split()]))
-    assert given == {"temperature": 0.6, "top_k": 0, "top_p": 0.5, "draft": "embedded/tiny-draft"}
+    own = {"temperature": 0.6, "draft": "embedded/tiny-draft"}
+    assert given == own | {"top_k": 0, "top_p": 0.5, "min_p": 0.0}
+    with pytest.raises(UserError, match=options.replace("draft=lm", "min_p=0.1 draft=lm")):
+        bound(*RISK, "top_p=0.5", "min_p=0.1")
     with pytest.raises(UserError, match="run it as it was measured, or set"):  # who has no model
         bound(*RISK, "draft=prompt_lookup")
 
@@ -174,12 +178,15 @@ def test_a_run_asks_whether_the_guarantee_holds() -> None:
 def test_the_sampling_is_recorded_with_the_steps(
     probe: Probe, columns: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
-    words = ["draft=tiny", "temperature=1", "top_p=0.8", "chains=mixed"]
+    words = ["draft=tiny", "temperature=1", "top_p=0.8", "min_p=0.1", "chains=mixed"]
     how = calibrate_risk.drawn(build(words))
-    assert how == {"temperature": 1.0, "top_k": 0, "top_p": 0.8, "draft": "embedded/tiny-draft"}
+    own = {"temperature": 1.0, "draft": "embedded/tiny-draft"}
+    assert how == own | {"top_k": 0, "top_p": 0.8, "min_p": 0.1}
     RiskCalibration.of(probe, columns, {}, how).save(tmp_path / "risk")
     named = f"accept.calibration={tmp_path / 'risk'}"
-    bound(*RISK, named, "temperature=1", "top_p=0.8")
+    bound(*RISK, named, "temperature=1", "top_p=0.8", "min_p=0.1")
+    with pytest.raises(UserError, match=r"min_p=0\.1, not 0"):
+        bound(*RISK, named, "temperature=1", "top_p=0.8")
     with pytest.raises(UserError, match=r"top_p=0\.8, not 1"):
         bound(*RISK, named, "temperature=1")
     with pytest.raises(UserError, match="for 1 to 1, not for 0"):

@@ -182,10 +182,12 @@ def test_a_refusal_of_a_server_is_one_line(status: bytes, match: str) -> None:
 
 
 def test_a_request_to_write_has_the_querys_sampling() -> None:
-    told = requests.write([1, 2], Sampling(0.6, 0, 0.9), 7, frozenset({9, 4}), Stops(("\n\n",)))
+    sampling = Sampling(0.6, 0, 0.9, 0.05)
+    told = requests.write([1, 2], sampling, 7, frozenset({9, 4}), Stops(("\n\n",)))
     params = told["sampling_params"]
     assert told["input_ids"] == [1, 2]
     assert (params["temperature"], params["top_k"], params["top_p"]) == (0.6, -1, 0.9)
+    assert params["min_p"] == 0.05
     assert (params["max_new_tokens"], params["stop_token_ids"]) == (7, [4, 9])
     assert params["stop"] == ["\n\n"] and params["no_stop_trim"] and "stop_regex" not in params
 

@@ -243,7 +243,7 @@ def test_any_question_is_parsed_or_refused(asked: Any) -> None:
     request = SimpleNamespace(
         rid="r",
         sampling_params=SimpleNamespace(
-            custom_params=params, temperature=1.0, top_k=1 << 30, top_p=1.0
+            custom_params=params, temperature=1.0, top_k=1 << 30, top_p=1.0, min_p=0.0
         ),
     )
     groups = verification.groups([request])

@@ -12,7 +12,7 @@ import pytest
 
 HEAVY = ("torch", "transformers", "scipy", "sklearn", "sglang", "datasets", "pyarrow")
 COMMANDS = [
-    *("run", "audit", "build_datastore", "calibrate", "calibrate_risk", "compare"),
+    *("run", "audit", "build_datastore", "calibrate", "calibrate_risk", "compare", "convert_head"),
     *("launch", "publish", "pull", "train_probe", "artifacts", "report"),
 ]
 PROGRAM = """

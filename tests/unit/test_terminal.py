@@ -193,11 +193,26 @@ def test_missing_figures_are_explained_in_notes() -> None:
     assert "nothing was graded" in told(a_line(correct=None))
     assert "1 of 2 problems were not graded" in told(a_line(), a_line(correct=None))
     assert "over the 1 problems" in told(a_line(), a_line(plain=False))
-    assert "cut off at the token budget: 0 plain, 1 speculative" in told(a_line(finish="budget"))
+    rare = [a_line(finish="budget"), *(a_line(n) for n in range(19))]  # one of 20
+    assert "cut off at the token budget: 0 plain, 1 speculative" in told(*rare)
     assert "correct only when plain: 1, only when speculative: 0" in told(a_line(correct=False))
     assert "nothing was drafted" in told(a_line(drafted_units=0))
     assert told() == "no problem was solved, so there are no figures"
     shown(result_table(summarise([])))
+
+
+def test_a_budget_that_cuts_many_answers_is_to_be_raised() -> None:
+    cut = [a_line(n, finish="budget" if n < 3 else "eos") for n in range(20)]
+    result = summarise(cut)
+    told = "15 % of the speculative answers were cut off at max_new_tokens=512: raise it"
+    assert told in " ".join(shown(result_table(result, budget=512)).split())
+    result["plain"]["cut_off"] = 2
+    (note,) = (n for n in notes(result, 99) if "cut off" in n)
+    assert note.startswith(
+        "10 % of the plain answers and 15 % of the speculative answers were cut off at max_new_tokens=99"
+    )
+    (note,) = (n for n in notes(result) if "cut off" in n)
+    assert "cut off at the token budget: raise it" in note
 
 
 # --- transcript ---

@@ -32,8 +32,8 @@ def write(
         "temperature": sampling.temperature,
         "top_k": sampling.top_k or -1,
         "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
         # override the server's default preferences
-        "min_p": 0.0,
         "frequency_penalty": 0.0,
         "presence_penalty": 0.0,
         "repetition_penalty": 1.0,

@@ -47,7 +47,7 @@ class Work:
 
     @cached_property
     def text(self) -> Text:
-        return Text(str(self.config.model.fetch()))
+        return Text(str(self.config.model.fetch()), thinking=self.config.model.thinking)
 
     @cached_property
     def model(self) -> ModelFacts:

@@ -67,7 +67,7 @@ usage: python -m semspec.build_datastore kind=sparse|dense [model=NAME] [corpus=
 
 {described(Options, SHARED)}
 
-temperature= (0 is greedy), top_p=, max_new_tokens=, batch=, seed=, domains=, definitions=, engine= and quiet=
+temperature= (0 is greedy), top_p=, min_p=, max_new_tokens=, batch=, seed=, domains=, definitions=, engine= and quiet=
 are as of python -m semspec.train_probe.
 """
 
@@ -122,6 +122,7 @@ def artifact_config(
         del data["problems"]
     if options.responses == "target":
         data |= {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
+        data |= {"min_p": config.min_p}
         data |= {"seed": config.seed, "max_new_tokens": config.max_new_tokens}
     return {
         "kind": kind.kind,

@@ -45,6 +45,7 @@ HELP = {
         "temperature": "of the samples",
         "top_k": "0 is all",
         "top_p": "1 is all",
+        "min_p": "0 is all; else tokens at least so many times as probable as the likeliest",
         "pooling": "which pools of the states are kept: mean, max, last",
         "batch": "sequences at a time, or requests under way",
         "seed": "of questions, samples and selection",
@@ -106,6 +107,8 @@ def check(config: ProbeConfig) -> None:
         )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
+    if not 0 <= config.min_p <= 1:
+        raise UserError(f"min_p={config.min_p}: give a number from 0 (off) to 1")
     if not 0 <= config.dropout < 1 or not config.rate > 0 or not config.memory > 0:
         raise UserError("dropout is at least 0 and below 1; rate and memory are above 0")
     if len(config.hidden) != 2 or min(config.hidden) < 1:

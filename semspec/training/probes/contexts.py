@@ -34,7 +34,7 @@ from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Role
 FILE = "chains.jsonl"
 AS_IN_A_RUN = (
     *("model", "draft", "engine", "split", "step_cap", "temperature", "top_k", "top_p"),
-    *("max_new_tokens", "seed"),
+    *("min_p", "max_new_tokens", "seed"),
 )
 
 

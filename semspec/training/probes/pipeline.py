@@ -200,7 +200,7 @@ def _config(
             "rows": len(rows),
             "samples": config.samples,
             "drafted": config.drafted if config.both_write else 0,
-            **{name: getattr(config, name) for name in ("top_k", "top_p", "seed")},
+            **{name: getattr(config, name) for name in ("top_k", "top_p", "min_p", "seed")},
             "cluster": config.cluster.name,
             "cluster_options": cluster_options(config),
             "trained_on": list(config.train_on),

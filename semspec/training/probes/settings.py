@@ -121,6 +121,7 @@ class ProbeConfig(Decoding):
     temperature: float = 0.6
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     pooling: list[str] = field(default_factory=lambda: list(POOLINGS))
     batch: int = 80
     seed: int = 0
@@ -160,7 +161,7 @@ class ProbeConfig(Decoding):
         names = (
             *("source", "data", "revision", "problems", "chains", "split", "max_new_tokens"),
             *("per_problem", "contexts", "samples", "keep", "temperature", "top_k", "top_p"),
-            *("pooling", "seed", "role", "batch"),
+            *("min_p", "pooling", "seed", "role", "batch"),
         )
         kept = {name: getattr(self, name) for name in names}
         kept |= {"model": asdict(self.model), "engine": asdict(self.engine)}

@@ -1,0 +1,58 @@
+"""``python -m semspec.convert_head``: an artifact from a drafting head as others publish it.
+
+Heads that are published as safetensors load as they are. Pickled ones (.bin, .pt) are read here alone, in a
+process that can open no file and reach no network, and are written as safetensors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from semspec.artifacts.conversion import convert
+from semspec.cli.command import ends_in_one_line
+from semspec.jobs.options import described, option, read
+from semspec.storage.screen import echo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The published head, and where its copy goes."""
+
+    # fmt: off
+    path: str = option(text="a repository of the Hub, OWNER/NAME[@REVISION], or a folder with config.json and the head's file")
+    out: str = option("", "a folder for the artifact; without it, a repository's copy goes into the Hub's cache, where runs find it")
+    confine: str = option("strict", "limits: read a pickled file with limits of time and memory only, where the system cannot confine", choices=("strict", "limits"))
+    # fmt: on
+
+
+HELP = f"""\
+usage: python -m semspec.convert_head path=HEAD [out=FOLDER] [name=value]
+
+{described(Options)}
+
+Reads EAGLE-3 heads (pytorch_model.bin as their authors publish it, speculators' layout) and Medusa heads (their authors',
+TGI's and vLLM's names), whole or in shards, says what it mapped, and writes an artifact with a manifest. docs/heads.md
+lists the layouts.
+"""
+
+
+def run(arguments: Sequence[str]) -> None:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        echo(HELP.rstrip())
+        return
+    given = read(Options, arguments, "semspec.convert_head")
+    out = Path(given.out).expanduser() if given.out else None
+    made = convert(given.path, out, given.confine == "strict")
+    for line in made.told:
+        echo(line, newline=" ")
+    echo(f"{made.artifact.kind}: {made.folder}", newline=" ")
+    drafter = made.artifact.kind.removesuffix("_head")
+    echo(f"use it: draft={drafter} draft.head.path={out or given.path}", newline=" ")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    ends_in_one_line(lambda: run(given))

@@ -1,0 +1,128 @@
+"""Pickled heads that others published: read by a confined process, handed over as safetensors.
+
+What comes back is a foreign file like any other, and is read as one (``semspec.storage.foreign``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from semspec.deferred import torch
+from semspec.errors import UserError
+from semspec.storage import foreign
+
+WORKER = Path(__file__).with_name("_unpickle_worker.py")
+LARGEST = 64 << 30  # bytes of a file
+MEMORY = 512 << 20  # bytes, beside twice the file's
+STARTING = 120.0  # seconds to import torch on a busy machine
+SPEED = 10 << 20  # bytes a second that the slowest disk gives
+REPLY = 4096  # bytes of what the process says
+WAY_OUT = "take a head published as safetensors"
+
+
+def hand_over(path: Path, out: Path, prefixes: tuple[str, ...] = (), strict: bool = True) -> None:
+    """Write the tensors of a pickled checkpoint to ``out`` as safetensors.
+
+    Where names begin with one of ``prefixes``, these alone. A process of its own reads the checkpoint,
+    within limits of memory, time and size and without the environment. It can open no file and reach no
+    network, unless ``strict`` is False. Raises UserError if it is refused, exceeds its limits, or if this
+    system cannot confine processes.
+    """
+    try:
+        file = foreign.open_plain(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{path} cannot be read ({reason}): {WAY_OUT}") from error
+    with file, out.open("wb") as written:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST:
+            raise UserError(f"{path} has {size:,} bytes, which no head needs: {WAY_OUT}")
+        seconds = STARTING + size / SPEED
+        order: dict[str, Any] = {
+            "read": file.fileno(),
+            "write": written.fileno(),
+            "memory": 2 * size + MEMORY,
+            "seconds": int(seconds),
+            "largest": size,
+            "prefixes": prefixes,
+            "strict": strict,
+            "packages": [str(Path(str(torch.__file__)).parents[1])],
+        }
+        reply, status = _ask(order, seconds)
+    if reply is None:
+        raise UserError(f"{path} took more than {seconds:,.0f} s to read: {WAY_OUT}")
+    if reply.get("unconfined"):
+        raise UserError(
+            f"this system cannot confine a process ({reply['unconfined']}), so {path.name} is not read:"
+            " give confine=limits to read it with limits of time and memory only"
+        )
+    if "error" in reply:
+        raise UserError(f"{path} is not read ({ascii(reply['error'])[1:-1]}): {WAY_OUT}")
+    if "tensors" not in reply:
+        raise UserError(
+            f"{path} ended the process that read it (exit status {status}): it needs more than"
+            f" {order['memory'] >> 20:,} MiB, or is no checkpoint; {WAY_OUT}"
+        )
+
+
+def _ask(order: dict[str, Any], seconds: float) -> tuple[dict[str, Any] | None, int]:
+    """Return the process's reply (None: it took too long, empty: it died) and its exit status."""
+    kept = (order["read"], order["write"])
+    process = subprocess.Popen(
+        # -I: no variables, no user's packages, and no module beside it is importable
+        [sys.executable, "-I", "-B", str(WORKER), json.dumps(order)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env=_variables(),
+        start_new_session=True,
+        pass_fds=kept,
+    )
+    assert process.stdout is not None
+    try:
+        line = _first_line(process.stdout.fileno(), time.monotonic() + seconds)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have ended by now
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        status = process.wait()
+    if line is None:
+        return None, status
+    try:
+        reply = foreign.parse(line) if line else {}
+    except ValueError:
+        reply = {}
+    return reply if isinstance(reply, dict) else {}, status
+
+
+def _variables() -> dict[str, str]:
+    """Return the environment: where shared libraries are, and nothing that is anybody's secret."""
+    kept = {n: v for n in ("LD_LIBRARY_PATH",) if (v := os.environ.get(n))}
+    return kept | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _first_line(pipe: int, until: float) -> bytes | None:
+    """Return the first line, b"" if the pipe ended before it, or None once ``until`` has passed."""
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN | select.POLLHUP)
+    read = b""
+    while (left := until - time.monotonic()) > 0:
+        if not waiting.poll(1000 * left):
+            break
+        some = os.read(pipe, REPLY - len(read))
+        read += some
+        if b"\n" in read:
+            return read.partition(b"\n")[0]
+        if not some:  # the end, or longer than any reply
+            return b""
+    return None
