@@ -28,7 +28,7 @@ from semspec.engines.sglang import KEY
 from semspec.errors import UserError
 from semspec.jobs.options import described, names, option, read_known, take
 from semspec.models import memory
-from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
+from semspec.models.location import KnownModels, ModelConfig
 from semspec.models.memory import Gpu, Place
 from semspec.models.text import Text
 from semspec.protocols import Run
@@ -181,9 +181,7 @@ def _places(
 
 def _location(model: ModelConfig) -> str:
     """Return a local folder, or the repository's name, which the server downloads."""
-    location = model.location
-    local = model.path.startswith(EMBEDDED) or Path(location).expanduser().is_dir()
-    return str(Path(location).expanduser().resolve()) if local else location
+    return str(model.fetch(weights=False).expanduser().resolve()) if model.local else model.path
 
 
 def _probes(
