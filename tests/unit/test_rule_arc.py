@@ -133,12 +133,14 @@ class ToyBound:
         return torch.isin(tokens, torch.tensor(sorted(self.target.stop_ids)))
 
 
+@pytest.mark.parametrize(
+    "sampling", [Sampling(0.6, top_p=0.9), Sampling(0.6, min_p=0.2)], ids=["top_p", "min_p"]
+)
 @pytest.mark.parametrize("parents", [None, [-1, -1, 0, 1, 2, 2]], ids=["chain", "tree"])
-def test_tokens_that_top_p_excludes_are_kept_on_request_alone(
-    tmp_path: Path, parents: list[int] | None
+def test_tokens_that_are_excluded_are_kept_on_request_alone(
+    tmp_path: Path, parents: list[int] | None, sampling: Sampling
 ) -> None:
-    """At T = 0.6 and top-p 0.9, node by node, in the loop and in a server alike."""
-    sampling = Sampling(0.6, top_p=0.9)
+    """At T = 0.6 with top-p or min-p, node by node, in the loop and in a server alike."""
     some_calibration(TOY_FACTS, BY, (0.6,)).save(tmp_path / "arc")
     target = TOY.models()["target"]
     rules = [
@@ -172,7 +174,7 @@ def test_tokens_that_top_p_excludes_are_kept_on_request_alone(
         possible = seen.p[seen.rows, seen.flat][1:] > 0
         assert torch.equal(kept[0], kept[1] & possible)
         excluded += int((kept[1] & ~possible).sum())
-    assert excluded > 20, "the test would not see tokens that top-p excludes"
+    assert excluded > 20, "the test would not see tokens that are excluded"
 
 
 @pytest.mark.parametrize("parents", [None, [-1, -1, 0, 1, 2, 2]], ids=["chain", "tree"])
