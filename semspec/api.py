@@ -15,8 +15,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
+from semspec.choices.names import quoted
+from semspec.choices.presets import with_recommended
+from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
-from semspec.config import RunConfig, build, compose, expand_shorthands, quoted, with_recommended
+from semspec.config import RunConfig, build, compose
 from semspec.errors import UserError
 from semspec.protocols import BenchmarkProblem
 from semspec.report.transcript import Piece, pieces

@@ -16,6 +16,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import __version__, config
+from semspec.choices.engine import choose_engine, with_engine
+from semspec.choices.presets import with_recommended
+from semspec.choices.rule import choose_rule
+from semspec.choices.settle import expand_shorthands
 from semspec.cli import plan, reproduce
 from semspec.cli.arguments import check_arguments, split_arguments
 from semspec.cli.command import ends_in_one_line
@@ -67,11 +71,9 @@ def _main(arguments: list[str]) -> None:
     given = overrides
     several, taken = {"-m", "--multirun"} & set(flags), ""
     if not several:
-        overrides, taken = config.with_recommended(overrides)
-    choice, rule = config.choose_engine(overrides), config.choose_rule(overrides)
-    overrides = config.expand_shorthands(
-        config.with_engine(overrides, choice), auto=False, brought=True
-    )
+        overrides, taken = with_recommended(overrides)
+    choice, rule = choose_engine(overrides), choose_rule(overrides)
+    overrides = expand_shorthands(with_engine(overrides, choice), auto=False, brought=True)
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
         raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")

@@ -10,6 +10,7 @@ from dataclasses import fields
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import config
+from semspec.choices.presets import with_preset
 from semspec.config import build, compose, one_line
 from semspec.deferred import hydra
 from semspec.errors import UserError
@@ -63,7 +64,7 @@ def check_arguments(
             job = [*first[:at], value, *first[at + 1 :]]
             plain = [a for a in job if not a.startswith(("hydra.", "hydra/"))]
             try:
-                build(compose(config.with_preset(plain)))
+                build(compose(with_preset(plain)))
             except (hydra.errors.HydraException, OmegaConfBaseException) as error:
                 raise UserError(_explain(error, plain, command, own)) from error
     if not choices:

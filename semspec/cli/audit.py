@@ -13,8 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from semspec import config as shared
 from semspec.calibration.arc import vacuous
+from semspec.choices.presets import with_recommended
+from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
 from semspec.config import build, compose
@@ -54,7 +55,7 @@ Every rule that keeps tokens can be audited; coverage only for accept=arc and ac
 def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     """Solve, measure, and return the figures; UserError for a rule that does not keep drafted tokens."""
     own, passed = read_known(Options, arguments, "semspec.audit")
-    passed = shared.expand_shorthands(passed, auto=False)
+    passed = expand_shorthands(passed, auto=False)
     check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:
@@ -103,7 +104,7 @@ def show(figures: dict[str, Any], console: Screen) -> None:
 
 def run(arguments: Sequence[str]) -> None:
     console = open_console()
-    whole, taken = shared.with_recommended(arguments)
+    whole, taken = with_recommended(arguments)
     if taken:
         console.say(taken, "dim")
     show(audit(whole, Steps(console)), console)

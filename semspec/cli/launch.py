@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from semspec import config as configuration
+from semspec.choices.presets import with_preset
+from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
 from semspec.config import RunConfig
@@ -210,7 +212,7 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
     given, rest = read_known(Options, arguments, COMMAND)
     configuration.register_configs()
     rest = take(rest, ("engine",))[1]
-    overrides = configuration.expand_shorthands(configuration.with_preset(["engine=sglang", *rest]))
+    overrides = expand_shorthands(with_preset(["engine=sglang", *rest]))
     check_arguments(overrides, sweep=False, command=COMMAND, own=names(Options))
     return configuration.build(configuration.compose(overrides)), given
 

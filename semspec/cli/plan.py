@@ -15,7 +15,9 @@ from pathlib import Path
 from rich.text import Text as Line
 
 from semspec import config as configs
-from semspec.config import EngineChoice, RuleChoice, RunConfig
+from semspec.choices.engine import EngineChoice
+from semspec.choices.rule import RuleChoice
+from semspec.config import RunConfig
 from semspec.errors import UserError
 from semspec.models import hub
 from semspec.models.hub import Stock

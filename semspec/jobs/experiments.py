@@ -18,6 +18,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from semspec import config, registry
+from semspec.choices.settle import expand_shorthands
 from semspec.errors import UserError
 from semspec.report.arms import COLUMNS
 from semspec.results.metrics import ratio
@@ -274,7 +275,7 @@ def _names(part: Any) -> dict[str, Any]:
 
 def _last_wins(options: Sequence[str]) -> tuple[str, ...]:
     by_key: dict[str, str] = {}
-    for option in config.expand_shorthands(options, auto=False):
+    for option in expand_shorthands(options, auto=False):
         key = option.partition("=")[0]
         by_key.pop(key, None)
         by_key[key] = option

@@ -20,14 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from semspec.config import (
-    SHOWN_ONLY,
-    free,
-    parse,
-    read_generation_config,
-    recorded,
-    with_recommended,
-)
+from semspec.choices.presets import read_generation_config, with_recommended
+from semspec.config import SHOWN_ONLY, free, parse, recorded
 from semspec.errors import UserError, without_passwords
 from semspec.jobs.experiments import slug
 from semspec.jobs.job import ARM, Job, foreign_files, left_out, resolve, state_of

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from semspec import config, run
+from semspec import run
+from semspec.choices.rule import choose_rule
 from semspec.cli import train_probe
 from semspec.errors import UserError
 from semspec.jobs import sweep
@@ -232,7 +233,7 @@ def test_the_rule_that_was_chosen_and_why_is_printed(
     assert "rule: logprob (no probe (plus, split=paragraph) is known for Qwen/QwQ-32B; its" in told
     assert "threshold of -4 is calibrated for no model)" in told
     assert "rule:" not in first_lines("accept=logprob") + first_lines("quiet=true")
-    assert str(config.choose_rule(["split=token"])) == (
+    assert str(choose_rule(["split=token"])) == (
         "rule: lossless (a token has no meaning that a probe could score; it leaves the target's law as it is)"
     )
 

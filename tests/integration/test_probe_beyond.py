@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
-from semspec import config, world
+from semspec import world
 from semspec.artifacts.probe import Probe
+from semspec.choices.settle import expand_shorthands
 from semspec.config import build, compose
 from semspec.rules.semantic_plus import SemanticPlus
 from semspec.solver import Solver
@@ -23,7 +24,7 @@ PROBLEMS = 5  # of each domain and length
 
 @pytest.fixture(scope="module")
 def solver() -> Solver:
-    return Solver(build(compose(config.expand_shorthands(["accept=semantic_plus"]))))
+    return Solver(build(compose(expand_shorthands(["accept=semantic_plus"]))))
 
 
 @pytest.mark.parametrize("definitions", [1, 2, 9])

@@ -18,8 +18,9 @@ import pytest
 
 from semspec import registry
 from semspec import run as run_command
+from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
-from semspec.config import HELP, expand_shorthands
+from semspec.config import HELP
 from semspec.results.schema import SCHEMA
 from semspec.storage.json_schema import check
 from tests.support.pair import DRAFT, TARGET

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, ...]] = {
 
 def run(overrides: tuple[str, ...]) -> dict[str, Any]:
     """Solve a few problems of the embedded world; return texts and what the rounds came to."""
-    from semspec.config import expand_shorthands
+    from semspec.choices.settle import expand_shorthands
     from semspec.solver import Solver
     from tests.support.pair import configuration
 

@@ -10,6 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semspec import config
+from semspec.choices.rule import with_rule
+from semspec.choices.settle import expand_shorthands
 from semspec.cli import audit, launch
 from semspec.cli.arguments import check_arguments
 from semspec.config import build, compose
@@ -33,26 +35,24 @@ from tests.support.pair import configuration
 )
 @example("\\\n")
 def test_any_prompt_arrives_as_it_was_typed(text: str) -> None:
-    overrides = config.expand_shorthands([f"prompt=a{text}"])
+    overrides = expand_shorthands([f"prompt=a{text}"])
     assert build(compose(overrides)).prompt == "a" + text
 
 
 def test_an_option_of_the_chosen_rule_needs_no_prefix() -> None:
-    expanded = config.expand_shorthands(["accept=logprob", "threshold=-3", "split=token"])
+    expanded = expand_shorthands(["accept=logprob", "threshold=-3", "split=token"])
     assert expanded == ["accept=logprob", "accept.threshold=-3", "split=token"]
     assert build(compose(expanded)).accept.threshold == -3.0
 
 
 def test_an_option_of_the_plugin_under_a_preset_needs_no_prefix() -> None:
     for draft in (["draft=qwen3-0.6b"], []):  # the default is a preset, too
-        expanded = config.expand_shorthands(
-            [*draft, "tree=static", "split=token", "accept=typical"]
-        )
+        expanded = expand_shorthands([*draft, "tree=static", "split=token", "accept=typical"])
         assert expanded == [*draft, "draft.tree=static", "split=token", "accept=typical"]
 
 
 def test_an_option_of_another_rule_stays_unknown() -> None:
-    assert config.expand_shorthands(["accept=lossless", "threshold=-3"])[1] == "threshold=-3"
+    assert expand_shorthands(["accept=lossless", "threshold=-3"])[1] == "threshold=-3"
     with pytest.raises(UserError, match="unknown option 'threshold'"):
         check_arguments(["accept=lossless", "threshold=-3"])
 
@@ -80,7 +80,7 @@ def test_an_unknown_option_names_the_help_of_its_command(
 
 def test_an_option_of_two_plugins_needs_its_full_name() -> None:
     with pytest.raises(UserError, match=r"give accept\.threshold=-2 or nested\.threshold=-2"):
-        config.expand_shorthands(["accept=logprob", "nested=suffix", "threshold=-2"])
+        expand_shorthands(["accept=logprob", "nested=suffix", "threshold=-2"])
 
 
 @pytest.mark.parametrize("group", ["model", "draft", "accept", "engine", "benchmark"])
@@ -103,17 +103,17 @@ def test_real_models_are_a_valid_configuration() -> None:
 
 def test_the_default_rule_is_what_the_target_has_a_probe_for() -> None:
     assert config.defaults()["accept"] == "semantic_plus"
-    assert config.with_rule(["problems=2"]) == ["problems=2"]
-    assert config.with_rule(["split=sentence"]) == ["split=sentence"]
-    assert config.with_rule(["accept=judge", "model=qwq32b"])[-1] == "model=qwq32b"
+    assert with_rule(["problems=2"]) == ["problems=2"]
+    assert with_rule(["split=sentence"]) == ["split=sentence"]
+    assert with_rule(["accept=judge", "model=qwq32b"])[-1] == "model=qwq32b"
 
 
 def test_where_no_probe_is_known_the_default_rule_needs_none() -> None:
-    assert config.with_rule(["split=token"])[-1] == "accept=lossless"
-    assert config.with_rule(["model=qwq32b"])[-1] == "accept=logprob"
-    assert config.with_rule(["model=tiny,qwq32b"])[-1] == "accept=logprob"
+    assert with_rule(["split=token"])[-1] == "accept=lossless"
+    assert with_rule(["model=qwq32b"])[-1] == "accept=logprob"
+    assert with_rule(["model=tiny,qwq32b"])[-1] == "accept=logprob"
     named = ["model.path=some/where", "target_probe=folder"]
-    assert config.with_rule(named) == named
+    assert with_rule(named) == named
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_an_engine_must_give_what_a_drafters_options_read() -> None:
     tokens = ["engine=sglang", "split=token", "accept=greedy", "temperature=0"]
 
     def built(*overrides: str) -> None:
-        build(compose(config.expand_shorthands([*tokens, *overrides])))
+        build(compose(expand_shorthands([*tokens, *overrides])))
 
     built("draft=hybrid", "sources=suffix+prompt_lookup")
     built("draft=adapld", *bare)
@@ -168,10 +168,10 @@ def test_an_engine_must_give_what_a_drafters_options_read() -> None:
 def test_a_rule_declares_what_it_is_the_default_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new rule that rates itself higher is taken, and one that is no default is left alone."""
     monkeypatch.setattr(Judge, "default_for", lambda target, split, given: (9, "judges"))
-    assert config.with_rule(["model=qwq32b"])[-1] == "accept=judge"
-    assert config.with_rule(["accept=logprob"]) == ["accept=logprob"]
+    assert with_rule(["model=qwq32b"])[-1] == "accept=judge"
+    assert with_rule(["accept=logprob"]) == ["accept=logprob"]
     monkeypatch.setattr(config, "defaults", lambda: {"accept": "oracle", "model": "tiny"})
-    assert config.with_rule(["split=token"]) == ["split=token"]
+    assert with_rule(["split=token"]) == ["split=token"]
 
 
 def test_a_drafter_may_bring_a_model_in_a_role_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from semspec import registry
-from semspec.config import expand_shorthands, options
+from semspec.choices.settle import expand_shorthands
+from semspec.config import options
 from semspec.errors import UserError
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY, ModelConfig, ModelFacts, read_facts
 from semspec.solver import Solver

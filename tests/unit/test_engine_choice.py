@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from semspec import config, run
-from semspec.config import choose_engine, expand_shorthands
+from semspec.choices.engine import choose_engine
+from semspec.choices.settle import expand_shorthands
 from semspec.engines.hf import Hf
 from semspec.engines.sglang import Sglang
 from semspec.jobs import sweep

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from semspec import config
 from semspec.benchmarks import _answers, _data, _judge, _math_worker
 from semspec.benchmarks.humaneval import HumanEval, written_code
+from semspec.choices.names import quoted
 from semspec.protocols import BenchmarkProblem
 from semspec.report import transcript
 from semspec.rules import triggers
@@ -65,7 +65,7 @@ READERS: dict[Callable[[str], Any], list[str]] = {
     masked_flag: ["token", "a.", "-", "/", "_"],
     provenance.without_folders: ["/", "/a", "~/", "./", "../", "a/", "/a,", "=/"],
     transcript._looks_over: ["\n", " ", ".", ")", ".)", ". ", "\n "],
-    config.quoted: ["\\", "'", "\\'", "${", "\\${"],
+    quoted: ["\\", "'", "\\'", "${", "\\${"],
     lambda t: triggers._count(["wait", "hold on"], t): ["wait", "hold ", "wait "],
     Residues().find: ["Modulo 100, let a=00, ", "Modulo 100, let a=00, b. Find a", ". Find "],
     Weekdays().find: ["Counting weekdays, let a=Monday, ", "Counting weekdays, let a=Monday, b. Find "],

@@ -14,8 +14,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from semspec import api, config
+from semspec.choices.names import quoted
+from semspec.choices.presets import with_preset, with_recommended
+from semspec.choices.settle import expand_shorthands
 from semspec.cli import launch
-from semspec.config import build, compose, expand_shorthands, with_preset, with_recommended
+from semspec.config import build, compose
 from semspec.errors import UserError
 from semspec.jobs import experiments, sweep
 from semspec.models.recommended import presets
@@ -198,7 +201,7 @@ def test_a_recommendation_that_is_none_is_named(folder: Path, name: str, value: 
 def test_a_path_is_read_as_it_was_typed(folder: Path) -> None:
     recommend(folder, temperature=0.7)
     odd = folder.rename(folder.parent / "it's a model")
-    asked = f"model.path={config.quoted(str(odd))}"
+    asked = f"model.path={quoted(str(odd))}"
     assert with_recommended([asked])[0][1:] == ["temperature=0.7"]
     for wrong in ("model.path=a,b", "model.path=", "model.path=[a", "model.path=null"):
         assert with_recommended([wrong]) == ([wrong], "")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from semspec import config
+from semspec.choices.settle import expand_shorthands
 from semspec.cli import (
     artifacts,
     audit,
@@ -82,7 +83,7 @@ def of_run(arguments: Sequence[str]) -> None:
     launching = [o for o in overrides if o.startswith(("hydra.launcher", "hydra/launcher"))]
     options_of(launching)
     rest = [o for o in overrides if o not in launching and not o.startswith("sweep=")]
-    check_arguments(config.expand_shorthands(rest), sweep="-m" in flags)
+    check_arguments(expand_shorthands(rest), sweep="-m" in flags)
 
 
 def of_offline_work(build: Callable[[Sequence[str]], object]) -> Callable[[Sequence[str]], None]:
@@ -107,7 +108,7 @@ def of_calibrate_risk(arguments: Sequence[str]) -> None:
 
 def of_audit(arguments: Sequence[str]) -> None:
     rest = read_known(audit.Options, arguments, "semspec.audit")[1]
-    check_arguments(config.expand_shorthands(rest), sweep=False)
+    check_arguments(expand_shorthands(rest), sweep=False)
 
 
 def of_compare(arguments: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from semspec.config import expand_shorthands
+from semspec.choices.settle import expand_shorthands
 from semspec.decoding.arc_bound import Constants, distance, normalised_entropy
 from semspec.decoding.pace import Steady
 from semspec.drafters.lm import LanguageModel

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semspec import config
+from semspec.choices.settle import expand_shorthands
 from semspec.decoding.trim import depths
 from semspec.drafters._trees import BestFirst, Fixed, Growth, Size, fixed_shape
 from semspec.drafters.lm import LanguageModel
@@ -167,5 +167,5 @@ def test_one_pass_a_level_over_its_new_nodes_alone(kind: str, temperature: float
 )
 def test_impossible_trees_are_refused_in_one_line(arguments: str, words: str) -> None:
     with pytest.raises(UserError) as error:
-        configuration(*config.expand_shorthands(arguments.split()))
+        configuration(*expand_shorthands(arguments.split()))
     assert words in str(error.value) and "\n" not in str(error.value)

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import config as shared
+from semspec.choices.engine import choose_engine, with_engine
 from semspec.config import one_line
 from semspec.deferred import hydra
 from semspec.errors import UserError
@@ -43,8 +44,8 @@ def build(
     If an option is unknown, ``command``'s help is named; ``own`` are the options that it has besides.
     """
     register_configs()
-    choice = shared.choose_engine(arguments, unless_named=False, check=False)
-    arguments = shared.with_engine(arguments, choice)
+    choice = choose_engine(arguments, unless_named=False, check=False)
+    arguments = with_engine(arguments, choice)
     for argument in arguments:
         _check_argument(argument, command, own)
     try:

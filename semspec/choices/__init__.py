@@ -1,0 +1,1 @@
+"""What a command line leaves open: presets, the engine, the rule, and full names for options."""

@@ -1,0 +1,99 @@
+"""The engine, where none is named: engines rate themselves on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from omegaconf.errors import OmegaConfBaseException
+
+from semspec import registry
+from semspec.choices.names import full_names, option_names
+from semspec.choices.rule import with_rule
+from semspec.config import AUTO, GROUPS, RunConfig, build, compose, defaults, one_line, parse
+from semspec.deferred import hydra
+from semspec.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The engine that ``engine=auto`` stands for."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"engine: {self.name} ({self.why})" if self.why else f"engine: {self.name}"
+
+
+def choose_engine(
+    arguments: Sequence[str], unless_named: bool = True, check: bool = True
+) -> EngineChoice | None:
+    """Return what ``engine=auto`` is here; None where another engine is named.
+
+    The engine whose own options are given, else the one that rates itself highest on this machine
+    (``EngineOptions.suits``) among those that can run the configuration. ``unless_named``: auto is the default.
+    ``check`` is False for the options of other commands than semspec.run.
+    """
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    if AUTO not in given.get("engine", AUTO if unless_named else "").split(","):
+        return None
+    engines = {name: engine.cls for name, engine in registry.plugins("engine").items()}
+    rated = {name: found for name, cls in engines.items() if (found := cls.suits()) is not None}
+    known = {f.name for f in fields(RunConfig)}
+    for option in given:
+        group, dot, name = option.rpartition(".")
+        if group == "engine" if dot else option not in known:
+            owners = [engine for engine in rated if name in option_names("engine", engine)]
+            others = [
+                g for g in GROUPS if g != "engine" and name in option_names(g, _chosen(g, given))
+            ]
+            if len(owners) == 1 and not (others and not dot):
+                return EngineChoice(owners[0], f"{option}= is given")
+    best, *others = sorted((n for n in rated if rated[n][0]), key=lambda n: -rated[n][0])
+    why = rated[best][1] or "; ".join(why for rating, why in rated.values() if not rating and why)
+    if check and others:
+        refused = {name: _refusal(arguments, name) for name in (best, others[0])}
+        if refused[best] and not refused[others[0]]:
+            return EngineChoice(others[0], refused[best])
+    return EngineChoice(best, why)
+
+
+def _chosen(group: str, given: Mapping[str, str]) -> str:
+    return given.get(group) or defaults()[group]
+
+
+def _refusal(arguments: Sequence[str], engine: str) -> str:
+    """Say why an engine cannot run some configuration of a command line; empty where it can run all."""
+    named = [a for a in arguments if a.partition("=")[0] != "engine"]
+    choices = []
+    try:
+        for text in full_names([*with_rule(named), f"engine={engine}"]):
+            if text.startswith(("hydra.", "hydra/", "sweep=")):
+                continue
+            (override,) = parse([text])
+            several = override.is_sweep_override()
+            values = list(override.sweep_string_iterator()) if several else []
+            key = text.partition("=")[0]
+            choices.append([f"{key}={value}" for value in values] or [text])
+        first = [values[0] for values in choices]
+        for at, values in enumerate(choices):
+            for value in values if at == 0 else values[1:]:
+                build(compose([*first[:at], value, *first[at + 1 :]]))
+    except (UserError, hydra.errors.HydraException, OmegaConfBaseException) as error:
+        return one_line(error).partition(": ")[0]
+    return ""
+
+
+def with_engine(arguments: Sequence[str], choice: EngineChoice | None) -> list[str]:
+    """Put a choice in the place of ``engine=auto``."""
+    if choice is None:
+        return list(arguments)
+    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("engine=")]
+    names = (given[-1] if given else AUTO).split(",")
+    settled = list(dict.fromkeys(choice.name if name == AUTO else name for name in names))
+    others = [argument for argument in arguments if not argument.startswith("engine=")]
+    usual = settled == [
+        defaults()["engine"]
+    ]  # as if nothing had been said: folders are named after options
+    return others if usual else [*others, f"engine={','.join(settled)}"]

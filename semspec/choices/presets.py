@@ -1,0 +1,85 @@
+"""What is recommended for a model: by its preset, or by its own generation_config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from semspec.config import GROUPS, parse
+from semspec.deferred import hydra
+from semspec.errors import UserError
+from semspec.models.location import ModelConfig
+from semspec.models.recommended import GENERATION_CONFIG, in_generation_config
+from semspec.models.recommended import presets as bringing
+
+
+def with_preset(arguments: Sequence[str]) -> list[str]:
+    """Add what the target's preset brings, for options that are not given (conf/presets.yaml).
+
+    Of several targets (a sweep) nothing is added: every job has its own.
+    """
+    brought = bringing().get(given_options(arguments).get("model", ""))
+    if brought is None:
+        return list(arguments)
+    pair = [] if "draft" in _groups(arguments) else brought.pair
+    return [*arguments, *_missing([*brought.options, *pair], arguments)]
+
+
+def with_recommended(
+    arguments: Sequence[str], read: Callable[[ModelConfig], Sequence[str]] | None = None
+) -> tuple[list[str], str]:
+    """Add what is recommended for the target: by its preset, or else by its generation_config.json.
+
+    Also returns a line that says what was taken, or "". ``read`` is ``read_generation_config``, or one that remembers.
+    """
+    given = given_options(arguments)
+    if "model" in given or "model.path" not in given:
+        found, source = with_preset(arguments), f"model={given.get('model')}"
+    else:
+        path, revision = (_parsed(name, given) for name in ("model.path", "model.revision"))
+        if not (isinstance(path, str) and path):  # several, or none: checked later
+            return list(arguments), ""
+        model = ModelConfig(path=path, revision=revision)
+        source = f"{GENERATION_CONFIG} of {model.path}"
+        found = [*arguments, *_missing((read or read_generation_config)(model), arguments)]
+    taken = " ".join(found[len(arguments) :])
+    return found, f"from {source}: {taken}" if taken else ""
+
+
+def read_generation_config(model: ModelConfig) -> Sequence[str]:
+    """Return the sampling that a model's own file recommends, as options; nothing if the model cannot be had."""
+    try:
+        folder = model.fetch(weights=False)
+    except UserError:  # who loads it will say why
+        return ()
+    return tuple(f"{name}={value}" for name, value in in_generation_config(folder).items())
+
+
+def given_options(arguments: Sequence[str]) -> dict[str, str]:
+    return dict(argument.partition("=")[::2] for argument in arguments)
+
+
+def _parsed(name: str, given: Mapping[str, str]) -> Any:
+    """Return an option's value as Hydra reads it; None if it cannot, or if there is none."""
+    try:
+        (override,) = parse([f"{name}={given.get(name, 'null')}"])
+    except hydra.errors.HydraException:
+        return None
+    return None if override.is_sweep_override() else override.value()
+
+
+def _groups(arguments: Sequence[str]) -> set[str]:
+    """Return the groups of which the plugin or an option is given; a prompt is a benchmark of its own."""
+    firsts = {key.partition(".")[0] for key in given_options(arguments)}
+    return {*GROUPS} & (firsts | ({"benchmark"} if "prompt" in firsts else set()))
+
+
+def _missing(options: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return the options that are not given."""
+    given, groups = given_options(arguments), _groups(arguments)
+    keys = [option.partition("=")[0] for option in options]
+    return [
+        option
+        for option, key in zip(options, keys, strict=True)
+        if key not in given and key.partition(".")[0] not in groups
+    ]

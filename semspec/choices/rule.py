@@ -1,0 +1,63 @@
+"""The rule, where none is named: rules rate themselves for a target and a split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from semspec import registry
+from semspec.config import CONF, RunConfig, defaults
+
+
+@dataclass(frozen=True, slots=True)
+class RuleChoice:
+    """The rule that is taken where none is named."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"rule: {self.name} ({self.why})" if self.why else f"rule: {self.name}"
+
+
+def choose_rule(arguments: Sequence[str]) -> RuleChoice | None:
+    """Return the rule that suits target and split best; None where one is named.
+
+    Rules rate themselves (``Rule.default_for``); the default of conf/config.yaml stands if it does not.
+    """
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    rules: dict[str, Any] = {n: rule.cls for n, rule in registry.plugins("accept").items()}
+    default = defaults()["accept"]
+    splits = given.get("split", RunConfig.split).split(",")
+    models = [given["model.path"]] if "model.path" in given else _targets(given.get("model"))
+    asked = {name.removeprefix("accept.") for name in given}
+
+    def rated(name: str) -> tuple[int, str]:
+        """The lowest rating of all targets and splits of a sweep."""
+        ratings = (rules[name].default_for(m, s, asked) or (0, "") for m in models for s in splits)
+        return min(ratings, default=(0, ""), key=lambda rating: rating[0])
+
+    if "accept" in given or rules[default].default_for("", "", ()) is None:
+        return None
+    best = max(rules, key=lambda name: (rated(name)[0], name == default))
+    reasons = [rated(name)[1] for name in dict.fromkeys((default, best))]
+    return RuleChoice(best, "; ".join(filter(None, reasons)))
+
+
+def with_rule(arguments: Sequence[str]) -> list[str]:
+    """Add ``accept=`` if none is given and another rule suits better than the default."""
+    choice = choose_rule(arguments)
+    if choice is None or choice.name == defaults()["accept"]:
+        return list(arguments)
+    return [*arguments, f"accept={choice.name}"]
+
+
+def _targets(presets: str | None) -> list[str]:
+    """The models that presets of ``conf/model`` name; an unknown preset is refused later."""
+    names = (presets or defaults()["model"]).split(",")
+    files = [CONF / "model" / f"{name}.yaml" for name in names]
+    found: list[Any] = [OmegaConf.load(file) for file in files if file.is_file()]
+    return [str(preset.get("path")) for preset in found]
