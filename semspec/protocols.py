@@ -12,7 +12,8 @@ The life of a plugin, in this order (``config.build``, ``solver.Solver``):
 3. ``models()`` names the models that it brings along, by role (drafters and rules). They are fetched.
 4. ``bind(run)`` returns a copy that has what it was trained with, and raises UserError where that does
    not belong to the run's models or does not hold for the run: before weights load (drafters, rules, splitters).
-5. ``open(kit)`` begins one problem; a splitter opens a stream, an engine loads a model.
+5. ``measure(bench)`` returns a copy that has what can only be measured on the loaded pair (rules).
+6. ``open(kit)`` begins one problem; a splitter opens a stream, an engine loads a model.
 
 ``example(folder)`` gives the contract tests plugins to try: ``tests/contract`` names none.
 """
@@ -263,6 +264,22 @@ class ProbeSource:
         return f"{self.place}@{self.revision}" if self.revision else self.place
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A loaded pair and a run's questions, for a rule that measures something before the first problem."""
+
+    # what the pair and its sampling are, as JSON: equal where what was measured holds, too
+    identity: Mapping[str, Any]
+    target: str  # its name
+    drafts: bool  # whether anything is drafted
+    draft: str | None  # the name of the small model that drafts, if one does
+    # solves the questions with another rule, over and over with other random numbers, each with so many tokens at most;
+    # yields how many tokens each has
+    solve: Callable[[Rule, int], Generator[int, None, None]]
+    recorded: Mapping[str, Any] | None = None  # what an earlier start of this run has recorded
+    tell: Callable[[str], None] = lambda _: None  # says how it goes
+
+
 class Rule(Plugin, Protocol):
     """Decides how much of a draft to keep."""
 
@@ -298,6 +315,18 @@ class Rule(Plugin, Protocol):
 
     def evidence(self) -> tuple[Read, ...]:
         """Return the reads that a model must make for it while it drafts; see ``Draft.evidence``."""
+        ...
+
+    def measure(self, bench: Bench) -> Self:
+        """Return the rule with what it has measured on the loaded pair."""
+        ...
+
+    def measured(self) -> Mapping[str, Any]:
+        """Return what ``measure`` has found, as JSON that a run records for its next start."""
+        ...
+
+    def origin(self) -> str:
+        """Say in a line what it decides by and where that is from; "" where its options say all."""
         ...
 
     def open(self, kit: Kit) -> RuleSession: ...

@@ -205,11 +205,27 @@ def _solve_all(
                 continue
             for note in run.notes:
                 console.say(note, "dim")
+            _measure(arm, run, solver, own, console)
             todo |= left
             lanes.append(_Lane(arm, run, solver, frozenset(p.id for p in own)))
         if lanes:
             _in_turn(lanes, problems, next(iter(todo.values())), console, aside)
     return lacking
+
+
+def _measure(
+    arm: Arm,
+    run: OpenRun,
+    solver: Solver,
+    problems: Sequence[BenchmarkProblem],
+    console: terminal.Screen,
+) -> None:
+    """Let the rule measure what it needs, or take what the run has recorded; say what it goes by."""
+    quiet = arm.config.quiet
+    solver.measure(problems, run.measured, lambda line: quiet or console.say(line, "dim"))
+    run.record_measured(solver.rule.measured())
+    if (origin := solver.rule.origin()) and not quiet:
+        console.say(origin, "dim")
 
 
 def _in_turn(

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,9 +25,19 @@ from semspec.engines.bridge import BridgedEngine, bridged, build_bridge
 from semspec.errors import UserError
 from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models import hub
-from semspec.models.location import KnownModels, ModelConfig
+from semspec.models.location import KnownModels, ModelConfig, canonical_name
 from semspec.models.text import OPEN, Text
-from semspec.protocols import BenchmarkProblem, Drafter, Engine, Kit, Plan, Run, Splitter
+from semspec.protocols import (
+    Bench,
+    BenchmarkProblem,
+    Drafter,
+    Engine,
+    Kit,
+    Plan,
+    Rule,
+    Run,
+    Splitter,
+)
 from semspec.results.identity import identities
 from semspec.results.records import Mode
 from semspec.splitters.token import TokenBoundary
@@ -111,7 +121,8 @@ class Solver:
         self._own, self._shared = shared is None, shared or Engines()
         with hub.noted() as found:
             models = self._prepare()
-        identify("files", identities(found))
+        self._files = identities(found)
+        identify("files", self._files)
         self._load_all(models)
         if self.served:
             identify("servers", self.served)
@@ -194,6 +205,51 @@ class Solver:
         if bridge is None:
             return engine
         return bridged(engine, bridge, own_prompt)
+
+    def measure(
+        self,
+        problems: Sequence[BenchmarkProblem],
+        recorded: Mapping[str, Any] | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Let the rule measure what it needs of the loaded pair, on questions whose answers it is not shown.
+
+        ``recorded``: what ``rule.measured()`` was in an earlier start of the same run.
+        """
+        config = self.config
+        drafts = config.draft.models()
+        identity = {
+            "files": sorted(set(self._files.values())),
+            "servers": dict(self.served),
+            "drafter": registry.name_of(config.draft),
+            **{name: getattr(config, name) for name in ("split", "longest_unit")},
+            **{name: getattr(config.sampling, name) for name in ("temperature", "top_k", "top_p")},
+        }
+        bench = Bench(
+            identity=identity,
+            target=canonical_name(config.model),
+            drafts=not config.draft.plain,
+            draft=canonical_name(drafts["draft"]) if "draft" in drafts else None,
+            solve=lambda rule, budget: self._tried(rule, problems, budget),
+            recorded=recorded,
+            tell=tell,
+        )
+        self.rule = self.rule.measure(bench)
+
+    def _tried(
+        self, rule: Rule, problems: Sequence[BenchmarkProblem], budget: int
+    ) -> Generator[int, None, None]:
+        """Solve problems again and again with another rule; yield how many tokens each has."""
+        own, self.rule = self.rule, rule
+        limit = self.config.max_new_tokens
+        try:
+            for number in count(1) if problems else ():
+                asked = (replace(p, id=f"{p.id}, measured {number}") for p in problems)
+                while group := list(islice(asked, self.config.concurrency)):
+                    for done in self.solve(group, "speculative", min(budget, limit)):
+                        yield len(done.outcome.tokens)
+        finally:
+            self.rule = own
 
     @property
     def free(self) -> bool:
