@@ -53,10 +53,18 @@ def same(line: Mapping[str, Any], threshold: float) -> bool:
 
 
 def measure(
-    draft: str, problems: int, seed: int, at_once: int, thresholds: Sequence[float], file: Path
+    target: str,
+    draft: str,
+    problems: int,
+    seed: int,
+    temperature: float,
+    at_once: int,
+    thresholds: Sequence[float],
+    file: Path,
 ) -> None:
     """Write the lines of one pair that are missing; ``draft=""`` is the target alone."""
     options = [f"benchmark.seed={seed}", f"concurrency={at_once}", "accept=logprob", "split=paragraph"]  # fmt: skip
+    options += [f"model.path={target}", f"temperature={temperature}"]
     options += ["draft=lm", f"draft.model.path={draft}"] if draft else ["draft=none"]
     cut_torn_line(file)
     known = {(x["id"], x["threshold"]): x for raw in whole_lines(file) if (x := parse(raw))}
@@ -72,6 +80,8 @@ def measure(
             group = asked[start : start + 2 * at_once]
             if not draft:
                 left = [p for p in group if (p.id, None) not in known]
+                if not left:
+                    continue
                 write(line_of(solver, done, None) for done in solver.solve(left, "plain"))
                 continue
             before: float | None = None
@@ -96,12 +106,14 @@ def _solved(solver: Solver, problems: Sequence[BenchmarkProblem]) -> Iterable[So
 
 def main() -> None:
     a = parser(
-        __doc__, drafts=[""], out=Path, problems=200, seed=20261214, at_once=16, thresholds=THRESHOLDS
+        __doc__, target="embedded/tiny-target", drafts=[""], out=Path, problems=200, seed=20261214,
+        temperature=0.6, at_once=16, thresholds=THRESHOLDS,
     ).parse_args()  # fmt: skip
     a.out.mkdir(parents=True, exist_ok=True)
     for draft in a.drafts:
         name = Path(draft).name or "alone"
-        measure(draft, a.problems, a.seed, a.at_once, a.thresholds, a.out / f"{name}.jsonl")
+        how = a.seed, a.temperature, a.at_once, a.thresholds
+        measure(a.target, draft, a.problems, *how, a.out / f"{name}.jsonl")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ errs finds likely is accepted, as it would have written it itself. ``semspec.cal
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 OWN_REJECTED = 0.02  # of the target's own steps, the share that the threshold may reject
-LIKE = 0.2  # of the own steps at least so many are asked how many drafted ones are like them
+DELTA = 0.05
 FEWEST = 40  # steps of each kind; from fewer the quantile is a guess
 
 
@@ -25,7 +27,13 @@ class Chosen:
     drafted_steps: int
     own_rejected: float  # share of the target's own steps below it
     accepted: float  # share of the drafted steps that it accepts
-    doubtful: float  # estimated share of these that are unlike what the target writes
+    doubtful: float  # estimated share of these that are less likely than what the target writes
+
+    @property
+    def at_most(self) -> float:
+        """Return what ``doubtful`` may be at most, given so few steps."""
+        counts = self.own_steps, self.drafted_steps
+        return min(1.0, self.doubtful + uncertainty(*counts))
 
 
 def enough(own: Sequence[float], drafted: Sequence[float]) -> bool:
@@ -49,19 +57,24 @@ def choose(own: Sequence[float], drafted: Sequence[float], share: float = OWN_RE
 
 
 def doubtful(own: Sequence[float], drafted: Sequence[float], threshold: float) -> float:
-    """Estimate which share of the accepted drafted steps is unlike the target's own.
+    """Estimate which share of the accepted drafted steps is less likely than the target's own accepted ones.
 
-    Drafted steps are a mixture of steps like the target's and of others. At most so many are like them that no stricter
-    threshold accepts fewer than it should of such; the rest of what is accepted is doubtful. A draft
-    that words its steps otherwise than the target has doubtful steps that are right.
+    The largest excess of drafted steps below any score, as shares of what the threshold accepts of both (the one-sided
+    Kolmogorov-Smirnov distance): so many of them would have to be others for both to look alike.
     """
-    accepted = 1 - _below(drafted, threshold)
-    if not accepted:
+    ours, theirs = (sorted(x for x in scores if x >= threshold) for scores in (own, drafted))
+    if not (ours and theirs):
         return 0.0
-    kept = 1 - _below(own, threshold)
-    stricter = [x for x in own if x >= threshold and _below(own, x) <= 1 - LIKE]
-    like = min((1 - _below(drafted, x)) / (1 - _below(own, x)) for x in stricter)
-    return min(1.0, max(0.0, 1 - like * kept / accepted))
+    excess = (
+        bisect_right(theirs, score) / len(theirs) - bisect_right(ours, score) / len(ours)
+        for score in theirs
+    )
+    return max(0.0, max(excess))
+
+
+def uncertainty(own_steps: int, drafted_steps: int) -> float:
+    """Return what ``doubtful`` may miss by chance, with a confidence of 95 %, of independent steps."""
+    return math.sqrt(math.log(1 / DELTA) / 2 * (1 / own_steps + 1 / drafted_steps))
 
 
 def _below(scores: Sequence[float], threshold: float) -> float:

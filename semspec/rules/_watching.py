@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from semspec.protocols import Kit, Plan
 from semspec.rules._base import RuleBase
-from semspec.rules._steps import StepSession, unit_spans
+from semspec.rules._steps import StepSession
 from semspec.types import Answer, Context, Draft, Generate, Query, Read, Verdict, What
 
 LOGPROBS = Read(What.LOGPROBS)

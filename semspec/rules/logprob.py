@@ -45,8 +45,8 @@ STEPS = 256  # of each kind: what is measured ends when there are so many
 SHARE = 8  # one problem takes no more than this part of ``warm_up``
 MEASURED = (
     "threshold {0.threshold:.2f}, measured {1} on {0.own_steps} steps of this pair: {0.own_rejected:.1%} of the target's own"
-    " steps are below it, {0.accepted:.0%} of the drafted ones are not, and of these an estimated {0.doubtful:.1%} are"
-    " unlike what the target writes (no guarantee)"
+    " steps are below it, {0.accepted:.0%} of the drafted ones are not, and of these an estimated {0.doubtful:.1%}"
+    " (at most {0.at_most:.0%}) are less likely than what the target writes; no guarantee"
 )
 
 
