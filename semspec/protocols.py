@@ -24,6 +24,7 @@ import copy
 import random
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
@@ -332,6 +333,17 @@ class Rule(Plugin, Protocol):
     def open(self, kit: Kit) -> RuleSession: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A model that the engines of one process are going to run."""
+
+    role: Role
+    folder: Path
+    probes: tuple[str, ...] = ()  # that it holds, of all who use it
+    max_new_tokens: int = 512
+    problems: int = 1  # under way at a time
+
+
 class EngineOptions(Plugin, Protocol):
     """The options of an engine: the plugin from which the engine of each model is made."""
 
@@ -341,7 +353,28 @@ class EngineOptions(Plugin, Protocol):
 
     @property
     def holds_weights(self) -> bool:
-        """True if it loads weights in this process; else a model's folder need not have them."""
+        """True if weights are loaded on this machine; else a model's folder need not have them."""
+        ...
+
+    @classmethod
+    def suits(cls) -> tuple[int, str] | None:
+        """Rate the engine for this machine, and say why: the highest is ``engine=auto``.
+
+        0: it does not work here by itself. None: nobody wants it who does not name it.
+        """
+        ...
+
+    def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
+        """Raise UserError if models cannot run on this machine, before any is fetched."""
+        ...
+
+    def hosting(
+        self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]
+    ) -> AbstractContextManager[Self]:
+        """Make ready what all models of a process load from, such as servers; end that at exit.
+
+        Yields the options to load them with. ``tell`` gets lines about progress.
+        """
         ...
 
     def load(

@@ -28,6 +28,8 @@ from semspec.report.terminal import open_console
 from semspec.runner import execute
 from semspec.storage.screen import complain, echo
 
+QUIET = tuple(f"quiet={yes}" for yes in ("true", "yes", "on", "1"))
+
 
 def run_job(composed: DictConfig) -> None:
     """One run, in Hydra's run directory."""
@@ -64,11 +66,16 @@ def _main(arguments: list[str]) -> None:
     several, taken = {"-m", "--multirun"} & set(flags), ""
     if not several:
         overrides, taken = config.with_recommended(overrides)
-    overrides = config.expand_shorthands(overrides, brought=True)
+    choice = config.choose_engine(overrides)
+    overrides = config.expand_shorthands(
+        config.with_engine(overrides, choice), auto=False, brought=True
+    )
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
         raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
     check_arguments([o for o in overrides if o not in own], sweep=bool(several))
+    if choice and not any(o.lower() in QUIET for o in overrides):
+        echo(str(choice))
     if several:
         if others := [f for f in flags if f.startswith("-") and f not in several]:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -38,6 +38,7 @@ from semspec.solver import Engines, Solution, Solver
 from semspec.storage import provenance
 from semspec.storage.screen import visible
 
+SERVERS = "servers"  # logs of servers that a run starts, in its folder
 WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
 SHARED = (  # what arms have in common: all that the target alone depends on
@@ -189,43 +190,39 @@ def _solve_all(
     """Solve what is left; return why some arms cannot be had, by folder."""
     lacking: dict[Path, UserError] = {}
     with ExitStack() as stack:
-        engines = stack.enter_context(Engines())
-        lanes = []
+        logs = begun[0][0].folder / SERVERS if begun else None
+        engines = stack.enter_context(Engines(logs, lambda line: console.say(line, "dim")))
+        made: list[tuple[Arm, OpenRun, Solver]] = []
         todo: dict[str, BenchmarkProblem] = {}
         for arm, run, _ in begun:
-            own = problems[: arm.config.problems]
-            if not (left := {p.id: p for p in run.todo(own)}):
+            if not (left := {p.id: p for p in run.todo(problems[: arm.config.problems])}):
                 continue
-            try:
-                solver = stack.enter_context(Solver(arm.config, run.identify, engines))
-            except OtherWeightsError:
-                raise  # its figures so far are of something else: no arm to go on without
-            except UserError as error:
-                lacking[arm.folder] = error
-                continue
-            for note in run.notes:
-                console.say(note, "dim")
-            _measure(arm, run, solver, own, console)
-            todo |= left
-            lanes.append(_Lane(arm, run, solver, frozenset(p.id for p in own)))
+            with _left_out(arm, lacking):
+                made.append((arm, run, Solver(arm.config, run.identify, engines)))
+                todo |= left
+        lanes = []
+        for arm, run, solver in made:
+            with _left_out(arm, lacking):
+                stack.enter_context(solver).load()
+                for note in run.notes:
+                    console.say(note, "dim")
+                own = problems[: arm.config.problems]
+                _measure(arm, run, solver, own, console)
+                lanes.append(_Lane(arm, run, solver, frozenset(p.id for p in own)))
         if lanes:
             _in_turn(lanes, problems, next(iter(todo.values())), console, aside)
     return lacking
 
 
-def _measure(
-    arm: Arm,
-    run: OpenRun,
-    solver: Solver,
-    problems: Sequence[BenchmarkProblem],
-    console: terminal.Screen,
-) -> None:
-    """Let the rule measure what it needs, or take what the run has recorded; say what it goes by."""
-    quiet = arm.config.quiet
-    solver.measure(problems, run.measured, lambda line: quiet or console.say(line, "dim"))
-    run.record_measured(solver.rule.measured())
-    if (origin := solver.rule.origin()) and not quiet:
-        console.say(origin, "dim")
+@contextmanager
+def _left_out(arm: Arm, lacking: dict[Path, UserError]) -> Iterator[None]:
+    """Keep the error of an arm that cannot be had, so that the others go on."""
+    try:
+        yield
+    except OtherWeightsError:
+        raise  # its figures so far are of something else: no arm to go on without
+    except UserError as error:
+        lacking[arm.folder] = error
 
 
 def _in_turn(

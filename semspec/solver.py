@@ -6,9 +6,11 @@ for done in solver.solve(problems, "speculative"): ...
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
@@ -33,6 +35,7 @@ from semspec.protocols import (
     Drafter,
     Engine,
     Kit,
+    Need,
     Plan,
     Rule,
     Run,
@@ -58,22 +61,61 @@ class Solution:
 
 
 class Engines:
-    """Loads engines, each once, for any number of solvers that take turns; closing it closes them all."""
+    """Loads engines, each once, for any number of solvers that take turns; closing it closes them all.
 
-    def __init__(self) -> None:
+    What an engine needs beside itself, such as servers, is made ready at the first load, for all models that are
+    expected by then. Its logs go into the folder ``logs``, lines about its progress to ``tell``.
+    """
+
+    def __init__(
+        self, logs: Path | None = None, tell: Callable[[str], object] = lambda line: None
+    ) -> None:
+        self._logs, self._tell = logs, tell
+        self._expected: dict[str, dict[tuple[Role, Path], Need]] = {}  # by engine
+        self._ready: dict[str, Any] = {}  # options to load with, or why there are none
+        self._hosts = ExitStack()
         self._loaded: dict[tuple[object, ...], Engine] = {}
         self.keys = count(1)  # of contexts: engines know them by their keys
+
+    def expect(self, engine: Any, needs: Sequence[Need]) -> None:
+        """Take note of models that are going to be loaded."""
+        known = self._expected.setdefault(repr(engine), {})
+        for need in needs:
+            before = known.get((need.role, need.folder), need)
+            known[need.role, need.folder] = replace(
+                need,
+                probes=tuple(dict.fromkeys([*before.probes, *need.probes])),
+                max_new_tokens=max(before.max_new_tokens, need.max_new_tokens),
+                problems=max(before.problems, need.problems),
+            )
 
     def load(self, engine: Any, folder: Path, role: Role, probes: tuple[str, ...]) -> Engine:
         key = (repr(engine), folder, role, probes)
         if key not in self._loaded:
-            self._loaded[key] = engine.load(str(folder), role=role, probes=probes)
+            ready = self._made_ready(engine)
+            self._loaded[key] = ready.load(str(folder), role=role, probes=probes)
         return self._loaded[key]
+
+    def _made_ready(self, engine: Any) -> Any:
+        key = repr(engine)
+        if key not in self._ready:
+            needs = list(self._expected[key].values())
+            logs = self._logs or Path(tempfile.gettempdir()) / f"semspec-servers-{os.getpid()}"
+            try:
+                hosted = engine.hosting(needs, logs, self._tell)
+                self._ready[key] = self._hosts.enter_context(hosted)
+            except UserError as error:  # it would fail for the next solver, too
+                self._ready[key] = error
+        if isinstance(self._ready[key], UserError):
+            raise self._ready[key]
+        return self._ready[key]
 
     def close(self) -> None:
         for engine in self._loaded.values():
             engine.close()
         self._loaded.clear()
+        self._ready.clear()
+        self._hosts.close()
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +150,7 @@ class Solver:
 
     ``identify`` is given the identities (``semspec.results.identity``) of all ``files`` before any weights
     load, then those of ``servers``, and may refuse them with a UserError. ``shared``: engines that other
-    solvers use, too, and that outlive this one.
+    solvers use, too, and that outlive this one; all these solvers are made before the first of them loads.
     """
 
     def __init__(
@@ -119,13 +161,24 @@ class Solver:
     ) -> None:
         self.config = config
         self._own, self._shared = shared is None, shared or Engines()
+        self._identify = identify
         with hub.noted() as found:
-            models = self._prepare()
+            self._models = self._prepare()
         self._files = identities(found)
         identify("files", self._files)
-        self._load_all(models)
+        needs = [
+            Need(role, folder, self.probes.get(role, ()), config.max_new_tokens, config.concurrency)
+            for role, (folder, *_) in self._models.items()
+        ]
+        self._shared.expect(config.engine, needs)
+        if self._own:
+            self.load()
+
+    def load(self) -> None:
+        """Load the models, if the engines are shared; a solver with its own ones has done so."""
+        self._load_all(self._models)
         if self.served:
-            identify("servers", self.served)
+            self._identify("servers", self.served)
 
     def _prepare(self) -> Mapping[Role, tuple[Path, Text, bool]]:
         """Locate all models and bind the plugins, before any weights load.
@@ -145,6 +198,7 @@ class Solver:
         for drafter, rule in pairs:  # of two models with one role, the run's own pair has its own
             models |= {**rule.models(), **drafter.models()}
             own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
+        config.engine.check_machine(models, config.max_new_tokens)
         folders = {role: model.fetch(here) for role, model in models.items()}
         texts = {r: Text(str(at), thinking=models[r].thinking) for r, at in folders.items()}
         self.text, self.draft_text = texts["target"], texts.get("draft")
@@ -223,7 +277,10 @@ class Solver:
             "servers": dict(self.served),
             "drafter": registry.name_of(config.draft),
             **{name: getattr(config, name) for name in ("split", "longest_unit")},
-            **{name: getattr(config.sampling, name) for name in ("temperature", "top_k", "top_p")},
+            **{
+                name: getattr(config.sampling, name)
+                for name in ("temperature", "top_k", "top_p", "min_p")
+            },
         }
         bench = Bench(
             identity=identity,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml  # type: ignore[import-untyped]
 
 from semspec.errors import UserError, first_line
+from semspec.models import packaged
 from semspec.storage.screen import visible
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ Made by `{made_by}` for semspec.
 
 
 def base_model(name: str) -> str:
-    """Return a model's name for the Hub's metadata, without the ``embedded/`` of shipped models."""
-    return name.rpartition("/")[2] if name.startswith("embedded/") else name
+    """Return a model's name for the Hub's metadata: shipped ones have none there, or another one."""
+    shipped = name.rpartition("/")[2] if name.startswith("embedded/") else name
+    return packaged.repository_of(name) or shipped
 
 
 def default(artifact: Artifact, name: str) -> str:

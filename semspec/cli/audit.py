@@ -54,7 +54,7 @@ Every rule that keeps tokens can be audited; coverage only for accept=arc and ac
 def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     """Solve, measure, and return the figures; UserError for a rule that does not keep drafted tokens."""
     own, passed = read_known(Options, arguments, "semspec.audit")
-    passed = shared.expand_shorthands(passed)
+    passed = shared.expand_shorthands(passed, auto=False)
     check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:

@@ -32,6 +32,7 @@ def show(console: Screen | None = None) -> None:
     chosen, rows = config.defaults(), []
     for field in fields(config.RunConfig):
         shown = chosen.get(field.name, field.default if _is_plain(field.default) else "")
+        shown = config.AUTO if field.name == "engine" else shown
         rows.append((field.name, config.HELP[field.name], Text(_typed(shown), "dim")))
     show_rows(console, rows)
     for group in ("model", "draft", "accept", "split", "engine", "benchmark"):

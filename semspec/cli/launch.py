@@ -7,19 +7,12 @@ answer, and ends them again.
 from __future__ import annotations
 
 import contextlib
-import errno
 import ipaddress
-import json
-import os
 import shlex
 import signal
-import socket
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,13 +22,16 @@ from semspec import config as configuration
 from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
 from semspec.config import RunConfig
+from semspec.engines import servers
+from semspec.engines.servers import Planned
 from semspec.engines.sglang import KEY
 from semspec.errors import UserError
 from semspec.jobs.options import described, names, option, read_known, take
-from semspec.models.location import EMBEDDED, KnownModels, ModelConfig
+from semspec.models import memory
+from semspec.models.location import KnownModels, ModelConfig
+from semspec.models.memory import Gpu, Place
 from semspec.models.text import Text
 from semspec.protocols import Run
-from semspec.sglang_plugin.settings import VARIABLE
 from semspec.storage.screen import complain, echo
 from semspec.types import Role
 
@@ -59,7 +55,7 @@ class Options:
     both_args: str = option("", "likewise for both")
     target_gpu: str = option("", "CUDA devices of the target's server, such as 0,1")
     draft_gpu: str = option(
-        "", "of the draft's. If both are given and have none in common, each server takes the memory it wants")
+        "", "of the draft's. Left out, both are chosen so that the models fit")
     python: str = option(sys.executable, "the Python of an environment that has SGLang (this one)", shown="")
     wait: float = option(900.0, "seconds that a server may take to start", give="seconds", shown="900")
     # fmt: on
@@ -69,108 +65,126 @@ HELP = f"""\
 usage: python -m semspec.launch [name=value ...]
 
 Prints the two SGLang commands for a configuration, given by options of python -m semspec.run
-(model=... draft=... accept=...). The target comes first: each server takes a share of the GPU memory
-that is free when it starts. Its own options:
+(model=... draft=... accept=...). Where there are GPUs, they are placed so that weights and a problem of
+max_new_tokens fit. The target comes first: each server takes a share of the GPU memory that is free when it starts.
+Its own options:
 
 {described(Options)}
 
 A rule with probes gets them inside the servers (SEMSPEC_SGLANG, docs/sglang_plugin.md).
 """
-LAST_LINES = 15  # of a log, shown if a server does not start
-
-
-@dataclass(frozen=True, kw_only=True)
-class Planned:
-    """The command of one server, with its additional environment variables."""
-
-    role: Role
-    arguments: tuple[str, ...]
-    variables: Mapping[str, str]
-    url: str
-    host: str
-    port: int
-
-    @property
-    def command(self) -> str:
-        """The command as one types it."""
-        names = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
-        return " ".join([*names, shlex.join(self.arguments)])
-
-
-Running = Sequence[tuple[Planned, "subprocess.Popen[bytes]"]]
 
 
 def plan(config: RunConfig, given: Options) -> list[Planned]:
     """Return the servers of a configuration, target first.
 
-    Raises UserError if both would have one port, and for arguments that cannot be split.
+    Raises UserError if both would have one port, for arguments that cannot be split, and for models that do
+    not fit on the GPUs that are here.
     """
     models: dict[Role, ModelConfig] = {"target": config.model}
     models |= {**config.nested.models(), **config.draft.models()}
-    variables = _plugin(config, models)
-    shared = len(models) > 1 and not _apart(given)
+    probes = _probes(config, models)
+    words = {
+        "target": _split("target_args", given.target_args),
+        "draft": _split("draft_args", given.draft_args),
+    }
+    both = _split("both_args", given.both_args)
+    words = {role: [*both, *own] for role, own in words.items()}
+    devices = {"target": _devices(given.target_gpu), "draft": _devices(given.draft_gpu)}
+    gpus = memory.visible_gpus()
+    places = _places(config, models, words, devices, gpus)
+    shared = len(models) > 1 and not _apart(devices)
+    ports = {"target": given.target_port, "draft": given.draft_port}
+    if len(models) > 1 and given.target_port == given.draft_port:
+        raise UserError(
+            f"target_port and draft_port are both {given.target_port}: each server needs a port of its own"
+        )
     planned: list[Planned] = []
-    roles: tuple[tuple[Role, int, str, str], ...] = (
-        ("target", given.target_port, given.target_args, given.target_gpu),
-        ("draft", given.draft_port, given.draft_args, given.draft_gpu),
-    )
-    for role, port, args, gpus in roles:
+    for role in ("target", "draft"):
         if role not in models:
             continue
-        host = given.host
-        if any(other.port == port for other in planned):
-            raise UserError(
-                f"target_port and draft_port are both {port}: each server needs a port of its own"
-            )
-        share = config.engine.target_memory if role == "target" else config.engine.draft_memory
-        arguments = [given.python, "-m", "sglang.launch_server"]
-        arguments += ["--model-path", _place(models[role])]
-        if models[role].revision:
-            arguments += ["--revision", str(models[role].revision)]
-        arguments += ["--host", host, "--port", str(port)]
-        if shared:  # alone on its devices, a server chooses for itself
-            arguments += ["--mem-fraction-static", str(share)]
-        for name, words in (("both_args", given.both_args), (f"{role}_args", args)):
-            try:
-                arguments += shlex.split(words)
-            except ValueError as error:
-                raise UserError(
-                    f"{name}={words}: {str(error).lower()}; quote it as in a shell"
-                ) from error
-        own = dict(variables.get(role, {}))
-        if gpus:
-            own["CUDA_VISIBLE_DEVICES"] = gpus
-        shown = "127.0.0.1" if host == "0.0.0.0" else host
+        asked = config.engine.target_memory if role == "target" else config.engine.draft_memory
+        usual = servers.SHARES[role] if asked is None else asked
+        own, variables = list[str](), dict[str, str]()
+        if role in places:
+            place = places[role] if asked is None else replace(places[role], share=asked)
+            own, variables = servers.at_place(place, not planned, len(gpus) > 1)
+            alone = not place.shared
+        else:
+            alone = len(models) > 1 and not shared
+            if devices[role]:
+                variables = {memory.VISIBLE: ",".join(devices[role])}
+            if given.start and not gpus:
+                own, more = servers.on_a_cpu(
+                    config.max_new_tokens + memory.PROMPT, config.concurrency
+                )
+                variables |= more
+            elif shared:  # alone on its devices, a server chooses for itself
+                own = ["--mem-fraction-static", str(usual)]
         planned.append(
-            Planned(
-                role=role,
-                arguments=tuple(arguments),
-                variables=own,
-                url=f"http://{shown}:{port}",
-                host=host,
-                port=port,
+            servers.planned(
+                role,
+                _location(models[role]),
+                models[role].revision,
+                python=given.python,
+                port=ports[role],
+                host=given.host,
+                words=[*own, *words[role]],
+                variables={**probes.get(role, {}), **variables},
+                shared=not alone
+                and bool(gpus or not given.start),  # a CPU's take what they are told
             )
         )
     return planned
 
 
-def _apart(given: Options) -> bool:
+def _split(name: str, words: str) -> list[str]:
+    try:
+        return shlex.split(words)
+    except ValueError as error:
+        raise UserError(f"{name}={words}: {str(error).lower()}; quote it as in a shell") from error
+
+
+def _devices(gpus: str) -> list[str]:
+    return [name.strip() for name in gpus.split(",") if name.strip()]
+
+
+def _apart(devices: Mapping[Role, Sequence[str]]) -> bool:
     """Return True if each server has GPUs of its own."""
-    target, draft = (
-        {name.strip() for name in gpus.split(",") if name.strip()}
-        for gpus in (given.target_gpu, given.draft_gpu)
-    )
+    target, draft = set(devices["target"]), set(devices["draft"])
     return bool(target and draft) and not target & draft
 
 
-def _place(model: ModelConfig) -> str:
+def _places(
+    config: RunConfig,
+    models: Mapping[Role, ModelConfig],
+    words: Mapping[Role, Sequence[str]],
+    devices: Mapping[Role, Sequence[str]],
+    gpus: Sequence[Gpu],
+) -> Mapping[Role, Place]:
+    """Return where the servers go on the GPUs that are here; nothing where there are none.
+
+    GPUs that are named are kept, by another name than their number they say nothing of their memory. A number
+    of GPUs in SGLang's own arguments (``--tp-size``) is kept as well.
+    """
+    if not gpus or not all(name.isdecimal() for listed in devices.values() for name in listed):
+        return {}
+    fixed = {role: [int(name) for name in listed] for role, listed in devices.items() if listed}
+    fixed = {role: listed for role, listed in fixed.items() if role in models}
+    if (ranks := servers.split_over(words["target"])) and "target" not in fixed:
+        if ranks > len(gpus):
+            raise UserError(f"--tp-size {ranks}: there are {len(gpus)} GPUs here")
+        fixed["target"] = [gpu.index for gpu in gpus][:ranks]
+    sizes = {role: memory.size_of(models[role]) for role in ("target", "draft") if role in models}
+    return memory.place(sizes, gpus, memory.tokens_for(config.max_new_tokens, sizes), fixed)
+
+
+def _location(model: ModelConfig) -> str:
     """Return a local folder, or the repository's name, which the server downloads."""
-    location = model.location
-    local = model.path.startswith(EMBEDDED) or Path(location).expanduser().is_dir()
-    return str(Path(location).expanduser().resolve()) if local else location
+    return str(model.fetch(weights=False).expanduser().resolve()) if model.local else model.path
 
 
-def _plugin(
+def _probes(
     config: RunConfig, models: Mapping[Role, ModelConfig]
 ) -> Mapping[Role, Mapping[str, str]]:
     """Return the variables that give each server the probe that the rule scores with, by role."""
@@ -187,106 +201,8 @@ def _plugin(
     for role, source in config.accept.probe_sources(run).items():
         if (folder := Path(source.place).expanduser()).is_dir():
             source = replace(source, place=str(folder.resolve()))
-        probe: dict[str, Any] = {"artifacts": [str(source)]}
-        if source.allow_mismatch:
-            probe["allow_mismatch"] = True
-        variables[role] = {VARIABLE: json.dumps({"probe": probe})}
+        variables[role] = servers.probing([str(source)], source.allow_mismatch)
     return variables
-
-
-@contextlib.contextmanager
-def started(planned: Sequence[Planned], wait: float, logs: Path) -> Iterator[Running]:
-    """Start the servers one after the other and yield them once they answer; end them at exit."""
-    for one in planned:
-        _check_free(one)
-    logs.mkdir(parents=True, exist_ok=True)
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for one in planned:
-            log = _log(logs, one)
-            with log.open("wb") as file:
-                processes.append(
-                    subprocess.Popen(
-                        one.arguments,
-                        env={**os.environ, **one.variables},
-                        stdout=file,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,  # keeps Ctrl-C from them: we end them in order
-                    )
-                )
-            _await(one, processes[-1], wait, log)
-        yield list(zip(planned, processes, strict=True))
-    finally:
-        for process in reversed(processes):
-            _end(process)
-
-
-def _check_free(one: Planned) -> None:
-    """Raise UserError if a port is taken, before a server spends minutes on loading its model."""
-    family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
-    try:
-        with socket.socket(family) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind((one.host, one.port))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:  # SGLang reports other errors
-            raise UserError(f"{one.url} is taken: give another {one.role}_port=") from error
-
-
-def _await(one: Planned, process: subprocess.Popen[bytes], wait: float, log: Path) -> None:
-    until = time.monotonic() + wait
-    while True:
-        there = answers(one.url)
-        _check_running(one, process, log)  # the answer may be another server's
-        if there:
-            return
-        if time.monotonic() > until:
-            raise UserError(f"the {one.role}'s server does not answer within {wait:g} s: see {log}")
-        time.sleep(0.3)
-
-
-def _check_running(one: Planned, process: subprocess.Popen[bytes], log: Path) -> None:
-    if (code := process.poll()) is not None:
-        raise UserError(f"the {one.role}'s server ended with {code} ({_why(log)}): see {log}")
-
-
-def watch(running: Running, logs: Path) -> None:
-    """Block until a server exits, then raise UserError. One that is slow to answer is at work."""
-    while True:
-        for one, process in running:
-            _check_running(one, process, _log(logs, one))
-        time.sleep(0.5)
-
-
-def _log(logs: Path, one: Planned) -> Path:
-    return logs / f"{one.role}.log"
-
-
-def answers(url: str) -> bool:
-    """Return True if a server is up and has loaded its model."""
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as reply:
-            return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def _why(log: Path) -> str:
-    """Return the last line of a log that names an error, else its last line."""
-    lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
-    telling = [x for x in lines if "Error" in x or "semspec's SGLang plugin" in x]
-    return (telling or lines or ["its log is empty"])[-1][:300]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a server and the processes that it has started, which share its process group."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=15)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
@@ -297,6 +213,12 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
     overrides = configuration.expand_shorthands(configuration.with_preset(["engine=sglang", *rest]))
     check_arguments(overrides, sweep=False, command=COMMAND, own=names(Options))
     return configuration.build(configuration.compose(overrides)), given
+
+
+def _told(planned: Sequence[Planned]) -> str:
+    """Return the GPUs of the servers as options; empty where they see all there are."""
+    given = [(one.role, one.variables.get(memory.VISIBLE)) for one in planned]
+    return " ".join(f"{role}_gpu={gpus}" for role, gpus in given if gpus)
 
 
 def open_to_all(planned: Sequence[Planned]) -> str | None:
@@ -323,18 +245,22 @@ def run(arguments: Sequence[str]) -> None:
     if warning := open_to_all(planned):
         complain(warning)
     line = " ".join(f"engine.{one.role}_url={one.url}" for one in planned)
+    if devices := _told(planned):
+        echo(f"# {devices}")
     if not given.start:
         for one in planned:
             echo(f"# the {one.role}\n{one.command}\n")
         echo(f"# then: python -m semspec.run engine=sglang {line} ...")
         return
+    gpus = memory.visible_gpus()
+    servers.check_python(given.python, gpus[0].name if gpus else "")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends them as Ctrl-C does
     logs = Path("runs") / f"servers_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-    with started(planned, given.wait, logs) as processes:
+    with servers.started(planned, given.wait, logs) as running:
         echo(line, flush=True)
         echo(f"# logs: {logs}; Ctrl-C ends both", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
-            watch(processes, logs)
+            servers.watch(running)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -292,7 +292,7 @@ def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Tex
         lines.append(Text(f"in all: {len(todo)} runs, {hours}", "bold"))
     else:
         turns = ", those of a block in turn" if experiment.arms else ""
-        lines.append(Text(f"{len(todo)} runs on the embedded pair{turns}"))
+        lines.append(Text(f"{len(todo)} runs on {experiment.models}{turns}"))
     lines += [Text(f"note: {note}", "dim") for note in setting.notes]
     return lines
 

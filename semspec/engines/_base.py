@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, Self
 
-from semspec.protocols import Plugin
+from semspec.models.location import ModelConfig
+from semspec.protocols import Need, Plugin
 from semspec.types import Answer, Generate, Role, What
 
 
@@ -19,6 +22,20 @@ class EngineBase(Plugin):
     @property
     def holds_weights(self) -> bool:
         return True
+
+    @classmethod
+    def suits(cls) -> tuple[int, str] | None:
+        return None
+
+    def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
+        """Do nothing: it takes any machine."""
+
+    @contextmanager
+    def hosting(
+        self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]
+    ) -> Iterator[Self]:
+        """Yield the options as they are: models load by themselves."""
+        yield self
 
 
 def take(

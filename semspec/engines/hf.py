@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,9 +11,12 @@ from typing import ClassVar
 from semspec.deferred import torch
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
+from semspec.models import memory
 from semspec.models.hub import locate
+from semspec.models.location import ModelConfig
 from semspec.protocols import Engine
 from semspec.registry import register
+from semspec.storage.screen import LOG
 from semspec.types import Role, What
 
 
@@ -34,6 +37,27 @@ class Hf(EngineBase):
         if self.threads < 0 or self.chunk < 1:
             raise UserError(
                 f"threads={self.threads}, chunk={self.chunk}: threads is at least 0, chunk 1"
+            )
+
+    @classmethod
+    def suits(cls) -> tuple[int, str]:
+        return 1, ""
+
+    def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
+        """Raise UserError for models that do not fit on one GPU together; warn of one that is of no use."""
+        from semspec.engines._lean.engine import resolve
+
+        device, _ = resolve(self.device, self.dtype)
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+            sizes = {role: memory.size_of(model) for role, model in models.items()}
+            tokens = memory.tokens_for(max_new_tokens, sizes)
+            memory.check_device(sizes, free, str(device), tokens)
+        elif self.device == "auto" and (gpus := memory.visible_gpus()):
+            LOG.warning(
+                "%s is there, but torch cannot use CUDA, and engine=hf runs on the CPU: install a driver and a"
+                " torch that go together (device=cpu says that this is meant)",
+                gpus[0].name,
             )
 
     def load(

@@ -1,4 +1,4 @@
-"""SGLang, the engine for production: running servers, or models in this process.
+"""SGLang, the engine for production: servers that run already, or that a run starts for itself.
 
 SGLang draws its own random numbers and ignores the query's, so sampled output differs from run to
 run; greedy output does not.
@@ -6,36 +6,50 @@ run; greedy output does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
+from semspec.engines import servers
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError, without_passwords
+from semspec.models import memory
 from semspec.models.hub import locate
+from semspec.models.location import ModelConfig
+from semspec.models.memory import Gpu, ModelSize
 from semspec.models.spec import read_stop_ids
-from semspec.protocols import Engine
+from semspec.protocols import Engine, Need
 from semspec.registry import register
+from semspec.sglang_plugin import settings
+from semspec.sglang_plugin.compat import KNOWN
 from semspec.types import Role, What
 
+WAIT = 1800.0  # seconds that a server of a run's own may take to load its model
 KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable, as secrets do not belong in a run's folder
 
 
 @register("engine", "sglang")
 @dataclass(frozen=True, kw_only=True)
 class Sglang(EngineBase):
-    """SGLang: servers (target_url=..., draft_url=...; lists are replicas), or models in this process."""
+    """SGLang: servers (target_url=..., draft_url=...; lists are replicas), or its own ones while it runs."""
 
-    target_url: Any = None  # http://HOST:PORT, or a list of replicas; None: in this process
+    target_url: Any = (
+        None  # http://HOST:PORT, or a list of replicas; None: a server is started for the run
+    )
     draft_url: Any = None  # likewise
     timeout: float = 600.0  # seconds for one request
     patience: float = 10.0  # seconds to keep trying while none of a role's servers can be reached
     check: bool = True  # refuse servers that hold another model than this configuration names
-    # in this process: arguments of sglang.Engine for both models, and the share of the GPU memory free
-    # at its start that each of them takes; the target starts first
+    # of servers that are started for the run: SGLang's arguments for both, and the share of the GPU memory
+    # free at its start that each of them takes (None: so that both fit); the target starts first
     server_args: Any = None  # {name: value, ...}; Hydra would reject new names in a typed field
-    target_memory: float = 0.75
-    draft_memory: float = 0.7
+    target_memory: float | None = None
+    draft_memory: float | None = None
 
     offers: ClassVar[frozenset[What]] = frozenset(
         {What.TOP_K, What.LOGPROBS, What.POOLED, What.SCORE}
@@ -46,24 +60,114 @@ class Sglang(EngineBase):
         *("server_args", "target_memory", "draft_memory"),
     )
 
+    # once they run, the addresses of the run's own servers and their logs, by role and folder
+    own: ClassVar[Mapping[tuple[Role, Path], tuple[str, Path]]] = {}
+
     def __post_init__(self) -> None:
         if self.timeout <= 0 or self.patience < 0:
             raise UserError("engine.timeout is above 0 seconds, engine.patience at least 0")
         for name in ("target_memory", "draft_memory"):
-            if not 0 < getattr(self, name) < 1:
-                raise UserError(f"engine.{name}={getattr(self, name)}: give a share of the memory")
+            share = getattr(self, name)
+            if share is not None and not 0 < share < 1:
+                raise UserError(f"engine.{name}={share}: give a share of the memory")
         if not isinstance(self.server_args, Mapping | None):
             raise UserError(f"engine.server_args={self.server_args}: give {{name: value, ...}}")
-        both = [self.urls("target"), self.urls("draft")]
-        if any(both) and self.server_args:
+        if self.connects and self.server_args:
             raise UserError(
-                "engine.server_args are for models in this process; a server has its own: leave them"
-                " out, or leave engine.target_url and engine.draft_url out"
+                "engine.server_args are for servers that a run starts; one that is there has its own: leave"
+                " them out, or leave engine.target_url and engine.draft_url out"
             )
+
+    @property
+    def connects(self) -> bool:
+        """True if servers are named; else a run starts its own."""
+        return bool(self.urls("target") or self.urls("draft"))
 
     @property
     def holds_weights(self) -> bool:
         return not self.urls("target")
+
+    @classmethod
+    def suits(cls) -> tuple[int, str]:
+        try:
+            gpus = memory.visible_gpus()
+        except memory.DriverError as error:
+            return 0, str(error).partition(": mend it")[0]
+        if not gpus:
+            return 0, "no GPU here"
+        if (version := servers.installed()) is None:
+            return 0, f"SGLang is not installed here: {servers.INSTALL}"
+        if servers.is_too_old(version):
+            return 0, f"SGLang {version} is too old: {servers.INSTALL}"
+        return 2, f"SGLang {version}, {gpus[0].name}"
+
+    def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
+        """Raise UserError without an SGLang that can be used, and for models that do not fit on the GPUs."""
+        if self.connects:
+            return
+        gpus = memory.visible_gpus()
+        if gpus and self._places:
+            sizes = {role: memory.size_of(model) for role, model in models.items()}
+            memory.place(sizes, gpus, memory.tokens_for(max_new_tokens, sizes))
+        servers.check_python(sys.executable, gpus[0].name if gpus else "")
+
+    @contextmanager
+    def hosting(
+        self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]
+    ) -> Iterator[Self]:
+        """Start a server for each model, and end them at exit; servers that are named are left alone."""
+        if self.connects:
+            yield self
+            return
+        started = self._plan(needs, memory.visible_gpus())
+        with servers.started(started, WAIT, logs, tell) as running:
+            found = zip(needs, running, strict=True)
+            own = {(need.role, need.folder): (one.planned.url, one.log) for need, one in found}
+            yield self.bound(own=own)
+
+    @property
+    def _places(self) -> bool:
+        """True if models are placed here; an argument that splits them over GPUs leaves that to SGLang."""
+        return servers.split_over(servers.as_words(self.server_args or {})) is None
+
+    def _plan(self, needs: Sequence[Need], gpus: Sequence[Gpu]) -> list[servers.Planned]:
+        """Return the servers of all models, the target's first."""
+        from semspec.engines._sglang.identity import model_name
+
+        count: Counter[Role] = Counter()
+        sizes: dict[Role, ModelSize] = {}
+        for need in needs:  # several drafts have a server each
+            count[need.role] += 1
+            name = need.role if count[need.role] == 1 else f"{need.role}-{count[need.role]}"
+            size = memory.size_of(ModelConfig(path=str(need.folder)))
+            sizes[name] = replace(size, name=model_name(str(need.folder)))
+        tokens = memory.tokens_for(max(need.max_new_tokens for need in needs), sizes)
+        places = memory.place(sizes, gpus, tokens) if gpus and self._places else {}
+        planned: list[servers.Planned] = []
+        ports = servers.free_ports(len(needs))
+        for need, name, port in zip(needs, sizes, ports, strict=True):
+            share = self.target_memory if need.role == "target" else self.draft_memory
+            if name in places:
+                one = places[name] if share is None else replace(places[name], share=share)
+                words, variables = servers.at_place(one, not planned, len(gpus) > 1)
+            elif gpus:
+                usual = servers.SHARES[need.role] if share is None else share
+                words, variables = ["--mem-fraction-static", str(usual)], {}
+            else:
+                words, variables = servers.on_a_cpu(tokens, need.problems)
+            planned.append(
+                servers.planned(
+                    name,
+                    str(need.folder),
+                    None,
+                    python=sys.executable,
+                    port=port,
+                    words=[*words, *servers.as_words(self.server_args or {})],
+                    variables={**variables, **_plugin(need.probes)},
+                    shared=places[name].shared if name in places else bool(gpus),
+                )
+            )
+        return planned
 
     def urls(self, role: Role) -> list[str]:
         """Return the server addresses of a role; raise UserError for a malformed one."""
@@ -72,8 +176,9 @@ class Sglang(EngineBase):
         if not all(isinstance(url, str) and url for url in listed):
             shown = without_passwords(given)
             raise UserError(f"engine.{role}_url={shown}: give http://HOST:PORT, or a list of them")
-        # nothing would hide the password
-        if any("@" in url and "://" not in url for url in listed):
+        if any(
+            "@" in url and "://" not in url for url in listed
+        ):  # nothing would hide the password
             raise UserError(f"engine.{role}_url has no scheme: give http://USER:PASSWORD@HOST:PORT")
         return listed
 
@@ -84,29 +189,48 @@ class Sglang(EngineBase):
         role: Role = "target",
         probes: Sequence[str] = (),
     ) -> Engine:
-        """Connect to the servers of one model, or start it in this process with these probes.
+        """Connect to the servers of one model, which hold these probes.
 
-        Raise UserError for an unsupported role, or if only the other role has servers.
+        Raise UserError for an unsupported role, and for a role without servers.
         """
         from semspec.engines._sglang.engine import SglangEngine
         from semspec.engines._sglang.identity import Expected
-        from semspec.engines._sglang.local import Local, Place
         from semspec.engines._sglang.server import BLIP, Server
 
         if self.roles is not None and role not in self.roles:
             raise UserError(f"engine=sglang runs a target and a draft, no {role}: use engine=hf")
         folder = locate(folder_or_repo, revision)
         expected = Expected.of(folder)
-        urls = self.urls(role)
-        if not urls and (self.urls("target") or self.urls("draft")):
+        patience = min(self.patience, BLIP)
+        places = [Server(url, self.timeout, patience) for url in self.urls(role)]
+        if not places and (own := self.own.get((role, folder))):
+            url, log = own
+            places = [
+                Server(url, self.timeout, patience, f"{url} (this run's own, its log: {log})")
+            ]
+        if not places:
             raise UserError(
                 f"engine.{role}_url is missing: name a server of {expected.name}, or start one with"
                 " python -m semspec.launch"
             )
-        places: list[Place] = [Server(url, self.timeout, min(self.patience, BLIP)) for url in urls]
-        if not places:
-            share = self.target_memory if role == "target" else self.draft_memory
-            own = {"mem_fraction_static": share, "log_level": "error", **(self.server_args or {})}
-            places = [Local(folder, own, self.timeout, probes)]
         patience = max(self.patience - BLIP, 0.0)
-        return SglangEngine(places, expected, read_stop_ids(folder), role, self.check, patience)
+        return SglangEngine(
+            places,
+            expected,
+            read_stop_ids(folder),
+            role,
+            self.check,
+            patience,
+            files_known=not self.connects,
+        )
+
+
+def _plugin(probes: Sequence[str]) -> dict[str, str]:
+    """Return the variable that switches the plugin on, with these probes; the environment's own settings stand.
+
+    Without probes it pools states for who trains one; an SGLang that it does not know does without.
+    """
+    if not probes and servers.installed() not in KNOWN:
+        return {}
+    probe = {"artifacts": list(probes), "allow_mismatch": True}  # rules have checked them already
+    return {settings.VARIABLE: json.dumps({"probe": probe} | settings.read(argv=()))}

@@ -97,6 +97,7 @@ class Experiment:
     command: str = "run"  # what a job is: solving, or solving and measuring what was kept
     runs_of: str = ""  # another experiment whose runs these are: nothing is run twice
     arms: bool = False  # the rows of a block take turns in one process
+    models: str = "the embedded pair"  # what the scale "tiny" runs on, for readers
     fitting: bool = False  # leave out what does not go together
     divergence: bool = False  # of arms: also measure how far kept tokens moved the next step
     baseline: str = PLAIN  # of arms: what speed and quality are held against
@@ -272,7 +273,7 @@ def _names(part: Any) -> dict[str, Any]:
 
 def _last_wins(options: Sequence[str]) -> tuple[str, ...]:
     by_key: dict[str, str] = {}
-    for option in config.expand_shorthands(options):
+    for option in config.expand_shorthands(options, auto=False):
         key = option.partition("=")[0]
         by_key.pop(key, None)
         by_key[key] = option

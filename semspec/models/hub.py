@@ -217,6 +217,27 @@ def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Pa
         raise UserError(message) from error
 
 
+def sizes(
+    folder_or_repo: str, revision: str | None = None, wanted: Wanted = MODEL
+) -> dict[str, int]:
+    """Return the bytes of all wanted files by name; those of a Hub repository without fetching them.
+
+    Raise UserError as ``locate`` does.
+    """
+    from huggingface_hub import constants
+
+    folder = Path(folder_or_repo).expanduser()
+    offline = constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT)
+    if folder.exists() or folder_or_repo.count("/") != 1 or offline:
+        folder = locate(folder_or_repo, revision, wanted)
+        names = wanted.of(sorted(file.name for file in folder.iterdir()))
+        return {name: (folder / name).stat().st_size for name in names}
+    at = f"{folder_or_repo} at revision {revision}" if revision else folder_or_repo
+    with hub_errors(folder_or_repo, at, wanted):
+        _, listing = list_files(folder_or_repo, revision, wanted)
+    return {name: listing[name][0] for name in wanted.of(listing)}
+
+
 def list_files(
     repo: str, revision: str | None, wanted: Wanted, token: str | None = None
 ) -> tuple[str, Listing]:

@@ -1,4 +1,4 @@
-"""The location of models: a folder, a Hub repository, or shipped with the package."""
+"""The location of models: a folder, a Hub repository, or shipped with this package or another one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from semspec.errors import UserError
+from semspec.models import packaged
 from semspec.models.hub import MODEL, WITHOUT_WEIGHTS, locate, split_revision
 from semspec.models.intact import AGAIN
 from semspec.storage import foreign
@@ -22,7 +23,7 @@ EMBEDDED = "embedded/"  # models shipped with the package: ``path: embedded/tiny
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The location of a model's weights (a folder, a Hub repository, or an embedded model), and if it thinks."""
+    """The location of a model's weights (a folder, a Hub repository, embedded, packaged), and if it thinks."""
 
     path: str = MISSING  # on the Hub: owner/name, or owner/name@revision
     revision: str | None = None
@@ -41,10 +42,20 @@ class ModelConfig:
     def location(self) -> str:
         if self.path.startswith(EMBEDDED):
             return str(beside_package("hub_artifacts") / self.path.removeprefix(EMBEDDED))
+        if self.path.startswith(packaged.PACKAGED):
+            return str(packaged.folder_of(self.path))
         return self.path
 
+    @property
+    def local(self) -> bool:
+        """True if it is on this machine, and not in a repository on the Hub."""
+        shipped = self.path.startswith((EMBEDDED, packaged.PACKAGED))
+        return shipped or Path(self.path).expanduser().is_dir()
+
     def fetch(self, weights: bool = True) -> Path:
-        """Return the local folder, after downloading a Hub repository if necessary."""
+        """Return the local folder, after downloading or converting the model if necessary."""
+        if self.path.startswith(packaged.PACKAGED):
+            packaged.convert_once(self.path)
         return locate(self.location, self.revision, MODEL if weights else WITHOUT_WEIGHTS)
 
 
@@ -56,7 +67,7 @@ class ModelFacts:
     same name are noticed; those from the Hub by repository and commit.
     """
 
-    name: str  # embedded/..., owner/name, or a folder's name
+    name: str  # embedded/..., packaged/..., owner/name, or a folder's name
     revision: str | None  # a commit, for models from the Hub
     fingerprint: str  # of the weights of a model in a folder; "" if they were not read
     layers: int
@@ -88,13 +99,13 @@ class KnownModels(Mapping[Role, ModelFacts]):
 
 
 def canonical_name(model: ModelConfig) -> str:
-    """Return embedded/..., owner/name or a folder's name, independent of how the path is written."""
-    local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
-    if not local:
+    """Return embedded/..., packaged/..., owner/name or a folder's name, however the path is written."""
+    if not model.local:
         return model.path
     folder = Path(model.location).expanduser().resolve()
-    shipped = folder.parent == beside_package("hub_artifacts").resolve()
-    return f"{EMBEDDED}{folder.name}" if shipped else folder.name
+    if folder.parent == beside_package("hub_artifacts").resolve():
+        return f"{EMBEDDED}{folder.name}"
+    return packaged.name_of(folder) or folder.name
 
 
 def read_facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
@@ -106,8 +117,7 @@ def read_facts(model: ModelConfig, tokenizer: str) -> ModelFacts:
         vocabulary = int(shape.get("vocab_size") or 0)
     except (ValueError, OverflowError, KeyError, TypeError) as error:
         raise UserError(f"{folder / 'config.json'} does not describe a model: {error}") from error
-    local = model.path.startswith(EMBEDDED) or Path(model.path).expanduser().is_dir()
-    if not local:  # a snapshot's folder is named after the commit
+    if not model.local:  # a snapshot's folder is named after the commit
         return ModelFacts(model.path, folder.name, "", layers, width, tokenizer, vocabulary)
     weights = weights_fingerprint(folder.resolve())
     return ModelFacts(canonical_name(model), None, weights, layers, width, tokenizer, vocabulary)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from semspec.models import packaged
 from semspec.models.hub import Found
 from semspec.models.location import EMBEDDED
 from semspec.storage.files import read_json
@@ -30,9 +31,12 @@ _File = tuple[str, int, int, int, str]  # name, size, mtime, inode, hash in the 
 
 
 def identities(found: Mapping[str, Found]) -> dict[str, str]:
-    """By name, as it was given or ``embedded/NAME``: the identity of what was found there."""
+    """By name, as it was given, ``embedded/NAME`` or ``packaged/NAME``: the identity of what was found there."""
     shipped = str(beside_package("hub_artifacts"))
-    named = {n.replace(f"{shipped}/", EMBEDDED, 1): place for n, place in found.items()}
+    named = {
+        packaged.name_of(place.folder) or n.replace(f"{shipped}/", EMBEDDED, 1): place
+        for n, place in found.items()
+    }
     return {name: identity_of(place) for name, place in sorted(named.items())}
 
 

@@ -108,11 +108,6 @@ def missing(hooks: Sequence[Hook]) -> list[str]:
     return [h.target for h in hooks if h.path not in HookRegistry._patched or not wrapped(h)]
 
 
-def abort(engine: Any, rid: str) -> None:
-    """Abort a request of a ``sglang.Engine``, which has no such method itself."""
-    engine.tokenizer_manager.abort_request(rid)
-
-
 # ---- requests as they arrive --------------------------------------------------------------------
 
 ARRIVING = "managers.io_struct.GenerateReqInput.normalize_batch_and_arguments"

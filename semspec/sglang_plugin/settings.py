@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -60,22 +59,6 @@ def read(
             raise UserError(f"{VARIABLE}: {part} is a JSON object of its options, or true")
         parts[part] = {} if options is True else options
     return parts
-
-
-@contextmanager
-def switched_on(part: str, **options: Any) -> Iterator[None]:
-    """Switch a part on in processes started within; settings in the environment take precedence."""
-    before = os.environ.get(VARIABLE)
-    parts = read(argv=())
-    parts.setdefault(part, options)
-    os.environ[VARIABLE] = json.dumps(parts)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
 
 
 def build(options: type[T], given: Mapping[str, Any], part: str) -> T:

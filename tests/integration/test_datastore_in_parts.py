@@ -17,6 +17,8 @@ from semspec.training.datastores.settings import split_options
 from semspec.training.datastores.stages import Reading
 from tests.support.parts import contents
 
+pytestmark = pytest.mark.deep
+
 QUIET = Steps(Screen(file=io.StringIO()), quiet=True)
 SMALL = ("quiet=true", "max_new_tokens=12", "batch=64", "problems=70", "domains=[residues]")
 DENSE = ("kind=dense", "responses=as_is", "longest=24", "dims=8", *SMALL[:-2])

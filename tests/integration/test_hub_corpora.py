@@ -21,6 +21,8 @@ from tests.support.hub_server import HubServer
 from tests.support.pair import DRAFT, TARGET
 from tests.support.probes import configuration
 
+pytestmark = pytest.mark.deep
+
 CHATS = "alice/chats"
 CHAINS = "alice/chains"
 

@@ -26,6 +26,8 @@ from tests.support.parts import contents
 from tests.support.probes import configuration, options
 from tests.support.processes import finished
 
+pytestmark = pytest.mark.deep
+
 QUIET = Steps(Screen(file=io.StringIO()), quiet=True)
 
 

@@ -13,6 +13,8 @@ from semspec.engines.bridge import BridgedEngine
 from semspec.solver import Solver
 from tests.support.pair import DRAFT, configuration
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture
 def renamed(tmp_path: Path) -> Path:

@@ -15,6 +15,8 @@ from semspec.rules.semantic_plus import SemanticPlus
 from semspec.solver import Solver
 from semspec.types import Context, Query, Sampling
 
+pytestmark = pytest.mark.deep
+
 VALUE = re.compile(r"=(\d\d|[A-Z][a-z]+day)")
 PROBLEMS = 5  # of each domain and length
 

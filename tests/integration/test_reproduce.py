@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.processes import finished
 
 SMALL = ("scale=tiny", "problems=1", "max_new_tokens=30")
@@ -44,6 +46,7 @@ def test_an_experiment_resumes_after_a_failed_job_and_solves_nothing_twice(tmp_p
     assert all(after[path] == held for path, held in before.items())
 
 
+@pytest.mark.deep
 def test_an_experiment_on_tokens_shows_each_benchmark(tmp_path: Path) -> None:
     shown, told = reproduce(tmp_path, name="adapld/table9")
     assert "paper: Vicuna-33B" in shown and "here: embedded pair" in shown
@@ -55,6 +58,7 @@ def test_an_experiment_on_tokens_shows_each_benchmark(tmp_path: Path) -> None:
         assert (config["split"], config["plugins"]["draft"]) == ("token", "adapld")
 
 
+@pytest.mark.deep
 def test_an_experiment_with_audits_shows_coverage(tmp_path: Path) -> None:
     shown, told = reproduce(tmp_path, name="arc/table5")
     assert "paper: Llama-3.1-8B" in shown and "here: embedded pair" in shown

@@ -79,7 +79,10 @@ class Grader:
             sleeper.wait()
 
 
-@pytest.fixture(scope="module", params=["user", "nobody"] if os.getuid() == 0 else ["user"])
+OTHERS = [pytest.param("nobody", marks=pytest.mark.deep)] if os.getuid() == 0 else []
+
+
+@pytest.fixture(scope="module", params=["user", *OTHERS])
 def grader(request: pytest.FixtureRequest) -> Iterator[Grader]:
     identity: dict[str, Any] = {}
     if request.param == "nobody":

@@ -93,6 +93,7 @@ def test_a_killed_and_a_failed_job_end_alone_and_the_same_command_finishes(
     assert lines[0] == solved and len(lines) == 2  # it went on, it was not begun again
 
 
+@pytest.mark.deep
 def test_a_preempted_job_resumes_in_the_same_sweep(tmp_path: Path) -> None:
     # what Slurm sends before a job's time is over, or its node is given to another
     options = ("problems=3", "max_new_tokens=80", f"sweep={tmp_path}")
@@ -107,6 +108,7 @@ def test_a_preempted_job_resumes_in_the_same_sweep(tmp_path: Path) -> None:
     assert status(tmp_path, name_of(options[:2]))["pid"] != pid
 
 
+@pytest.mark.deep
 def test_a_killed_or_interrupted_sweep_resumes(tmp_path: Path) -> None:
     # its folder follows from its options, not from the clock
     arguments = ("-m", "draft_length=1,2", "problems=2", "max_new_tokens=80")

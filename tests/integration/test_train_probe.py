@@ -120,6 +120,7 @@ def test_other_samples_in_the_same_folder_are_refused(trained: Path) -> None:
         make_here(*options(trained, "temperature=0.7"))
 
 
+@pytest.mark.deep
 def test_a_killed_training_ends_with_the_same_bytes(trained: Path, tmp_path: Path) -> None:
     broken = tmp_path / "run"
     kills = 0
@@ -147,6 +148,7 @@ def test_a_killed_training_ends_with_the_same_bytes(trained: Path, tmp_path: Pat
     assert contents(broken) == contents(trained)
 
 
+@pytest.mark.deep
 def test_an_interrupt_ends_with_one_line(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command(*options(tmp_path / "run", "problems=200")),
@@ -165,6 +167,7 @@ def test_an_interrupt_ends_with_one_line(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.deep
 def test_retrained_weights_are_noticed_before_any_work(trained: Path, tmp_path: Path) -> None:
     from shutil import copytree
 
@@ -198,6 +201,7 @@ def test_the_file_is_plain_json(trained: Path) -> None:
     assert len(config["model"]["tokenizer"]) == 64
 
 
+@pytest.mark.deep
 def test_a_probe_for_the_draft_is_bound_to_the_draft(tmp_path: Path) -> None:
     more = ("model=tiny", "draft=tiny", "role=draft", "chains=world", "samples=3", "quiet=true")
     given = [a for a in options(tmp_path / "run", *more) if not a.startswith("model.path")]
@@ -209,6 +213,7 @@ def test_a_probe_for_the_draft_is_bound_to_the_draft(tmp_path: Path) -> None:
     assert probe.features.layers == (2,)
 
 
+@pytest.mark.deep
 def test_a_draft_with_marks_of_its_own_reads_its_own_prompt(renamed: Path, tmp_path: Path) -> None:  # noqa: F811
     texts = []
     for path in (renamed, DRAFT):

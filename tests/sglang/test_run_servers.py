@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from semspec.cli import launch
+from semspec.engines import servers as processes
 from semspec.errors import UserError
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen
@@ -295,4 +295,4 @@ def test_a_server_without_the_plugin_is_named_at_the_first_probed_request(
     assert not (tmp_path / "probe" / "chains.jsonl").exists(), "it was asked too late"
     code, out = mortal.interrupt()
     assert code == 0, out
-    assert not launch.answers(mortal.url)
+    assert not processes.answers(mortal.url)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -14,22 +16,51 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def marked(variable: str) -> list[int]:
+    """Return the running processes that were started with a variable (``NAME=value``) in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if variable.encode() in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return left(found, 0)
+
+
+def left(pids: Iterable[int], seconds: float) -> list[int]:
+    """Wait until processes have ended; return those that still run after so many seconds."""
+    until = time.monotonic() + seconds
+    while True:
+        running = [pid for pid in pids if _runs(pid)]
+        if not running or time.monotonic() >= until:
+            return running
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 def finished(
     command: Sequence[str],
     code: int = 0,
     cwd: Path | None = None,
     more: Mapping[str, str] | None = None,
+    seconds: float = 240,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end, from this checkout; it must end with this code.
 
-    ``more`` are variables of its own.
+    ``more`` are variables of its own, ``seconds`` the time that it has.
     """
     environment = os.environ | {"COLUMNS": "100", "PYTHONPATH": str(Path.cwd())} | (more or {})
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=seconds,
         env=environment,
         cwd=cwd,
         check=False,

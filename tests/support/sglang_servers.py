@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from semspec.cli import launch
+from semspec.engines import servers
 from semspec.sglang_plugin import settings
 from tests.support import sglang_env
 
@@ -48,7 +49,7 @@ def launch_options(target_port: int, draft_port: int) -> list[str]:
     ]
 
 
-def by_argument(one: launch.Planned) -> launch.Planned:
+def by_argument(one: servers.Planned) -> servers.Planned:
     """The same server with its plugin switched on by SGLang's own argument, not by the environment."""
     asked = json.loads(one.variables[settings.VARIABLE])
     words = (settings.ARGUMENT, json.dumps({"semspec": asked}))
@@ -61,5 +62,5 @@ def pair(logs: Path, *overrides: str) -> Iterator[Pair]:
     planned = launch.plan(config, given)
     planned = [by_argument(one) if one.role == "draft" else one for one in planned]
     urls = {one.role: one.url for one in planned}
-    with launch.started(planned, WAIT, logs):
+    with servers.started(planned, WAIT, logs):
         yield Pair(urls["target"], urls["draft"])

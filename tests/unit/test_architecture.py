@@ -25,7 +25,6 @@ LAZY = {  # imports inside functions, of our own modules: (importing, imported) 
     ("semspec.engines.hf", "semspec.engines._lean.engine"): _FORWARD,
     ("semspec.engines.sglang", "semspec.engines._sglang.engine"): _SGLANG,
     ("semspec.engines.sglang", "semspec.engines._sglang.identity"): _SGLANG,
-    ("semspec.engines.sglang", "semspec.engines._sglang.local"): _SGLANG,
     ("semspec.engines.sglang", "semspec.engines._sglang.server"): _SGLANG,
     ("semspec.sglang_plugin", "semspec.errors"): _ANY_SERVER,
     ("semspec.sglang_plugin", "semspec.sglang_plugin.settings"): _ANY_SERVER,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from semspec.cli import launch
+from semspec.engines import servers
 from semspec.errors import UserError
 from semspec.protocols import ProbeSource
 from semspec.rules.logprob import LogProb
@@ -20,7 +21,7 @@ from semspec.sglang_plugin.settings import VARIABLE
 from tests.support.sglang_servers import free_port
 
 
-def planned(*arguments: str) -> list[launch.Planned]:
+def planned(*arguments: str) -> list[servers.Planned]:
     return launch.plan(*launch.read(["accept=logprob", *arguments]))
 
 
@@ -59,9 +60,9 @@ def test_options_that_no_server_could_start_with_are_refused(
     assert "\n" not in str(caught.value)
 
 
-def program(text: str, port: int) -> launch.Planned:
+def program(text: str, port: int) -> servers.Planned:
     """Some program in a server's place."""
-    return launch.Planned(
+    return servers.Planned(
         role="target",
         arguments=(sys.executable, "-c", text),
         variables={},
@@ -78,7 +79,7 @@ def test_a_port_that_is_taken_is_noticed_before_a_model_is_loaded(tmp_path: Path
         one = program("", other.getsockname()[1])
         with (
             pytest.raises(UserError, match="is taken: give another target_port="),
-            launch.started([one], 5, tmp_path),
+            servers.started([one], 5, tmp_path),
         ):
             pass
 
@@ -120,7 +121,7 @@ exit("Error: address in use")
     thread.start()
     with (
         pytest.raises(UserError, match=r"target's server ended with 1 \(Error: address in use\)"),
-        launch.started([one], 30, tmp_path),
+        servers.started([one], 30, tmp_path),
     ):
         pass
     thread.join()
@@ -142,10 +143,10 @@ one.handle_request()
 time.sleep(1.5)
 exit("Error: out of memory")
 """
-    with launch.started([program(text, port)], 30, tmp_path) as running:
+    with servers.started([program(text, port)], 30, tmp_path) as running:
         began = time.monotonic()
         with pytest.raises(UserError, match=r"ended with 1 \(Error: out of memory\): see "):
-            launch.watch(running, tmp_path)
+            servers.watch(running)
         assert time.monotonic() - began > 1.0
 
 

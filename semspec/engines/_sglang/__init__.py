@@ -1,6 +1,6 @@
-"""The SGLang engine: requests, servers, replicas, and models in this process.
+"""The SGLang engine: requests, servers and replicas.
 
-``engine`` answers queries; ``requests`` translates them to requests and replies to values; ``http``,
-``server`` and ``local`` reach a model; ``replicas`` keeps a problem where its prefix is cached;
-``identity`` refuses servers that hold another model than the configuration names.
+``engine`` answers queries; ``requests`` translates them to requests and replies to values; ``http`` and
+``server`` reach a model; ``replicas`` keeps a problem where its prefix is cached; ``identity`` refuses
+servers that hold another model than the configuration names; ``keeper`` ends a server that nobody needs any more.
 """

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from semspec.engines._sglang import identity, requests
-from semspec.engines._sglang.local import Local, Place
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
-from semspec.engines._sglang.server import LostError
+from semspec.engines._sglang.server import LostError, Server
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.types import Answer, Context, Query, Role, What
@@ -31,24 +30,25 @@ class SglangEngine:
 
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[Server],
         expected: identity.Expected,
         stop_ids: frozenset[int],
         role: Role,
         check: bool = True,
         patience: float = 0.0,
+        files_known: bool = False,
     ) -> None:
+        """Meet the servers; ``files_known``: they load files of this machine, which are identified as such."""
         self.offers, self.stop_ids = Sglang.offers, stop_ids
         self.vocabulary, self.context_limit = expected.vocabulary, expected.context_limit
         self.layers, self.width = expected.layers, expected.width
-        self.expected, self.check = expected, check
+        self.expected, self.check, self.files_known = expected, check, files_known
         self.replicas = Replicas(places, role, patience)
         self._served: dict[str, str] = {}  # by server: the model it reports
         self._tasks: defaultdict[int, set[asyncio.Task[Answer]]] = defaultdict(set)
         self._aborts: set[asyncio.Task[None]] = set()
-        self._looks: dict[Place, asyncio.Task[None]] = {}  # checks of lost servers
-        self._local = [place for place in places if isinstance(place, Local)]
-        self._loop = self._local[0].loop if self._local else asyncio.new_event_loop()
+        self._looks: dict[Server, asyncio.Task[None]] = {}  # checks of lost servers
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         try:
@@ -60,13 +60,15 @@ class SglangEngine:
 
     @property
     def served(self) -> str:
-        """The models that the servers report; empty if unchecked or run in this process."""
+        """The models that the servers report; empty if unchecked, and where their files are known."""
+        if self.files_known:
+            return ""
         return " and ".join(sorted({*filter(None, self._served.values())}))
 
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _meet(self, place: Place) -> None:
+    async def _meet(self, place: Server) -> None:
         """Check a server; raise UserError if it cannot be reached at the start."""
         until = time.monotonic() + self.replicas.patience
         while True:
@@ -76,30 +78,29 @@ class SglangEngine:
                 if time.monotonic() >= until:
                     raise self.replicas.unreachable(place.name, str(error)) from error
 
-    async def _look(self, place: Place) -> None:
+    async def _look(self, place: Server) -> None:
         """Raise UserError if a server holds another model; adopt the shortest context limit."""
         info = await place.info()
         identity.check_settings(info, place.name)
         if self.check:
             role = self.replicas.role
             identity.check(self.expected, info, (), place.name, role)
-            if not isinstance(place, Local):  # which was loaded from the expected folder
-                if not info.get("skip_tokenizer_init"):
-                    sample = await _sample_ids(place)
-                    identity.check(self.expected, info, sample, place.name, role)
-                served = identity.served(info)
-                before = self._served.setdefault(place.name, served)
-                if before != served:
-                    raise UserError(
-                        f"{place.name} serves {served}, and served {before} when this run began: put"
-                        " that back, or begin a run in another folder (engine.check=false where it is"
-                        " the same under another name)"
-                    )
+            if not info.get("skip_tokenizer_init"):
+                sample = await _sample_ids(place)
+                identity.check(self.expected, info, sample, place.name, role)
+            served = identity.served(info)
+            before = self._served.setdefault(place.name, served)
+            if before != served:
+                raise UserError(
+                    f"{place.name} serves {served}, and served {before} when this run began: put"
+                    " that back, or begin a run in another folder (engine.check=false where it is"
+                    " the same under another name)"
+                )
         margins = {"context_length": MARGIN, "max_total_num_tokens": MARGIN, "max_req_input_len": 0}
         known = [int(info[name]) - margin for name, margin in margins.items() if info.get(name)]
         self.context_limit = min([self.context_limit, *known])
 
-    async def _look_again(self, place: Place) -> None:
+    async def _look_again(self, place: Server) -> None:
         """Check a lost server once for all who wait; a cancelled waiter does not cancel the check."""
         if place not in self._looks:
             look = self._looks[place] = self._loop.create_task(self._look(place))
@@ -155,17 +156,14 @@ class SglangEngine:
             task.cancel()
 
     def close(self) -> None:
-        """Cancel all requests and stop the models that run in this process."""
+        """Cancel all requests and leave the servers."""
         if self._loop.is_closed():
             return
         if self._thread.is_alive():
             self._wait(self._leave())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-        for place in self._local:
-            place.shut_down()
-        if not self._local:
-            self._loop.close()
+        self._loop.close()
 
     async def _leave(self) -> None:
         tasks = [*(task for own in self._tasks.values() for task in own), *self._looks.values()]
@@ -228,7 +226,7 @@ class SglangEngine:
 
     async def _ask(
         self, context: Context, payload: Payload, answer: Answer
-    ) -> tuple[Mapping[str, Any], Place]:
+    ) -> tuple[Mapping[str, Any], Server]:
         """Send a request and account for it; if its server is lost, send it to another."""
         while True:
             place = self.replicas.of(context)
@@ -256,7 +254,7 @@ class SglangEngine:
             return reply, place
 
 
-async def _sample_ids(place: Place) -> Sequence[int]:
+async def _sample_ids(place: Server) -> Sequence[int]:
     """Return the sample text in the server's own ids."""
     params = {"temperature": 0.0, "max_new_tokens": 0}
     payload = {"text": identity.SAMPLE, "sampling_params": params}

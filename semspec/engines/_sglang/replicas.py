@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from semspec.engines._sglang.local import Place
+from semspec.engines._sglang.server import Server
 from semspec.errors import UserError
 from semspec.types import Context
 
@@ -16,14 +16,14 @@ REST = 15.0  # seconds that a lost replica is left alone before it is tried agai
 class Replicas:
     """One or more servers. While none can be reached they are tried in turn until patience ends."""
 
-    def __init__(self, places: Sequence[Place], role: str, patience: float = 0.0) -> None:
+    def __init__(self, places: Sequence[Server], role: str, patience: float = 0.0) -> None:
         assert places
         self.places, self.role, self.patience = list(places), role, patience
-        self._home: dict[int, Place] = {}
-        self._lost: dict[Place, float] = {}  # when it last failed
+        self._home: dict[int, Server] = {}
+        self._lost: dict[Server, float] = {}  # when it last failed
         self._dark: float | None = None  # since when none has answered
 
-    def of(self, context: Context) -> Place:
+    def of(self, context: Context) -> Server:
         """Return this problem's home server; a new problem goes where the fewest are."""
         home = self._home.get(context.key)
         if home is not None and self._alive(home):
@@ -35,14 +35,14 @@ class Replicas:
         home = self._home[context.key] = min(alive, key=used.__getitem__)
         return home
 
-    def _alive(self, place: Place) -> bool:
+    def _alive(self, place: Server) -> bool:
         return time.monotonic() - self._lost.get(place, -REST) >= REST
 
-    def was_lost(self, place: Place) -> bool:
+    def was_lost(self, place: Server) -> bool:
         """Return whether the server must be checked again before it gets a query."""
         return place in self._lost
 
-    def found(self, place: Place) -> None:
+    def found(self, place: Server) -> None:
         """Record that a lost server is back and unchanged; it has yet to answer."""
         self._lost.pop(place, None)
 
@@ -50,7 +50,7 @@ class Replicas:
         """Record an answer: patience starts afresh."""
         self._dark = None
 
-    def lost(self, place: Place, why: str) -> None:
+    def lost(self, place: Server, why: str) -> None:
         """Take a server out for a while; raise UserError if none is left and patience has ended."""
         now = self._lost[place] = time.monotonic()
         if any(self._alive(other) for other in self.places):

@@ -32,9 +32,9 @@ class LostError(Exception):
 class Server:
     """A server that is already running."""
 
-    def __init__(self, url: str, timeout: float, patience: float) -> None:
+    def __init__(self, url: str, timeout: float, patience: float, name: str = "") -> None:
         self.http = Http(url, os.environ.get(KEY))
-        self.name = self.http.url
+        self.name = name or self.http.url
         self.timeout, self.patience = timeout, patience
         self.routed = False  # behind sglang-router, which only passes on the fields that it knows
 

@@ -9,6 +9,7 @@ from typing import Any
 from semspec.calibration.arc import COLUMNS, Setting, vacuous
 from semspec.decoding.arc_bound import LARGEST_JS, bounds
 from semspec.deferred import Tensor
+from semspec.models import packaged
 from semspec.report.svg import Plot
 
 SHOWN = 600  # points of a scatter plot
@@ -66,10 +67,11 @@ def card(name: str, config: Mapping[str, Any]) -> str:
         for s in settings
         if (w := vacuous(float(s.constants.tau))) is not None
     ]
-    embedded = model["id"].startswith("embedded/")
+    base = packaged.repository_of(model["id"]) or model["id"]
+    on_hub = "/" in base and not base.startswith("embedded/")
     draft = f", draft `{data['draft']}`" if data["draft"] else ""
     return CARD.format(
-        base_model="" if embedded or "/" not in model["id"] else f"base_model: {model['id']}\n",
+        base_model=f"base_model: {base}\n" if on_hub else "",
         name=name,
         model=model["id"],
         width=model["width"],

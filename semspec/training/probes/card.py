@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from semspec.models import packaged
 from semspec.report.svg import Plot
 
 SHOWN = 600  # points of a scatter plot
@@ -76,6 +77,7 @@ def card(name: str, config: Mapping[str, Any]) -> str:
     source = data.get("data") or "semspec's embedded world"
     # metadata wants a repository of the Hub; what is shipped with the package is none
     base = model["id"].rpartition("/")[2] if model["id"].startswith("embedded/") else model["id"]
+    base = packaged.repository_of(model["id"]) or base
     return CARD.format(
         base_model=base,
         name=name,

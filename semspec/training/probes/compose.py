@@ -43,6 +43,8 @@ def build(
     If an option is unknown, ``command``'s help is named; ``own`` are the options that it has besides.
     """
     register_configs()
+    choice = shared.choose_engine(arguments, unless_named=False, check=False)
+    arguments = shared.with_engine(arguments, choice)
     for argument in arguments:
         _check_argument(argument, command, own)
     try:

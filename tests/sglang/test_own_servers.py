@@ -1,17 +1,16 @@
-"""engine=sglang with both models in this process, and what a launch prints."""
+"""engine=sglang without addresses, in commands that are no run, and what a launch prints."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
+import sys
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from semspec.cli import launch
-from semspec.engines._sglang import local
+from semspec.engines import servers
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.report.progress import Steps
@@ -46,12 +45,12 @@ def server_args() -> str:
 
 
 @pytest.mark.deep
-def test_both_models_in_this_process_write_what_the_hf_engine_writes() -> None:
+def test_a_solver_by_itself_starts_and_ends_servers() -> None:
     assert solved("engine=sglang", f"engine.server_args={server_args()}") == solved()
 
 
 @pytest.mark.deep
-def test_a_model_in_this_process_is_sampled_for_a_probe(tmp_path: Path) -> None:
+def test_a_model_on_a_server_of_its_own_is_sampled_for_a_probe(tmp_path: Path) -> None:
     config = probe_options(
         [
             *("engine=sglang", f"engine.server_args={server_args()}", f"folder={tmp_path}"),
@@ -68,25 +67,18 @@ def test_a_model_in_this_process_is_sampled_for_a_probe(tmp_path: Path) -> None:
     assert probe.config["data"]["contexts"] == 14
 
 
-def test_a_version_that_nobody_has_tried_is_refused(monkeypatch: Any) -> None:
-    version = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: "0.4.9" if name == "sglang" else version(name)
-    )
-    with pytest.raises(UserError, match=r"SGLang 0\.4\.9 is not one of those .*0\.5\.23"):
+def test_a_model_by_itself_needs_a_server() -> None:
+    with pytest.raises(UserError, match="target_url is missing: name a server of tiny-target"):
         Sglang().load(str(TARGET))
 
 
-def test_without_sglang_the_error_names_the_way_out(monkeypatch: Any) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(UserError, match=r"pip install 'semspec\[sglang\]', or name servers"):
-        local.check_installed()
+def test_this_environment_s_sglang_is_one_that_can_be_used() -> None:
+    version = servers.installed()
+    assert version is not None and not servers.is_too_old(version)
+    servers.check_python(sys.executable)
 
 
-def planned(*arguments: str) -> list[launch.Planned]:
+def planned(*arguments: str) -> list[servers.Planned]:
     return launch.plan(*launch.read(arguments))
 
 

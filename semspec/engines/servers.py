@@ -1,0 +1,366 @@
+"""SGLang's servers on this machine: their commands, and how they are started, watched and ended.
+
+``python -m semspec.launch`` prints or starts them by themselves; a run with ``engine=sglang`` that is given no
+addresses starts its own and ends them again. A server stands under a keeper (``_sglang/keeper.py``), so that none
+outlives the process that started it, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.metadata
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from semspec.errors import UserError
+from semspec.models.memory import VISIBLE, Place
+from semspec.sglang_plugin.settings import VARIABLE
+from semspec.types import Role
+
+HERE = "127.0.0.1"
+OLDEST = (0, 5, 14)  # with the plugin's entry point and every field that is asked for
+INSTALL = 'pip install "sglang>=0.5.20"'
+SHARES: Mapping[Role, float] = {
+    "target": 0.75,
+    "draft": 0.7,
+}  # where nothing is known of GPU and models
+GRACE = 5.0  # seconds that a server has to end by itself
+TELL = 15.0  # seconds between lines about a server that is still loading
+_TENSORS = ("--tp-size", "--tp", "--tensor-parallel-size")
+
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """The command of one server, with its additional environment variables."""
+
+    role: Role  # and what its log is called
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str]
+    url: str
+    host: str
+    port: int
+    shared: bool = (
+        True  # it shares a device with others, and counts what they leave: one after the other
+    )
+
+    @property
+    def command(self) -> str:
+        """The command as one types it."""
+        names = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join([*names, shlex.join(self.arguments)])
+
+
+def planned(
+    role: Role,
+    model: str,
+    revision: str | None,
+    *,
+    python: str,
+    port: int,
+    host: str = HERE,
+    words: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    shared: bool = True,
+) -> Planned:
+    """Return the server of one model; ``words`` are further arguments, of which the last one counts."""
+    arguments = [python, "-m", "sglang.launch_server", "--model-path", model]
+    if revision:
+        arguments += ["--revision", revision]
+    arguments += ["--host", host, "--port", str(port), *words]
+    shown = HERE if host == "0.0.0.0" else host
+    return Planned(
+        role=role,
+        arguments=tuple(arguments),
+        variables=dict(variables or {}),
+        url=f"http://{shown}:{port}",
+        host=host,
+        port=port,
+        shared=shared,
+    )
+
+
+def probing(artifacts: Sequence[str], allow_mismatch: bool = False) -> dict[str, str]:
+    """Return the variable that gives a server its probes; none where there are none."""
+    if not artifacts:
+        return {}
+    probe: dict[str, Any] = {"artifacts": list(artifacts)}
+    if allow_mismatch:
+        probe["allow_mismatch"] = True
+    return {VARIABLE: json.dumps({"probe": probe})}
+
+
+def at_place(place: Place, first: bool, several: bool) -> tuple[list[str], dict[str, str]]:
+    """Return arguments and variables for a server's place; ``first`` starts before the others.
+
+    What comes later counts its share from what is free then, while those before it may not have taken all they
+    need: its cache is therefore limited by tokens, too. ``several``: there are more GPUs than this one.
+    """
+    words = ["--mem-fraction-static", str(place.share), "--chunked-prefill-size", str(place.chunk)]
+    if place.shared and not first:
+        words += ["--max-total-tokens", str(place.tokens)]
+    if place.ranks > 1:
+        words += ["--tp-size", str(place.ranks)]
+    devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(map(str, place.gpus))}
+    return words, devices if several else {}
+
+
+def on_a_cpu(tokens: int, problems: int) -> tuple[list[str], dict[str, str]]:
+    """Return arguments and variables for a server without a GPU: the numbers of engine=hf there.
+
+    ``tokens`` are those of the longest problem, ``problems`` those that are under way at a time.
+    """
+    words = ["--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"]
+    words += ["--mem-fraction-static", "0.8"]  # never reached: the tokens are the limit
+    words += ["--max-total-tokens", str(max(4096, tokens * (problems + 1)))]
+    words += ["--max-running-requests", str(max(8, 4 * problems))]
+    words += ["--sleep-on-idle"]  # an idle server eats a core otherwise
+    variables = {"SGLANG_USE_CPU_ENGINE": "1"}
+    if "OMP_NUM_THREADS" not in os.environ:
+        variables["OMP_NUM_THREADS"] = "1"  # as engine=hf has it: threads=1
+    return words, variables
+
+
+def as_words(arguments: Mapping[str, Any]) -> list[str]:
+    """Return arguments of ``sglang.Engine`` as a server's command line has them."""
+    words = []
+    for name, value in arguments.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif isinstance(value, list | tuple):
+            words += [option, *map(str, value)]
+        elif isinstance(value, Mapping):
+            words += [option, json.dumps(dict(value))]
+        elif value is not None and value is not False:
+            words += [option, str(value)]
+    return words
+
+
+def split_over(words: Sequence[str]) -> int | None:
+    """Return over how many GPUs SGLang's arguments split a model; None where they do not say."""
+    found = None
+    for position, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in _TENSORS:
+            value = value if equals else "".join(words[position + 1 : position + 2])
+            found = int(value) if value.isdecimal() and int(value) else found
+    return found
+
+
+# ---- is it there? ---------------------------------------------------------------------------------
+
+_LOOK = """
+import importlib.metadata, json, sys
+told = {"sglang": None, "cuda": None, "why": ""}
+try:
+    told["sglang"] = importlib.metadata.version("sglang")
+except importlib.metadata.PackageNotFoundError:
+    pass
+if told["sglang"] and sys.argv[1] == "cuda":
+    try:
+        import torch
+        told["cuda"] = torch.cuda.is_available()
+        if not told["cuda"]:
+            torch.cuda.init()
+    except Exception as error:
+        told["why"] = (str(error).strip() or type(error).__name__).splitlines()[0]
+print(json.dumps(told))
+"""
+
+
+def is_too_old(version: str) -> bool:
+    """Return whether an SGLang is older than all that can be used."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3])) < OLDEST
+
+
+@cache
+def check_python(python: str, gpu: str = "") -> None:
+    """Raise UserError unless a Python has an SGLang that can run here: on a GPU of that name, if there is one."""
+    ways = (
+        f"{INSTALL}, name servers with engine.target_url=... engine.draft_url=..., or start them with"
+        " another Python: python -m semspec.launch python="
+    )
+    try:
+        done = subprocess.run(
+            [python, "-c", _LOOK, "cuda" if gpu else "cpu"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        told = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise UserError(f"{python} cannot be asked for its SGLang ({error}): {ways}") from error
+    version = told["sglang"]
+    if version is None:
+        raise UserError(f"SGLang is not installed for {python}: {ways}")
+    if is_too_old(version):
+        raise UserError(f"SGLang {version} of {python} is too old: {ways}")
+    if gpu and not told["cuda"]:
+        raise UserError(
+            f"{gpu} is there, but torch cannot use CUDA ({told['why'] or 'no device'}): install a"
+            f" driver and a torch that go together, use engine=hf, or go on without a GPU by {VISIBLE}="
+        )
+
+
+def installed() -> str | None:
+    """Return the version of SGLang in this Python, without importing it; None where there is none."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("sglang")
+    return None
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listens on, all different."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in held:
+            one.bind((HERE, 0))
+        return [int(one.getsockname()[1]) for one in held]
+
+
+# ---- their life -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that was started, under its keeper."""
+
+    planned: Planned
+    keeper: subprocess.Popen[bytes]
+    log: Path
+    began: float
+
+    def check(self) -> None:
+        """Raise UserError if the server has ended."""
+        if (code := self.keeper.poll()) is not None:
+            raise UserError(
+                f"the {self.planned.role}'s server ended with {code} ({_why(self.log)}): see {self.log}"
+            )
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
+
+
+@contextlib.contextmanager
+def started(
+    servers: Sequence[Planned], wait: float, logs: Path, tell: Tell = _silent
+) -> Iterator[list[Running]]:
+    """Start servers and yield them once all answer; end them at exit.
+
+    Those that share a device start one after the other. ``tell`` gets lines about their progress. Raise
+    UserError for a taken port, and for a server that ends or does not answer within ``wait`` seconds.
+    """
+    for one in servers:
+        _check_free(one)
+    logs.mkdir(parents=True, exist_ok=True)
+    running: list[Running] = []
+    try:
+        for one in servers:
+            running.append(_start(one, logs))
+            tell(f"starting the {one.role}'s server at {one.url}; its log: {running[-1].log}")
+            if one.shared:
+                _await(running[-1], wait, tell)
+        for each in running:
+            if not each.planned.shared:
+                _await(each, wait, tell)
+        yield running
+    finally:
+        _end(running)
+
+
+def _start(one: Planned, logs: Path) -> Running:
+    log = logs / f"{one.role}.log"
+    keeper = Path(__file__).parent / "_sglang" / "keeper.py"
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(keeper), str(GRACE), str(log), *one.arguments],
+        stdin=subprocess.PIPE,  # it closes with this process
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **one.variables},
+        start_new_session=True,  # keeps Ctrl-C from them: we end them in order
+    )
+    return Running(one, process, log, time.monotonic())
+
+
+def _end(running: Sequence[Running]) -> None:
+    """End servers, all at once, and wait until they are gone."""
+    for one in running:
+        assert one.keeper.stdin is not None
+        one.keeper.stdin.close()
+    for one in running:
+        one.keeper.wait()
+
+
+def _check_free(one: Planned) -> None:
+    """Raise UserError if a port is taken, before a server spends minutes on loading its model."""
+    family = socket.AF_INET6 if ":" in one.host else socket.AF_INET
+    try:
+        with socket.socket(family) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind((one.host, one.port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:  # SGLang reports other errors
+            raise UserError(f"{one.url} is taken: give another {one.role}_port=") from error
+
+
+def _await(one: Running, wait: float, tell: Tell) -> None:
+    role, told = one.planned.role, time.monotonic()
+    while True:
+        there = answers(one.planned.url)
+        one.check()  # the answer may be another server's
+        took = time.monotonic() - one.began
+        if there:
+            tell(f"the {role}'s server is ready after {took:.0f} s")
+            return
+        if took > wait:
+            raise UserError(f"the {role}'s server does not answer within {wait:g} s: see {one.log}")
+        if time.monotonic() - told >= TELL:
+            told = time.monotonic()
+            tell(f"the {role}'s server is loading its model: {took:.0f} s")
+        time.sleep(0.3)
+
+
+def watch(running: Sequence[Running]) -> None:
+    """Block until a server exits, then raise UserError. One that is slow to answer is at work."""
+    while True:
+        for one in running:
+            one.check()
+        time.sleep(0.5)
+
+
+def answers(url: str) -> bool:
+    """Return True if a server is up and has loaded its model."""
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _why(log: Path) -> str:
+    """Return the last line of a log that names an error, else its last line."""
+    try:
+        lines = [x.strip() for x in log.read_text(errors="replace").splitlines() if x.strip()]
+    except OSError as error:
+        return str(error)
+    telling = [x for x in lines if "Error" in x or "semspec's SGLang plugin" in x]
+    return (telling or lines or ["its log is empty"])[-1][:300]
