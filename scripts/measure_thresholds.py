@@ -49,7 +49,7 @@ def line_of(solver: Solver, done: Solution, threshold: float | None) -> Line:
 
 def same(line: Mapping[str, Any], threshold: float) -> bool:
     """Say if a stricter threshold leaves every verdict of a line as it was."""
-    return line["threshold"] <= threshold <= line["lowest_accepted"]
+    return bool(line["threshold"] <= threshold <= line["lowest_accepted"])
 
 
 def measure(

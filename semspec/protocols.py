@@ -293,6 +293,7 @@ class Rule(Plugin, Protocol):
     reserve: ClassVar[int]  # positions beyond the text that its questions take, at most
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
     greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
+    may_change: ClassVar[tuple[str, ...]]  # options that may differ when a run goes on
 
     def models(self) -> Mapping[Role, ModelConfig]:
         """Return models of its own, by role; ``target`` is there anyway."""

@@ -74,7 +74,7 @@ def _main(arguments: list[str]) -> None:
     if own and not several:
         raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
     check_arguments([o for o in overrides if o not in own], sweep=bool(several))
-    if choice and not any(o.lower() in QUIET for o in overrides):
+    if choice and (several or not flags) and not any(o.lower() in QUIET for o in overrides):
         echo(str(choice))
     if several:
         if others := [f for f in flags if f.startswith("-") and f not in several]:

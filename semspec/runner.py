@@ -225,6 +225,24 @@ def _left_out(arm: Arm, lacking: dict[Path, UserError]) -> Iterator[None]:
         lacking[arm.folder] = error
 
 
+def _measure(
+    arm: Arm,
+    run: OpenRun,
+    solver: Solver,
+    problems: Sequence[BenchmarkProblem],
+    console: terminal.Screen,
+) -> None:
+    """Let the rule measure what it needs, or take what the run has recorded; say what it goes by."""
+
+    def say(line: str) -> None:
+        if line and not arm.config.quiet:
+            console.say(line, "dim")
+
+    solver.measure(problems, run.measured, say)
+    run.record_measured(solver.rule.measured())
+    say(solver.rule.origin())
+
+
 def _in_turn(
     lanes: Sequence[_Lane],
     problems: Sequence[BenchmarkProblem],

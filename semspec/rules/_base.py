@@ -24,6 +24,7 @@ class RuleBase(Plugin):
     reserve: ClassVar[int] = 0
     lossless: ClassVar[bool] = False
     greedy_only: ClassVar[bool] = False
+    may_change: ClassVar[tuple[str, ...]] = ()
 
     def models(self) -> Mapping[Role, ModelConfig]:
         return {}

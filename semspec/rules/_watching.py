@@ -52,9 +52,8 @@ class WatchingSession(StepSession):
         assert draft.parents is None, "a tree has no steps"
         kit, step = self.kit, draft.tokens[: draft.ends[0]]
         own = context, kit.sampling, kit.rng
-        answer: Answer = yield Query("target", *own, tokens=step, reads=(LOGPROBS,))
-        drafted = min(answer[LOGPROBS].tolist()[: len(step)])
-        answer = yield Query(
+        drafted = yield from self.lowest(context, step)
+        answer: Answer = yield Query(
             "target", *own, reads=(LOGPROBS,), generate=Generate(NO_LIMIT, kit.boundary(), 1)
         )
         written = answer.tokens[: answer.unit_ends()[0]]
@@ -63,3 +62,10 @@ class WatchingSession(StepSession):
         self.places.append(Place(kit.prompt, at, lowest, drafted, tuple(written), tuple(step)))
         # with the token that revealed the step's end: drawn again it would be another one
         return Verdict(0, list(answer.tokens))
+
+    def lowest(self, context: Context, step: Sequence[int]) -> Plan[float]:
+        """Have the target read a step; return its lowest log-probability."""
+        answer: Answer = yield Query(
+            "target", context, self.kit.sampling, self.kit.rng, tokens=step, reads=(LOGPROBS,)
+        )
+        return float(min(answer[LOGPROBS].tolist()[: len(step)]))

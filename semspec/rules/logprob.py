@@ -65,6 +65,7 @@ class LogProb(RuleBase):
     allow_mismatch: bool = False  # go on where the guarantee does not hold
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
+    may_change: ClassVar[tuple[str, ...]] = ("warm_up",)  # what was measured is recorded
 
     def __post_init__(self) -> None:
         if self.threshold != AUTO:
