@@ -118,7 +118,7 @@ class Speculation(Writing):
         done.kept, done.written = kept, written
         is_chain = draft.parents is None
         done.units_kept = sum(end <= verdict.keep for end in draft.ends) if is_chain else len(kept)
-        done.scores, done.note = verdict.scores, verdict.note
+        done.scores, done.note, done.counts = verdict.scores, verdict.note, verdict.counts
         done.found, done.draft_seconds = draft.found, draft.seconds
         if draft.origins and draft.tokens:
             nodes = verdict.path if verdict.path is not None else range(verdict.keep)

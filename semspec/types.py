@@ -258,6 +258,9 @@ class Verdict:
     path: list[int] | None = None  # a tree: the accepted nodes, root to leaf
     scores: list[float] = field(default_factory=list)  # one a judged unit or token
     note: str = ""  # one line for a transcript: why
+    counts: dict[str, int] = field(
+        default_factory=dict
+    )  # for a run's figures, see ``results.bound``
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +304,7 @@ class Round:
     units_kept: int = 0
     origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
     found: str = ""  # as in ``Draft``
+    counts: dict[str, int] = field(default_factory=dict)  # as in ``Verdict``
 
     @property
     def tokens(self) -> list[int]:

@@ -42,6 +42,7 @@ class DataBenchmark(Benchmark):
     data: str = ""  # a local file or folder instead of the Hub
     revision: str = "main"  # the commit that is downloaded
     order: int | None = None  # seed that shuffles the problems; None: the data set's own order
+    system: str = ""  # a system message before every question
 
     name: ClassVar[str]  # prefix of problem ids: math500-0007
     repo: ClassVar[str]
@@ -57,7 +58,8 @@ class DataBenchmark(Benchmark):
         for number, (where, row) in numbered:
             if not isinstance(row, Mapping):
                 raise UserError(f"{where} is no object with columns: see docs/benchmarks.md")
-            yield self.problem(f"{self.name}-{number:04d}", where, row)
+            problem = self.problem(f"{self.name}-{number:04d}", where, row)
+            yield replace(problem, system=self.system) if self.system else problem
         if not number:
             raise UserError(f"{self.data or self.repo} holds no rows: download it again")
 

@@ -7,7 +7,7 @@ token is compared with that after another one (algorithm 1). After a kill every 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -43,6 +43,9 @@ class Options:
     # fmt: off
     temperatures: tuple[float, ...] = option(
         (1.0,), "temperatures to calibrate at: 1.0,0.6,0.3 makes one artifact for three", shown="1.0")
+    lengths: tuple[int, ...] = option(
+        (), "fewest and most tokens of a data set's prompts: 32,256 as in the paper (source=hub or jsonl)", least=1,
+        shown="all")
     positions: int = option(SPOTS.positions, "places of each text", least=1)
     levels: int = option(SPOTS.levels, "tokens of a draft: places lie 0 to levels - 1 below its root", least=1)
     top: int = option(
@@ -70,6 +73,11 @@ class Options:
     def spots(self, config: ProbeConfig) -> Spots:
         return Spots(self.positions, self.levels, not config.draft.plain, config.seed)
 
+    def fitting(self, pair: Pair) -> Callable[[str], bool]:
+        """Return which prompts are as long as asked, in the target's tokens and without its template."""
+        fewest, most = self.lengths
+        return lambda text: fewest <= len(pair.text.encode(text)) <= most
+
 
 SHARED = {  # useful options of semspec.train_probe
     "model=": "the target: a preset, or model.path=FOLDER_OR_REPO",
@@ -96,6 +104,13 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, dict[str, str]]:
         raise UserError(f"temperature=: {way}")
     if not options.temperatures or min(options.temperatures) < 1e-3:
         raise UserError("temperatures are above 0.001: greedy decoding leaves nothing to calibrate")
+    if options.lengths and (len(options.lengths) != 2 or options.lengths[0] > options.lengths[1]):
+        raise UserError("lengths= is the fewest and the most tokens of a prompt: lengths=32,256")
+    if options.lengths and passed.get("source", "embedded") == "embedded":
+        raise UserError(
+            "lengths= chooses among a data set's prompts, and the embedded problems are made as they are:"
+            " leave it out, or add source=hub data=REPO chains=answers"
+        )
     if len(set(options.temperatures)) < len(options.temperatures):
         raise UserError("temperatures=: one of them is there twice")
     return options, passed
@@ -125,12 +140,13 @@ def _all(
 ) -> ArcCalibration:
     facts = probe_facts(configs[0])
     spots, known = options.spots(configs[0]), None
+    limits = {"lengths": list(options.lengths)} if options.lengths else {}
     sigma = torch.empty(0)
     evidence, settings, prompts = [], [], dict[str, None]()
     for number, config in enumerate(configs):
         own = folder / f"T-{config.temperature:g}"
         own.mkdir(exist_ok=True)
-        keep_options(own, config, facts, spots=spots, measure=options.measure)
+        keep_options(own, config, facts, spots=spots, measure=options.measure, **limits)
         label = f"T = {config.temperature:g}: "
         pair = Pair(config)
         try:
@@ -138,7 +154,8 @@ def _all(
                 sigma = _sigma(pair)
                 known = Whitened(sigma)
             with steps.stage(label + "texts", config.problems) as stage:
-                chains = make_chains(config, pair, own, stage.to)
+                fits = options.fitting(pair) if options.lengths else None
+                chains = make_chains(config, pair, own, stage.to, fits=fits)
             measure = replace(options.measure, temperature=config.temperature)
             with steps.stage(label + "pairs", len(chains)) as stage:
                 path = own / "pairs.jsonl"
@@ -189,7 +206,8 @@ def _config(
         "data": provenance_of(config)
         | {"seed": config.seed, "top_k": config.top_k, "top_p": config.top_p, "min_p": config.min_p}
         | {"draft": None if config.draft.plain else canonical_name(config.draft.model)}
-        | {name: getattr(options, name) for name in ("positions", "levels")},
+        | {name: getattr(options, name) for name in ("positions", "levels")}
+        | ({"lengths": list(options.lengths)} if options.lengths else {}),
         "training": asdict(options.quantiles)
         | {"fit": options.fit, "top": options.top, "smoothing": options.smoothing},
         "provenance": base.made_with(),

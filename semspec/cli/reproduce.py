@@ -351,7 +351,7 @@ def _figure(metric: str, value: float | None) -> str:
         return seconds(value) if value < 10 else f"{value:.1f}"
     if metric.startswith("speedup"):
         return number(value, 2, "x")
-    if metric == "draft_to_verify" or metric.startswith("kept.all kept.coverage"):
+    if metric in ("draft_to_verify", "pruned") or metric.startswith("kept.all kept.coverage"):
         return DASH if value is None else f"{100 * value:.1f} %"
     if metric.startswith(SHARES) and metric != "reuse.length":
         return percent(value)

@@ -14,6 +14,7 @@ from semspec.deferred import Tensor, torch
 
 CLAMP = 1e-10  # epsilon of the paper's clamp: the least value a probability is taken as
 LARGEST_JS = math.log(2)  # no Jensen-Shannon divergence is larger
+RARE = 1e-3  # a token below this probability counts as rare in figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +92,29 @@ def loose_nodes(
     by: Constants,
     theta: float,
     keep_excluded: bool = False,
+    floor: float = 0.0,
 ) -> Tensor:
     """Return which nodes the bound keeps: bool, of any shape that the arguments share.
 
     A token of probability 0, excluded by temperature, top-k, top-p or min-p, is not kept; the paper's
-    formula takes its probability as ``CLAMP`` and may keep it: ``keep_excluded``. ``ends`` marks nodes where only
-    one of the two tokens ends the text: there is no next step to compare, so the bound does not apply.
+    formula takes its probability as ``CLAMP`` and may keep it: ``keep_excluded``. Ours: none below ``floor``
+    is kept either. ``ends`` marks nodes where only one of the two tokens ends the text: there is no next
+    step to compare, so the bound does not apply.
     """
     u = bounds(distances, margin(p_likeliest, p_drafted), by).masked_fill(ends, math.inf)
     loose = lts(u, by.tau) >= theta
+    if floor > 0:
+        return loose & (p_drafted >= floor)
     return loose if keep_excluded else loose & (p_drafted > 0)
+
+
+def sides(
+    distances: Tensor, p_likeliest: Tensor, p_drafted: Tensor, by: Constants, theta: float
+) -> tuple[Tensor, Tensor]:
+    """Return which nodes U_emb alone would keep, and which U_logit alone would: together, those of U."""
+    u_logit = by.alpha_kappa * margin(p_likeliest, p_drafted).square()
+    first, second = (u.nan_to_num(nan=math.inf) for u in (by.c_s * distances, u_logit))
+    return lts(first, by.tau) >= theta, lts(second, by.tau) >= theta
 
 
 def normalised_entropy(p: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ METRICS = {  # of result.json, and how a table names it
     "accept_length": "tau",
     "acceptance_rate": "accepted",
     "acceptance_rate_tokens": "accepted",
+    "pruned": "rho",
     "calls": "target passes",
     "draft_to_verify": "drafting",
     "details.rating": "judge",

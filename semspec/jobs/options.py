@@ -99,7 +99,7 @@ def _value(name: str, text: str, kind: Any, rules: Mapping[str, Any]) -> Any:
         raise UserError(f"{name}={text}: give {' or '.join(choices)}{near}")
     if kind is bool:
         return text == "true"
-    several, kind = kind == tuple[float, ...], next(iter(get_args(kind)), kind)
+    several, kind = kind in (tuple[float, ...], tuple[int, ...]), next(iter(get_args(kind)), kind)
     if kind not in NUMBERS:
         return text
     try:

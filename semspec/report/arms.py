@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from semspec.errors import UserError
+from semspec.results import bound
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -51,6 +52,19 @@ def _reuse(part: str) -> Callable[[Row], str]:
     return written
 
 
+def _pruned(row: Row) -> str:
+    return "" if row.get("pruned") is None else f"{100 * row['pruned']:.1f} %"
+
+
+def _sides(row: Row) -> str:
+    """Return the shares of kept tokens by the side of the bound, and of those that are rare."""
+    kept = (row.get("bound") or {}).get("kept")
+    if kept is None:
+        return ""
+    shares = " / ".join(f"{kept[side]:.2f}" for side in bound.SIDES)
+    return f"{shares} of {kept['nodes']:,}, {kept['rare']:.2f} rare"
+
+
 def _milliseconds(row: Row) -> str:
     seconds = row["seconds_per_round"]
     return ", ".join(f"{1000 * (seconds[p] or 0):.0f}" for p in ("draft", "verify", "write"))
@@ -83,6 +97,8 @@ COLUMNS: dict[str, Column] = {  # by the name that an experiment gives
     "js_mean": ("mean JS", _figure("js_mean", ".4f")),
     "js_other": ("of these", _figure("js_other", ".3f")),
     "coverage": ("JS <= U", _interval("coverage", ".2f")),
+    "pruned": ("rho", _pruned),
+    "sides": ("by embedding / logit / both", _sides),
 }
 
 

@@ -245,6 +245,8 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     row("units accepted", lambda f: percent(f["acceptance_rate"]))
     row("tokens accepted", lambda f: percent(f["acceptance_rate_tokens"]))
     row("tokens per verification", lambda f: number(f["accept_length"]))
+    if result.get("pruned") is not None:
+        row("nodes pruned", lambda f: percent(f.get("pruned")))
     row("written by the target", lambda f: percent(f["target_share"]))
     row("passes target / draft", lambda f: f"{f['target_passes']:,} / {f['draft_passes']:,}")
 

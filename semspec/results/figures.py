@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from semspec.protocols import Grade
-from semspec.results import reuse
+from semspec.results import bound, reuse
 from semspec.results.metrics import CACHE, SUMMED
 from semspec.storage import json_schema
 from semspec.types import Outcome
 
 _NUMBER = {"type": "number"}
 _TEXT = {"type": ["string", "null"]}
+_COUNTS: dict[str, Any] = {"type": "object", "additionalProperties": _NUMBER}
 _SOLVE: dict[str, Any] = {
     "type": "object",
     "required": [*SUMMED, "finish", "correct", "details"],
@@ -24,7 +25,8 @@ _SOLVE: dict[str, Any] = {
         "finish": {"type": "string"},
         "correct": {"type": ["boolean", "null"]},
         "details": {"type": "object"},
-        "reuse": {"type": "object", "additionalProperties": _NUMBER},
+        "reuse": _COUNTS,
+        "counts": _COUNTS,
     },
 }
 _LINE: dict[str, Any] = {
@@ -72,6 +74,7 @@ class Solve:
     target_cached: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
     reuse: Mapping[str, int] = field(default_factory=dict)  # ``reuse.count``
+    counts: Mapping[str, int] = field(default_factory=dict)  # ``bound.count``
 
     @classmethod
     def from_outcome(
@@ -107,6 +110,7 @@ class Solve:
             gained_tokens=sum(len(r.kept) + len(r.written) for r in drafts),
             details=dict(grade.details) if grade else {},
             reuse=reuse.count(rounds),
+            counts=bound.count(rounds),
             **by_role,
         )
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from semspec.results import reuse
+from semspec.results import bound, reuse
 from semspec.results.step_truth import ACCEPTED, ASKED, LEAST, WRONG
 
 Interval = tuple[float, float]
@@ -106,6 +106,7 @@ class _Tally:
     counts: Counter[str] = field(default_factory=Counter)  # whole numbers of the details
     shares: dict[str, list[float]] = field(default_factory=dict)  # the other numbers
     reuse: Counter[str] = field(default_factory=Counter)
+    bound: Counter[str] = field(default_factory=Counter)
 
     def add(self, solve: Mapping[str, Any]) -> None:
         self.sums.update({name: solve[name] for name in SUMMED})
@@ -116,6 +117,7 @@ class _Tally:
             self.graded += 1
             self.correct += solve["correct"]
         self.reuse.update(solve.get("reuse", {}))
+        self.bound.update(solve.get("counts", {}))
         for name, value in solve["details"].items():
             if isinstance(value, int):
                 self.counts[name] += value
@@ -150,6 +152,8 @@ class _Tally:
             "time": self._time(),
             "details": self._details(),
             "reuse": reuse.figures(self.reuse),
+            "pruned": bound.pruned(self.bound),
+            "bound": bound.figures(self.bound),
         }
 
     def _time(self) -> dict[str, float] | None:
@@ -194,6 +198,8 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
     - ``time``: shares of the seconds: draft, verify, write, and overhead for the rest.
     - ``details``: what the benchmark's grading counted, such as the truth of steps.
     - ``reuse``: what retrieval found and what was kept of it (``reuse.figures``); None without it.
+    - ``pruned`` (rho): the share of drafted nodes that a rule dropped before the pass; None where none prunes.
+    - ``bound``: which side of ARC-Decode's bound kept tokens (``bound.figures``); None without it.
 
     Compared over the problems that have both modes:
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from semspec.results import reuse
+from semspec.results import bound, reuse
 from semspec.results.metrics import mcnemar, mean, quantile, ratio, ratio_interval, wilson
 from semspec.results.significance import ALPHA, holm, paired_difference
 
@@ -92,9 +92,16 @@ def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
         "drafted_tokens_per_draft_pass": ratio(total("drafted_tokens"), total("draft_passes")),
         "seconds_per_round": {name: ratio(s, total("rounds")) for name, s in spent.items()},
         **_rounds(own, beside),
-        "reuse": reuse.figures(sum((Counter(s.get("reuse", {})) for s in own), Counter[str]())),
+        "reuse": reuse.figures(_added(own, "reuse")),
+        "pruned": bound.pruned(counts := _added(own, "counts")),
+        "bound": bound.figures(counts),
         **_divergence([s["details"] for s in own]),
     }
+
+
+def _added(own: Sequence[Line], name: str) -> Counter[str]:
+    """Return counts of all problems; older lines lack them."""
+    return sum((Counter(line.get(name, {})) for line in own), Counter[str]())
 
 
 def _rounds(own: Sequence[Line], beside: Sequence[Line]) -> Row:

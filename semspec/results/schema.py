@@ -34,6 +34,10 @@ def _object(properties: Mapping[str, Schema], *, nullable: bool = False) -> Sche
 
 
 _SHARES = _interval(_BOUND | {"maximum": 1})
+_SIDES = _object(  # of ``bound.figures``
+    {"nodes": _COUNT, **dict.fromkeys(("embedding", "logit", "both", "rare"), _SHARE)},
+    nullable=True,
+)
 _SPEEDS = "tokens_per_second latency latency_median latency_p90 tokens".split()
 _MODE: Mapping[str, Schema] = {  # figures of one mode
     **dict.fromkeys(("problems", "graded", "ungraded", "cut_off"), _COUNT),
@@ -49,6 +53,8 @@ _MODE: Mapping[str, Schema] = {  # figures of one mode
     "time": _object(dict.fromkeys(("draft", "verify", "write", "overhead"), _SHARE), nullable=True),
     "details": {"type": "object", "additionalProperties": {"type": "number"}},
     "reuse": {"type": ["object", "null"]},
+    "pruned": _SHARE,
+    "bound": _object(dict.fromkeys(("loose", "kept"), _SIDES), nullable=True),
     "prefix_reuse": {"type": "object", "additionalProperties": _SHARE},  # by the model's role
 }
 _MACHINE: Mapping[str, Schema] = {

@@ -8,6 +8,7 @@ the verifying pass gives anyway. Where U is too large, the lossless rule decides
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,14 @@ from semspec.artifacts.arc_calibration import ArcCalibration, check_sampled
 from semspec.calibration.arc import Setting, hashed, vacuous
 from semspec.decoding import tree_pruning
 from semspec.decoding.acceptance import without_gaps
-from semspec.decoding.arc_bound import Constants, distance, loose_nodes, normalised_entropy
+from semspec.decoding.arc_bound import (
+    RARE,
+    Constants,
+    distance,
+    loose_nodes,
+    normalised_entropy,
+    sides,
+)
 from semspec.decoding.trim import depths, keep_nodes
 from semspec.decoding.whitening import Whitened
 from semspec.deferred import Tensor, torch
@@ -31,6 +39,8 @@ from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.storage.packaged import beside_package
 from semspec.storage.screen import LOG
 from semspec.types import Context, Draft, Verdict, What
+
+SIDES = {(True, False): "embedding", (False, True): "logit", (True, True): "both"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +142,7 @@ class Arc(Calibrated):
     """Keeps tokens that a calibrated bound says change little in what follows (ARC-Decode)."""
 
     theta: float = 0.3  # local tolerance score at least; above 1: the lossless rule
+    floor: float = 0.0  # the bound keeps no token below this probability (ours)
     bucketed: bool = False  # constants by depth and root entropy, where the calibration has them
 
     def __post_init__(self) -> None:
@@ -139,6 +150,13 @@ class Arc(Calibrated):
         if math.isnan(self.theta):
             raise UserError(
                 "accept.theta is no number: give one up to 1, or 2 for the lossless rule"
+            )
+        if not 0 <= self.floor <= 1:
+            raise UserError(f"accept.floor={self.floor:g}: give a probability, such as 0.01")
+        if self.floor and self.keep_excluded:
+            raise UserError(
+                "accept.keep_excluded=true keeps tokens of probability 0, and accept.floor none so small:"
+                " leave one of them out"
             )
 
     def bind(self, run: Run) -> Self:
@@ -156,7 +174,7 @@ class Arc(Calibrated):
         return self.bound(known=Known.of(setting, calibration))
 
     def open(self, kit: Kit) -> ArcSession:
-        return self.known.session(self, kit, self.theta)
+        return self.known.session(self, kit, self.theta, self.floor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,32 +191,45 @@ class Known:
         prompts = () if calibration is None else calibration.config["prompts"]
         return cls(setting, Whitened(sigma), frozenset(prompts))
 
-    def session(self, rule: Calibrated, kit: Kit, theta: float) -> ArcSession:
+    def session(self, rule: Calibrated, kit: Kit, theta: float, floor: float = 0.0) -> ArcSession:
         if hashed(kit.prompt) in self.prompts and not rule.allow_mismatch:
             raise UserError(
                 "this prompt was calibrated on, and a bound cannot be measured on what it was set by:"
                 " use other problems (another benchmark.seed=), or accept.allow_mismatch=true"
             )
-        return ArcSession(kit, rule, self, theta)
+        return ArcSession(kit, rule, self, theta, floor)
 
 
 class ArcSession(LosslessSession):
-    def __init__(self, kit: Kit, rule: Calibrated, known: Known, theta: float) -> None:
+    def __init__(
+        self, kit: Kit, rule: Calibrated, known: Known, theta: float, floor: float
+    ) -> None:
         super().__init__(kit)
-        self.rule, self.known, self.theta = rule, known, theta
+        self.rule, self.known, self.theta, self.floor = rule, known, theta, floor
         self.loose: Tensor | None = None
+        # of this round: by node, what the bound that keeps it is counted as
+        self.marks: dict[int, list[str]] = {}
         # the target's distribution where the next round's root was drawn from, and how long the
         # context is then; before anything is known the root counts as quite uncertain
         self.root: tuple[int, Tensor] | None = None
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
+        self.marks = {}
+        counts: Counter[str] = Counter()
         if draft.parents is not None and self.rule.prune != "none":
+            grown = len(draft.tokens)
             kept = self._kept(draft, draft.parents, self._entropy(context))
-            if len(kept) < len(draft.tokens):
+            if len(kept) < grown:
                 keep_nodes(draft, kept)
+            counts.update(grown=grown, pruned=grown - len(kept))
         verdict = yield from super().judge(context, draft)
+        path = range(verdict.keep) if verdict.path is None else verdict.path
+        for node, marks in self.marks.items():
+            counts.update(f"loose_{mark}" for mark in marks)
+            if node in path:
+                counts.update(f"kept_{mark}" for mark in marks)
+        verdict.counts = dict(counts)
         if self.root is not None:
-            path = range(verdict.keep) if verdict.path is None else verdict.path
             row = path[-1] + 1 if path else 0
             self.root = (len(context) + verdict.keep + len(verdict.write), self.root[1][row])
         return verdict
@@ -258,18 +289,29 @@ class ArcSession(LosslessSession):
         ends = [
             a != b and (a in stops or b in stops) for a, b in zip(both, both[count:], strict=False)
         ]
+        distances = distance(rows[:count], rows[count:])
+        p_likeliest, p_drafted = best.values[judged_by], p[judged_by, scored.tokens]
         self.loose = loose_nodes(
-            distance(rows[:count], rows[count:]),
-            best.values[judged_by],
-            p[judged_by, scored.tokens],
+            distances,
+            p_likeliest,
+            p_drafted,
             torch.tensor(ends, device=p.device),
             by,
             self.theta,
             self.rule.keep_excluded,
+            self.floor,
         )
         if not self.rule.resume:
             parents = range(-1, count - 1) if draft.parents is None else draft.parents
             self.loose = without_gaps(self.loose, torch.tensor(parents, device=p.device))
+        if both[:count] != both[count:]:
+            by_side = sides(distances, p_likeliest, p_drafted, by, self.theta)
+            told = torch.stack([self.loose, *by_side, p_drafted < RARE]).tolist()
+            self.marks = {
+                node: [SIDES[embedding, logit], *(["rare"] if rare else [])]
+                for node, (loose, embedding, logit, rare) in enumerate(zip(*told, strict=True))
+                if loose and both[node] != both[count + node]
+            }
 
     def loosely(self, context: Context, scored: Scored) -> Tensor | None:
         return self.loose

@@ -50,6 +50,7 @@ RULE_OPTIONS: Mapping[str, type] = {
     "theta": float,
     "resume": bool,
     "keep_excluded": bool,
+    "floor": float,
     "epsilon": float,
     "delta": float,
     "k": int,

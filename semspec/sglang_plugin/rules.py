@@ -115,6 +115,7 @@ def loosely(rule: Rule, seen: Judged, bound: Bound | None) -> Tensor:
             bound.constants(seen.sampling.temperature),
             rule.theta,
             rule.keep_excluded,
+            rule.floor,
         )
         if not rule.resume:
             loose = loose.view_as(seen.parents).clone()

@@ -43,6 +43,7 @@ class Options:
     theta: float | None = None  # arc
     resume: bool | None = None  # arc
     keep_excluded: bool | None = None  # arc
+    floor: float | None = None  # arc
     epsilon: float | None = None  # typical
     delta: float | None = None  # typical, topk_delta
     k: int | None = None  # topk_delta

@@ -9,7 +9,13 @@ from typing import Any
 
 from semspec.storage.files import dumps
 
-LATER: Mapping[str, Any] = {"min_p": 0.0, "thinking": None}
+LATER: Mapping[str, Any] = {
+    "min_p": 0.0,
+    "thinking": None,
+    "floor": 0.0,
+    "shots": 0,
+    "system": "",
+}
 """Options that older versions did not have, by their last name, and what they amounted to."""
 
 

@@ -263,6 +263,7 @@ SAMPLED = (
     ({"accept": "arc", "theta": 0.5}, Sampling(1.2, top_k=7)),
     ({"accept": "arc", "theta": 0.2}, Sampling(0.6, top_p=0.9)),
     ({"accept": "arc", "theta": 0.2, "keep_excluded": True}, Sampling(0.6, top_p=0.9)),
+    ({"accept": "arc", "theta": 0.2, "floor": 0.06}, Sampling(1.0)),
     ({"accept": "arc", "theta": 2.0}, Sampling(0.8)),
 )
 
@@ -359,6 +360,7 @@ def kept_nodes(asked: Mapping[str, Any], tree: Tree, logits: Tensor, p: Tensor) 
             flag = 1 - u / BY.tau >= asked["theta"]
             flag = flag and (token == best or STOP not in (token, best))
             flag = flag and (asked.get("keep_excluded", False) or float(row[token]) > 0)
+            flag = flag and float(row[token]) >= asked.get("floor", 0.0)
         if flag:
             kept.add(node)
     return kept

@@ -22,6 +22,7 @@ from semspec.decoding.arc_bound import (
     margin,
     next_step_js,
     normalised_entropy,
+    sides,
 )
 from tests.support.arc import slow_js, slow_u
 
@@ -111,6 +112,35 @@ def test_a_token_without_probability_is_kept_on_request_alone() -> None:
         found = loose_nodes(near, best, p_drafted, ends, BY, theta)
         assert found.tolist() == [False, False, True, True]
         assert loose_nodes(near, best, p_drafted, ends, BY, theta, keep_excluded=True).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    theta=st.sampled_from([-3.0, 0.0, 0.3, 0.9, 1.0]),
+    floor=st.sampled_from([1e-4, 0.02, 0.3, 1.0]),
+)
+def test_a_token_is_kept_by_either_side_and_never_below_the_floor(
+    seed: int, theta: float, floor: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    distances = 20 * torch.rand(40, generator=generator)
+    p_drafted = 10 ** (-6 * torch.rand(40, generator=generator))
+    p_drafted[:3] = torch.tensor([0.0, math.nan, floor])
+    best, ends = p_drafted.nan_to_num().clamp_min(0.3), torch.zeros(40, dtype=torch.bool)
+    given = (distances, best, p_drafted)
+    published = loose_nodes(*given, ends, BY, theta, keep_excluded=True)
+    embedding, logit = sides(*given, BY, theta)
+    assert torch.equal(published, embedding | logit)
+    for node in range(3, 40):
+        own, first = float(p_drafted[node]), float(best[node])
+        u = (BY.c_s * float(distances[node]), BY.alpha_kappa * math.log(first / own) ** 2)
+        told = (bool(embedding[node]), bool(logit[node]))
+        assert all(said == (1 - x / BY.tau >= theta) or 1 - x / BY.tau == pytest.approx(theta, abs=1e-4)
+                   for said, x in zip(told, u, strict=True))  # fmt: skip
+    floored = loose_nodes(*given, ends, BY, theta, floor=floor)
+    assert torch.equal(floored, published & (p_drafted >= floor))
+    assert not floored[:2].any() and bool(floored[2]) == bool(published[2])
 
 
 def test_entropy_is_normalised() -> None:

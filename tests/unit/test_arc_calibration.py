@@ -23,6 +23,7 @@ from semspec.calibration.arc import (
     figures_of,
     fit,
     fit_setting,
+    hashed,
     upper_quantile,
     vacuous,
 )
@@ -33,6 +34,7 @@ from semspec.driver import Driver
 from semspec.engines.hf import Hf
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.errors import UserError
+from semspec.models.text import Text
 from semspec.training.calibration.next_step import Measure
 from semspec.training.calibration.pairs import Place, Spots, measure_text, places
 from semspec.training.probes.compose import build
@@ -339,6 +341,9 @@ def test_the_command_resumes_after_a_kill_and_refuses_wrong_options(
         (["temperatures=0"], "above 0.001"),
         (["delta=2"], "delta"),
         (["top=many"], "give a whole number"),
+        (["lengths=256,32"], "fewest and the most tokens"),
+        (["lengths=32"], "fewest and the most tokens"),
+        (["lengths=32,256"], "made as they are"),
         (["draft=none", "fit=drafted"], "needs a draft"),
     ):
         with pytest.raises(SystemExit) as ended:
@@ -363,3 +368,28 @@ def test_questions_alone_are_enough(tmp_path: Path) -> None:
     assert sorted(q.question for q in questions(config)) == ["How?", "Why?"]
     with pytest.raises(UserError, match="for data sets"):
         build(["chains=answers"])
+
+
+def test_prompts_of_a_length_can_be_asked_for(tmp_path: Path) -> None:
+    """In the target's tokens; of those that fit, as many as asked, and the artifact says so."""
+    file = tmp_path / "asked.jsonl"
+    asked = list(questions(build(["problems=8", "domains=[residues]", "definitions=[2,6]"])))
+    text = Text(str(TARGET))
+    lengths = {q.question: len(text.encode(q.question)) for q in asked}
+    most = sorted(lengths.values())[4]
+    file.write_text("\n".join(json.dumps({"question": q.question}) for q in asked))
+    fitting = [q for q in lengths if 10 <= lengths[q] <= most]
+    assert 2 < len(fitting) < len(lengths)
+    out = tmp_path / "arc"
+    given = ["source=jsonl", f"data={file}", "chains=answers", "draft=none", "correction=none"]
+    given += ["problems=6", "positions=4", "max_new_tokens=60", f"folder={tmp_path / 'run'}"]
+    calibrate.main([*given, f"lengths=10,{most}", f"out={out}"])
+    made = ArcCalibration.load(str(out))
+    assert made.config["data"]["lengths"] == [10, most]
+    wanted = {hashed(text.prompt(q)[0]) for q in fitting}
+    assert len(made.config["prompts"]) == min(6, len(fitting))
+    assert set(made.config["prompts"]) <= wanted
+    assert f"prompts of 10 to {most} tokens" in (out / "README.md").read_text()
+    config = build(given[:3])
+    with pytest.raises(UserError, match="is as long as asked: widen lengths="):
+        list(questions(config, lambda text: False))

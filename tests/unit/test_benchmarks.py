@@ -110,6 +110,51 @@ def test_a_function_is_graded_with_what_surrounds_it(tmp_path: Path) -> None:
     assert right("raise ValueError('an example')", good), "what is not needed is not run"
 
 
+# ---- examples and system messages -----------------------------------------------------------------
+
+TRAIN = [
+    {"question": "2 + 3?", "answer": "Two and three are <<2+3=5>>5.\n#### 5"},
+    {"question": "1,000 + 1?", "answer": "That is 1000+1=<<1000+1=1001>>1001.\n#### 1,001"},
+    {"question": "Unused?", "answer": "Yes.\n#### 0"},
+]
+
+
+@pytest.mark.parametrize("given", ["folder", "file"])
+def test_gsm8k_begins_with_the_first_examples_of_its_train_split(
+    tmp_path: Path, given: str
+) -> None:
+    test = write_rows(tmp_path / "test.jsonl", SAMPLES["gsm8k"].rows)
+    write_rows(tmp_path / "train.jsonl", TRAIN)
+    data = str(tmp_path if given == "folder" else test)
+    benchmark = make("gsm8k", data=data, shots=2, system="Be brief.")
+    first, second = benchmark.problems()
+    assert first.question == (
+        "Please reason step by step, and put your final answer within \\boxed{}.\n\n"
+        "Question: 2 + 3?\nLet's think step by step\nAnswer: Two and three are 5.\n"
+        "The answer is \\boxed{5}.\n\n"
+        "Question: 1,000 + 1?\nLet's think step by step\nAnswer: That is 1000+1=1001.\n"
+        "The answer is \\boxed{1001}.\n\n"
+        "Question: A crate holds 500 pens. How many pens do three crates hold?\n"
+        "Let's think step by step\nAnswer:"
+    )
+    assert (first.id, first.answer, first.system) == ("gsm8k-0001", "1500", "Be brief.")
+    assert second.question.endswith("Question: And two?\nLet's think step by step\nAnswer:")
+    assert benchmark.grade(first, "So it is \\boxed{1500}.").correct
+    plain = next(iter(make("gsm8k", data=data).problems()))
+    assert plain.system is None and not plain.question.startswith("Please")
+
+
+def test_gsm8k_never_takes_its_examples_from_the_problems_that_it_asks(tmp_path: Path) -> None:
+    test = write_rows(tmp_path / "test.jsonl", SAMPLES["gsm8k"].rows)
+    with pytest.raises(UserError, match=r"train split, and there are 0: put train\.jsonl beside"):
+        list(make("gsm8k", data=str(test), shots=1).problems())
+    write_rows(tmp_path / "train.jsonl", TRAIN)
+    with pytest.raises(UserError, match="there are 3"):
+        list(make("gsm8k", data=str(test), shots=4).problems())
+    with pytest.raises(UserError, match=r"shots=-1: give 0 or more"):
+        make("gsm8k", shots=-1)
+
+
 # ---- multiple choice ------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import random
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,15 @@ from semspec.errors import UserError
 from semspec.loop import Speculation, speculate
 from semspec.models.location import ModelFacts
 from semspec.protocols import Plan
+from semspec.results.figures import Solve, problem_line
+from semspec.results.metrics import summarise
+from semspec.results.schema import SCHEMA
 from semspec.rules.arc import Arc
 from semspec.rules.arc_certified import ArcCertified
 from semspec.rules.lossless import Lossless
 from semspec.sglang_plugin.rules import Judged, loosely
 from semspec.sglang_plugin.verification import Options, Verification
+from semspec.storage.json_schema import check
 from semspec.types import Context, Draft, Query, Read, Sampling, Seen, Verdict, What
 from tests.support.arc import slow_u, some_calibration
 from tests.support.binding import run_of
@@ -128,12 +133,14 @@ class ToyBound:
         return torch.isin(tokens, torch.tensor(sorted(self.target.stop_ids)))
 
 
+@pytest.mark.parametrize(
+    "sampling", [Sampling(0.6, top_p=0.9), Sampling(0.6, min_p=0.2)], ids=["top_p", "min_p"]
+)
 @pytest.mark.parametrize("parents", [None, [-1, -1, 0, 1, 2, 2]], ids=["chain", "tree"])
-def test_tokens_that_top_p_excludes_are_kept_on_request_alone(
-    tmp_path: Path, parents: list[int] | None
+def test_tokens_that_are_excluded_are_kept_on_request_alone(
+    tmp_path: Path, parents: list[int] | None, sampling: Sampling
 ) -> None:
-    """At T = 0.6 and top-p 0.9, node by node, in the loop and in a server alike."""
-    sampling = Sampling(0.6, top_p=0.9)
+    """At T = 0.6 with top-p or min-p, node by node, in the loop and in a server alike."""
     some_calibration(TOY_FACTS, BY, (0.6,)).save(tmp_path / "arc")
     target = TOY.models()["target"]
     rules = [
@@ -167,7 +174,126 @@ def test_tokens_that_top_p_excludes_are_kept_on_request_alone(
         possible = seen.p[seen.rows, seen.flat][1:] > 0
         assert torch.equal(kept[0], kept[1] & possible)
         excluded += int((kept[1] & ~possible).sum())
-    assert excluded > 20, "the test would not see tokens that top-p excludes"
+    assert excluded > 20, "the test would not see tokens that are excluded"
+
+
+@pytest.mark.parametrize("parents", [None, [-1, -1, 0, 1, 2, 2]], ids=["chain", "tree"])
+def test_a_floor_binds_the_bound_in_the_loop_and_in_a_server_alike(
+    folder: str, parents: list[int] | None
+) -> None:
+    sampling, target = Sampling(1.0), TOY.models()["target"]
+    free, floored = (
+        Arc(calibration=folder, theta=0.3, floor=floor).bind(run_of(FACTS, "token", 1.0))
+        for floor in (0.0, 0.1)
+    )
+    above, rng, below = parents or list(range(-1, 5)), random.Random(5), 0
+    for seed in range(40):
+        tokens = [rng.randrange(9) for _ in above]
+        context = Context(seed, [0, rng.randrange(8)])
+        states = [tuple(context.tokens)]
+        for token, parent in zip(tokens, above, strict=True):
+            states.append((states[parent + 1][1], token))
+        seen = Judged(
+            torch.stack([target.logits[state] for state in states]),
+            torch.tensor([[context.tokens[-1], *tokens]]),
+            torch.tensor([[-1, *(parent + 1 for parent in above)]]),
+            sampling,
+        )
+        kept = []
+        for rule in (free, floored):
+            session = rule.open(toy_kit(rule, target, sampling, seed))
+            draft = Draft(list(tokens), list(range(1, 7)), parents=parents)
+            ask(session.judge(context, draft), target, [])
+            assert session.loose is not None
+            assert loosely(rule, seen, ToyBound(target))[0, 1:].tolist() == session.loose.tolist()
+            kept.append(session.loose)
+        enough = seen.p[seen.rows, seen.flat][1:] >= 0.1
+        assert torch.equal(kept[1], kept[0] & enough)
+        below += int((kept[0] & ~enough).sum())
+    assert below > 20, "the test would not see a floor"
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_with_a_floor_of_one_the_rule_is_lossless(folder: str, tree: str) -> None:
+    """No token of the toy is certain, so the bound keeps none and every coin is the lossless rule's."""
+    rule = Arc(calibration=folder, theta=-math.inf, floor=1.0).bind(run_of(FACTS, "token", 1.0))
+    ours, theirs = (outputs(TREES[tree], r, 1.0) for r in (rule, Lossless()))
+    assert [o.tokens for o in ours] == [o.tokens for o in theirs]
+
+
+def test_a_floor_that_is_none_is_refused() -> None:
+    for wrong in (-0.1, 1.5, math.nan):
+        with pytest.raises(UserError, match=r"accept\.floor=.*give a probability"):
+            Arc(floor=wrong)
+    with pytest.raises(UserError, match="leave one of them out"):
+        Arc(floor=0.1, keep_excluded=True)
+
+
+@pytest.mark.parametrize("tree", ["chain", "dynamic"])
+def test_the_sides_of_the_bound_are_counted_by_node_and_by_what_was_kept(
+    folder: str, tree: str
+) -> None:
+    """Against the slow equations, one node of every round after the other."""
+    theta, target = 0.4, TOY.models()["target"]
+    rule = Arc(calibration=folder, theta=theta).bind(run_of(FACTS, "token", 1.0))
+    table, sigma = target._rows(Sampling(1.0)), [1.0] * 4
+    expected: Counter[str] = Counter()
+    found: Counter[str] = Counter()
+    for outcome in outputs(TREES[tree], rule, 1.0):
+        text = list(PROMPT)
+        for r in outcome.rounds:
+            parents = range(-1, len(r.drafted) - 1) if r.parents is None else r.parents
+            states = [tuple(text[-2:])]
+            for token, parent in zip(r.drafted, parents, strict=True):
+                states.append((states[parent + 1][1], token))
+            node = -1
+            on = set()
+            for token in r.kept:
+                node = next(i for i, (t, p) in enumerate(zip(r.drafted, parents, strict=True)) if (t, p) == (token, node))  # fmt: skip
+                on.add(node)
+            for node, (token, parent) in enumerate(zip(r.drafted, parents, strict=True)):
+                p = table[states[parent + 1]]
+                best = int(p.argmax())
+                if token == best or {token, best} & target.stop_ids:
+                    continue
+                rows = [target.features[0, t, 0].tolist() for t in (token, best)]
+                given = (*rows, sigma, float(p[token]), float(p[best]))
+                sides = [
+                    1 - slow_u(*given, Constants(*pair, BY.tau)) / BY.tau >= theta
+                    for pair in ((BY.c_s, 1e9), (1e9, BY.alpha_kappa))
+                ]
+                if any(sides):
+                    names = [{(1, 0): "embedding", (0, 1): "logit", (1, 1): "both"}[*sides]]
+                    names += ["rare"] if float(p[token]) < 1e-3 else []
+                    for part in ("loose", "kept") if node in on else ("loose",):
+                        expected.update(f"{part}_{name}" for name in names)
+            found.update(r.counts)
+            text += [*r.kept, *r.written, *r.handed]
+    assert found == expected
+    assert {"loose_embedding", "loose_logit", "loose_both", "kept_both"} <= set(found)
+
+
+def test_nodes_that_are_pruned_are_counted(folder: str) -> None:
+    """Both trees of a first round grow alike, so what is missing of the pruned one was dropped."""
+    options = {"calibration": folder, "theta": 2.0}
+    rules = [Arc(**options, prune=p, eps=0.2).bind(run_of(FACTS, "token", 1.0)) for p in ("none", "entropy")]  # fmt: skip
+    whole, pruned = (outputs(TREES["dynamic"], rule, 1.0) for rule in rules)
+    dropped = 0
+    for a, b in zip(whole, pruned, strict=True):
+        first, second = a.rounds[0], b.rounds[0]
+        assert first.counts == {}
+        grown = len(first.drafted)
+        assert second.counts == {"grown": grown, "pruned": grown - len(second.drafted)}
+        dropped += second.counts["pruned"]
+    assert dropped > 0
+    solve = Solve.from_outcome(pruned[0], "")
+    sums = [sum(r.counts.get(name, 0) for r in pruned[0].rounds) for name in ("pruned", "grown")]
+    figures = summarise([problem_line("a", solve, Solve.from_outcome(whole[0], ""))])
+    assert figures["pruned"] == sums[0] / sums[1] and figures["plain"]["pruned"] is None
+    assert figures["bound"] is None
+    check(
+        {k: v for k, v in figures.items() if k in SCHEMA["properties"]}, SCHEMA | {"required": []}
+    )
 
 
 def ask(plan: Plan[Verdict], target: Any, seen: list[Query]) -> Verdict:

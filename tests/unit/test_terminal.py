@@ -37,6 +37,7 @@ def a_solve(**changed: Any) -> Solve:
         "correct": True,
         "details": {},
         "reuse": {},
+        "counts": {},
     }
     values |= {"seconds": 2.0, "tokens": 100, "drafts": 4, "drafted_units": 8, "kept_units": 6}
     values |= changed

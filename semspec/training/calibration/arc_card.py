@@ -70,6 +70,7 @@ def card(name: str, config: Mapping[str, Any]) -> str:
     base = packaged.repository_of(model["id"]) or model["id"]
     on_hub = "/" in base and not base.startswith("embedded/")
     draft = f", draft `{data['draft']}`" if data["draft"] else ""
+    lengths = "; prompts of {} to {} tokens".format(*data["lengths"]) if data.get("lengths") else ""
     return CARD.format(
         base_model=f"base_model: {base}\n" if on_hub else "",
         name=name,
@@ -77,7 +78,7 @@ def card(name: str, config: Mapping[str, Any]) -> str:
         width=model["width"],
         revision=f", revision `{model['revision']}`" if model["revision"] else "",
         tokenizer=model["tokenizer"][:12],
-        texts=f"{data['problems']} of {data.get('data', 'the embedded world')}, seed {data['seed']}{draft}",
+        texts=f"{data['problems']} of {data.get('data', 'the embedded world')}, seed {data['seed']}{draft}{lengths}",
         **{name: data[name] for name in ("positions", "levels")},
         **{n: value for n, value in training.items() if n != "sequence"},
         sequence=f" over {training['sequence']} positions" if training["sequence"] else "",

@@ -131,10 +131,14 @@ def make_chains(
     folder: Path,
     tell: Callable[[int], None] = lambda _: None,
     shard: Shard | None = None,
+    fits: Callable[[str], bool] | None = None,
 ) -> list[Chain]:
-    """Return all chains, or a shard's: those of an earlier start are read, the rest is written in batches."""
+    """Return all chains, or a shard's: those of an earlier start are read, the rest is written in batches.
+
+    ``fits``: which questions of a data set are taken.
+    """
     path = folder / FILE
-    wanted = list(questions(config))
+    wanted = list(questions(config, fits))
     if shard is not None:
         wanted = [q for number, q in enumerate(wanted) if shard.has(number // config.batch)]
     done = read_chains(path)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,22 @@ class Question:
     thinking: str | None = None
 
 
-def questions(config: ProbeConfig) -> Iterator[Question]:
-    """``config.problems`` questions of the source, in an order that its seed decides."""
+def questions(config: ProbeConfig, fits: Callable[[str], bool] | None = None) -> Iterator[Question]:
+    """``config.problems`` questions of the source, in an order that its seed decides.
+
+    Of a data set's only those that ``fits`` accepts.
+    """
     if config.source == "embedded":
         yield from _embedded(config)
         return
     found = list(_rows(config))
     order = list(range(len(found)))
     random.Random(f"{config.seed} questions").shuffle(order)
-    for number in order[: config.problems]:
-        yield found[number]
+    chosen = (found[n] for n in order if fits is None or fits(found[n].question))
+    first = next(chosen, None)
+    if first is None:
+        raise UserError(f"no prompt of {config.data} is as long as asked: widen lengths=")
+    yield from islice(chain([first], chosen), config.problems)
 
 
 def _embedded(config: ProbeConfig) -> Iterator[Question]:
