@@ -6,10 +6,11 @@ import difflib
 import keyword
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -171,6 +172,19 @@ def presets(group: str) -> dict[str, str]:
         first = path.read_text(encoding="utf-8").splitlines()[0]
         found[path.stem] = first.removeprefix("#").strip() if first.startswith("#") else ""
     return found
+
+
+def naming(group: Literal["model", "draft"], model: ModelConfig) -> list[str]:
+    """Return the options that choose a model: of the preset of that path, if there is one."""
+    key = "path" if group == "model" else "model.path"
+    for name in presets(group):
+        preset = OmegaConf.load(CONF / group / f"{name}.yaml")
+        if OmegaConf.select(preset, key) == model.path and model.revision is None:
+            return [f"{group}={name}"]
+    option = "model.path" if group == "model" else "draft.model.path"
+    pinned = f"{model.path}@{model.revision}" if model.revision else model.path
+    plugin = ["draft=lm"] if group == "draft" else []  # where no draft is the default
+    return [*plugin, shlex.quote(f"{option}={pinned}")]
 
 
 @cache
@@ -392,25 +406,47 @@ def _missing(options: Sequence[str], arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def with_rule(arguments: Sequence[str]) -> list[str]:
-    """Add ``accept=`` if none is given and another rule suits target and split better than the default.
+@dataclass(frozen=True, slots=True)
+class RuleChoice:
+    """The rule that is taken where none is named."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"rule: {self.name} ({self.why})" if self.why else f"rule: {self.name}"
+
+
+def choose_rule(arguments: Sequence[str]) -> RuleChoice | None:
+    """Return the rule that suits target and split best; None where one is named.
 
     Rules rate themselves (``Rule.default_for``); the default of conf/config.yaml stands if it does not.
     """
     given = dict(argument.partition("=")[::2] for argument in arguments)
-    rules = {name: rule.cls for name, rule in registry.plugins("accept").items()}
+    rules: dict[str, Any] = {n: rule.cls for n, rule in registry.plugins("accept").items()}
     default = defaults()["accept"]
     splits = given.get("split", RunConfig.split).split(",")
     models = [given["model.path"]] if "model.path" in given else _targets(given.get("model"))
     asked = {name.removeprefix("accept.") for name in given}
 
-    def rating(rule: Any) -> int:
-        return min((rule.default_for(m, s, asked) or 0 for m in models for s in splits), default=0)
+    def rated(name: str) -> tuple[int, str]:
+        """The lowest rating of all targets and splits of a sweep."""
+        ratings = (rules[name].default_for(m, s, asked) or (0, "") for m in models for s in splits)
+        return min(ratings, default=(0, ""), key=lambda rating: rating[0])
 
     if "accept" in given or rules[default].default_for("", "", ()) is None:
+        return None
+    best = max(rules, key=lambda name: (rated(name)[0], name == default))
+    reasons = [rated(name)[1] for name in dict.fromkeys((default, best))]
+    return RuleChoice(best, "; ".join(filter(None, reasons)))
+
+
+def with_rule(arguments: Sequence[str]) -> list[str]:
+    """Add ``accept=`` if none is given and another rule suits better than the default."""
+    choice = choose_rule(arguments)
+    if choice is None or choice.name == defaults()["accept"]:
         return list(arguments)
-    best = max(rules, key=lambda name: (rating(rules[name]), name == default))
-    return [*arguments, f"accept={best}"] if best != default else list(arguments)
+    return [*arguments, f"accept={choice.name}"]
 
 
 def _targets(presets: str | None) -> list[str]:

@@ -9,11 +9,14 @@ The life of a plugin, in this order (``config.build``, ``solver.Solver``):
 
 1. It is built from its options. ``__post_init__`` raises UserError for options that make no sense.
 2. ``check_setup(setup)`` raises UserError where it cannot work in this configuration: before a model loads.
-3. ``models()`` names the models that it brings along, by role (drafters and rules). They are fetched.
-4. ``bind(run)`` returns a copy that has what it was trained with, and raises UserError where that does
-   not belong to the run's models or does not hold for the run: before weights load (drafters, rules, splitters).
-5. ``measure(bench)`` returns a copy that has what can only be measured on the loaded pair (rules).
-6. ``open(kit)`` begins one problem; a splitter opens a stream, an engine loads a model.
+3. ``models()`` names the models that it brings along, by role (drafters and rules). Their light files are
+   fetched: configurations and tokenizers.
+4. ``loads(run)`` names what it is going to load, and raises UserError where that is not known: before
+   anything heavy is fetched. ``plan=true`` shows it.
+5. ``bind(run)`` returns a copy that has what it was trained with, and raises UserError where that does
+   not belong to the run's models or does not hold for the run: before weights are fetched (drafters, rules, splitters).
+6. ``measure(bench)`` returns a copy that has what can only be measured on the loaded pair (rules).
+7. ``open(kit)`` begins one problem; a splitter opens a stream, an engine loads a model.
 
 ``example(folder)`` gives the contract tests plugins to try: ``tests/contract`` names none.
 """
@@ -31,6 +34,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_chec
 
 from semspec import registry
 from semspec.errors import UserError
+from semspec.models.hub import Wanted
 from semspec.models.location import ModelConfig, ModelFacts
 from semspec.types import (
     Answer,
@@ -115,11 +119,38 @@ class Run:
     models: Mapping[Role, ModelFacts]
     split: str
     sampling: Sampling
-    folders: Mapping[Role, Path] = field(default_factory=dict)  # of the models
+    folders: Mapping[Role, Path] = field(
+        default_factory=dict
+    )  # of the models, maybe without weights
     offers: Collection[What] = ()  # what the engine can read
     # the model that draws the drafts, or the name of a drafter without one; None: nothing is drafted,
     # and nothing that was promised about drafts has to hold
     drafts: str | None = None
+    given: Mapping[Role, ModelConfig] = field(default_factory=dict)  # where its models are
+    fetch: Callable[[Role], Path] | None = None  # weights, if they are not in ``folders``
+
+    @property
+    def places(self) -> Mapping[Role, ModelConfig]:
+        """Where its models are, as commands name them."""
+        return self.given or {
+            role: ModelConfig(path=facts.name, revision=facts.revision)
+            for role, facts in self.models.items()
+        }
+
+    def weights(self, role: Role) -> Path:
+        """Return a model's folder with its weights: the one thing in ``bind`` that may take hours."""
+        return self.folders[role] if self.fetch is None else self.fetch(role)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where something is that a plugin loads: a folder, ``embedded/NAME`` or ``owner/name``."""
+
+    what: str
+    place: str
+    revision: str | None
+    wanted: Wanted  # the files that are loaded of it
+    first: str | None = None  # the command that has to be run before it can be loaded
 
 
 class Plugin(Protocol):
@@ -128,6 +159,10 @@ class Plugin(Protocol):
     def check_setup(self, setup: Setup) -> None:
         """Raise UserError, with a way out, if it cannot work in this configuration."""
         return
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        """Return what ``bind`` is going to load; raise UserError, with the next command, where it is not known."""
+        return ()
 
     def bind(self, run: Run) -> Self:
         """Return the plugin with everything that it was trained with; see ``bound``."""
@@ -300,8 +335,8 @@ class Rule(Plugin, Protocol):
         ...
 
     @classmethod
-    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
-        """Rate the rule as the default for a target and a split; the highest is taken, 0 never.
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str] | None:
+        """Rate the rule as the default for a target and a split, and say why; the highest is taken, 0 never.
 
         ``given`` names the options of the rule on the command line. None: not a default at all.
         """
@@ -367,6 +402,12 @@ class EngineOptions(Plugin, Protocol):
 
     def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
         """Raise UserError if models cannot run on this machine, before any is fetched."""
+        ...
+
+    def needed(
+        self, models: Mapping[Role, ModelConfig], max_new_tokens: int, problems: int
+    ) -> Sequence[str]:
+        """Say what models take of this machine, of what is there: a line for each device or server."""
         ...
 
     def hosting(

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import __version__, config
-from semspec.cli import reproduce
+from semspec.cli import plan, reproduce
 from semspec.cli.arguments import check_arguments, split_arguments
 from semspec.cli.command import ends_in_one_line
 from semspec.cli.help import show
@@ -63,10 +63,12 @@ def _main(arguments: list[str]) -> None:
         sys.exit(reproduce.main(arguments))
     config.register_configs()
     flags, overrides = split_arguments(arguments)
+    planned, overrides = plan.asked(overrides)
+    given = overrides
     several, taken = {"-m", "--multirun"} & set(flags), ""
     if not several:
         overrides, taken = config.with_recommended(overrides)
-    choice = config.choose_engine(overrides)
+    choice, rule = config.choose_engine(overrides), config.choose_rule(overrides)
     overrides = config.expand_shorthands(
         config.with_engine(overrides, choice), auto=False, brought=True
     )
@@ -74,8 +76,15 @@ def _main(arguments: list[str]) -> None:
     if own and not several:
         raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
     check_arguments([o for o in overrides if o not in own], sweep=bool(several))
-    if choice and (several or not flags) and not any(o.lower() in QUIET for o in overrides):
-        echo(str(choice))
+    if planned:
+        if flags:
+            raise UserError(f"plan=true is about one run: leave {' '.join(flags)} out")
+        options = [o for o in overrides if not o.startswith(("hydra.", "hydra/"))]
+        plan.show(build(config.compose(options)), choice, rule, taken, given)
+        return
+    if (several or not flags) and not any(o.lower() in QUIET for o in overrides):
+        for told in filter(None, (choice, rule)):
+            echo(str(told))
     if several:
         if others := [f for f in flags if f.startswith("-") and f not in several]:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")

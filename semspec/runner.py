@@ -200,8 +200,13 @@ def _solve_all(
             with _left_out(arm, lacking):
                 made.append((arm, run, Solver(arm.config, run.identify, engines)))
                 todo |= left
+        for arm, _, solver in made:
+            with _left_out(arm, lacking):
+                solver.fetch()
         lanes = []
         for arm, run, solver in made:
+            if arm.folder in lacking:
+                continue
             with _left_out(arm, lacking):
                 stack.enter_context(solver).load()
                 for note in run.notes:

@@ -27,6 +27,7 @@ from semspec.engines.bridge import BridgedEngine, bridged, build_bridge
 from semspec.errors import UserError
 from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models import hub
+from semspec.models.folders import Folders
 from semspec.models.location import KnownModels, ModelConfig, canonical_name
 from semspec.models.text import OPEN, Text
 from semspec.protocols import (
@@ -37,8 +38,10 @@ from semspec.protocols import (
     Kit,
     Need,
     Plan,
+    Plugin,
     Rule,
     Run,
+    Source,
     Splitter,
 )
 from semspec.results.identity import identities
@@ -58,6 +61,89 @@ class Solution:
     text: str  # the assistant's whole turn, thinking included
     share: float | None  # of the wall time, where problems run freely beside each other
     overhead: float  # share of the time that was spent outside model passes
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What light files say of a run's models: their configurations and tokenizers, no weights."""
+
+    models: Mapping[Role, ModelConfig]  # as given
+    own_prompt: Mapping[Role, bool]  # whether a model reads a prompt of its own
+    folders: Folders
+    texts: Mapping[Role, Text]
+    own: Run  # of the run's own pair
+    nested: Run  # of the pair that helps the target to write
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Self:
+        """Fetch the light files of all models; raise UserError for one that is not there."""
+        models, own_prompt = models_of(config)
+        folders = Folders.of(models, config.engine.holds_weights)
+        texts = {
+            role: Text(str(folder), thinking=models[role].thinking)
+            for role, folder in folders.light.items()
+        }
+        prints = {role: text.fingerprint for role, text in texts.items()}
+        own, nested = runs_of(config, prints, folders)
+        return cls(models, own_prompt, folders, texts, own, nested)
+
+    def sources(self, config: RunConfig) -> list[Source]:
+        """Return all that the plugins are going to load; raise UserError where that is not known."""
+        return [s for plugin, run in bound_plugins(config, self.own, self.nested) for s in plugin.loads(run)]  # fmt: skip
+
+    def check(self, config: RunConfig) -> None:
+        """Raise UserError for what cannot work, or cannot run on this machine: all that light files tell."""
+        self.sources(config)
+        for role, text in self.texts.items():
+            if role != "target":
+                build_bridge(self.texts["target"], text)  # refuses tokenizers that do not agree
+        with hub.noted():
+            config.engine.check_machine(self.folders.pinned, config.max_new_tokens)
+
+
+def models_of(config: RunConfig) -> tuple[dict[Role, ModelConfig], dict[Role, bool]]:
+    """Return the models of a configuration, and which of them read a prompt of their own."""
+    pairs = [(config.nested, config.nested_accept)] if not config.nested.plain else []
+    pairs.append((config.draft, config.accept))
+    models: dict[Role, ModelConfig] = {"target": config.model}
+    own_prompt: dict[Role, bool] = {}
+    for drafter, rule in pairs:  # of two models with one role, the run's own pair has its own
+        models |= {**rule.models(), **drafter.models()}
+        own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
+    return models, {role: own_prompt.get(role, False) for role in models}
+
+
+def runs_of(
+    config: RunConfig,
+    fingerprints: Mapping[Role, str | Callable[[], str]],
+    folders: Folders | None = None,
+) -> tuple[Run, Run]:
+    """Return the facts that plugins are bound to: of the run's own pair, and of the nested one."""
+    models, _ = models_of(config)
+    facts = KnownModels({role: (model, fingerprints[role]) for role, model in models.items()})
+    here = config.engine.holds_weights
+
+    def run(split: str, drafter: Drafter) -> Run:
+        return Run(
+            models=facts,
+            folders=folders.light if folders else {},
+            split=split,
+            sampling=config.sampling,
+            offers=config.engine.offers,
+            drafts=drawn_by(drafter),
+            given=models,
+            fetch=folders.fetch if folders and here else None,
+        )
+
+    return run(config.split, config.draft), run("token", config.nested)
+
+
+def bound_plugins(config: RunConfig, own: Run, nested: Run) -> list[tuple[Plugin, Run]]:
+    """Return the plugins that are bound, each with its run."""
+    found = [(config.accept, own), (config.draft, own), (config.benchmark, own)]
+    if not config.nested.plain:
+        found += [(config.nested_accept, nested), (config.nested, nested)]
+    return found
 
 
 class Engines:
@@ -163,82 +249,68 @@ class Solver:
         self._own, self._shared = shared is None, shared or Engines()
         self._identify = identify
         with hub.noted() as found:
-            self._models = self._prepare()
+            self._bind()
         self._files = identities(found)
         identify("files", self._files)
-        needs = [
-            Need(role, folder, self.probes.get(role, ()), config.max_new_tokens, config.concurrency)
-            for role, (folder, *_) in self._models.items()
-        ]
-        self._shared.expect(config.engine, needs)
         if self._own:
+            self.fetch()
             self.load()
 
+    def fetch(self) -> None:
+        """Fetch the weights that are missing here, and tell the engines which models are to be expected."""
+        config = self.config
+        if config.engine.holds_weights:
+            self._survey.folders.fetch_all()
+        needs = [
+            Need(role, folder, self.probes.get(role, ()), config.max_new_tokens, config.concurrency)
+            for role, folder in self._survey.folders.light.items()
+        ]
+        self._shared.expect(config.engine, needs)
+
     def load(self) -> None:
-        """Load the models, if the engines are shared; a solver with its own ones has done so."""
-        self._load_all(self._models)
+        """Load the models, if the engines are shared; a solver with its own ones has done so.
+
+        The engines load nothing before all their solvers have fetched their weights.
+        """
+        self._load_all()
         if self.served:
             self._identify("servers", self.served)
 
-    def _prepare(self) -> Mapping[Role, tuple[Path, Text, bool]]:
-        """Locate all models and bind the plugins, before any weights load.
-
-        Returns by role the model's folder, its text, and if it reads a prompt of its own.
-        """
+    def _bind(self) -> None:
+        """Bind the plugins, before any weights are fetched that they can do without."""
         config = self.config
-        self.drafter, self.rule = config.draft, config.accept
-        self.nested, self.nested_rule = config.nested, config.nested_accept
         self.engines: dict[Role, Engine] = {}
-        # all folders first: a missing one is reported before anything heavy begins
-        here = config.engine.holds_weights
-        pairs = [(self.nested, self.nested_rule)] if not self.nested.plain else []
-        pairs.append((self.drafter, self.rule))
-        models: dict[Role, ModelConfig] = {"target": config.model}
-        own_prompt: dict[Role, bool] = {}
-        for drafter, rule in pairs:  # of two models with one role, the run's own pair has its own
-            models |= {**rule.models(), **drafter.models()}
-            own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
-        config.engine.check_machine(models, config.max_new_tokens)
-        folders = {role: model.fetch(here) for role, model in models.items()}
-        texts = {r: Text(str(at), thinking=models[r].thinking) for r, at in folders.items()}
-        self.text, self.draft_text = texts["target"], texts.get("draft")
-        facts = KnownModels({role: (models[role], texts[role].fingerprint) for role in models})
-
-        def run(split: str, drafter: Drafter) -> Run:
-            return Run(
-                models=facts,
-                folders=folders,
-                split=split,
-                sampling=config.sampling,
-                offers=config.engine.offers,
-                drafts=drawn_by(drafter),
-            )
-
-        own, nested = run(config.split, self.drafter), run("token", self.nested)
+        survey = self._survey = Survey.of(config)
+        survey.check(config)
+        self.text, self.draft_text = survey.texts["target"], survey.texts.get("draft")
+        own, nested = survey.own, survey.nested
         self.splitter: Splitter = registry.plugin("split", config.split).cls().bind(own)
-        self.probes = {role: (str(at),) for role, at in self.rule.probe_sources(own).items()}
-        self.drafter, self.rule = self.drafter.bind(own), self.rule.bind(own)
-        if not self.nested.plain:
-            self.nested, self.nested_rule = self.nested.bind(nested), self.nested_rule.bind(nested)
+        self.probes = {role: (str(at),) for role, at in config.accept.probe_sources(own).items()}
+        # rules first: a drafter may ask for the target's weights
+        self.rule, self.drafter = config.accept.bind(own), config.draft.bind(own)
+        self.nested, self.nested_rule = config.nested, config.nested_accept
+        if not config.nested.plain:
+            self.nested_rule = config.nested_accept.bind(nested)
+            self.nested = config.nested.bind(nested)
         reach = self.drafter.reach if config.split == "token" else 0
         self.draft_length = _length(config, "draft", reach)
         self.nested_length = _length(config, "nested", self.nested.reach)
-        return {role: (folders[role], texts[role], own_prompt.get(role, False)) for role in models}
 
-    def _load_all(self, models: Mapping[Role, tuple[Path, Text, bool]]) -> None:
+    def _load_all(self) -> None:
         load_torch()  # some rules and drafters ask for it first in the middle of a problem
         self.served: dict[str, str] = {}  # by role: what its servers say that they hold
         try:
-            self.engines["target"] = self._load(*models["target"][:2], "target")
-            for role, (folder, text, own_prompt) in models.items():
+            self.engines["target"] = self._load("target")
+            for role in self._survey.texts:
                 if role != "target":
-                    self.engines[role] = self._load_other(folder, text, role, own_prompt)
+                    self.engines[role] = self._load_other(role)
         except BaseException:
             self.close()
             raise
         self.driver = Driver(self.engines)
 
-    def _load(self, folder: Path, text: Text, role: Role) -> Engine:
+    def _load(self, role: Role) -> Engine:
+        folder, text = self._survey.folders.light[role], self._survey.texts[role]
         engine = self._shared.load(self.config.engine, folder, role, self.probes.get(role, ()))
         if served := getattr(engine, "served", None):  # of engines over servers
             self.served[f"{role}'s server"] = served
@@ -247,9 +319,9 @@ class Solver:
         )  # a tokenizer may name an end that the weights' files do not
         return engine
 
-    def _load_other(self, folder: Path, text: Text, role: Role, own_prompt: bool) -> Engine:
-        build_bridge(self.text, text)  # refuses tokenizers that do not agree, before weights load
-        engine = self._load(folder, text, role)
+    def _load_other(self, role: Role) -> Engine:
+        text = self._survey.texts[role]
+        engine = self._load(role)
         bridge = build_bridge(
             self.text,
             text,
@@ -258,7 +330,7 @@ class Solver:
         )
         if bridge is None:
             return engine
-        return bridged(engine, bridge, own_prompt)
+        return bridged(engine, bridge, self._survey.own_prompt[role])
 
     def measure(
         self,

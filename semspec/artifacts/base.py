@@ -23,6 +23,7 @@ from semspec.deferred import Tensor, tensor_files
 from semspec.errors import UserError, first_line
 from semspec.models.hub import Access, Wanted, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
+from semspec.protocols import Source
 from semspec.storage import foreign, json_schema, manifests, provenance, swap
 from semspec.storage.files import dumps, os_errors_as_user_errors, replacing, write_all, write_bytes
 from semspec.storage.packaged import beside_package
@@ -287,6 +288,12 @@ def find(
         return locate(str(folder), wanted=wanted)
     place, given = split_revision(folder_or_repo)
     return locate(place, revision or given, wanted, access)
+
+
+def source(what: str, name: str, revision: str | None = None) -> Source:
+    """Return where a plugin finds an artifact: the name that it gives to ``load``."""
+    place, given = (name, None) if name.startswith(EMBEDDED) else split_revision(name)
+    return Source(what, place, revision or given, WANTED)
 
 
 def made_with() -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from semspec.benchmarks._answers import LETTERS, after_thinking, chosen_letter, last_boxed
 from semspec.benchmarks._grading import same_answer
 from semspec.errors import UserError
-from semspec.models.hub import DATASET, Access, snapshot
-from semspec.protocols import Benchmark, BenchmarkProblem, Grade
+from semspec.models.hub import DATASET, Access, Wanted, snapshot
+from semspec.protocols import Benchmark, BenchmarkProblem, Grade, Run, Source
 from semspec.storage import dataset_rows as rows
 
 Row = Mapping[str, Any]
@@ -82,8 +82,15 @@ class DataBenchmark(Benchmark):
 
     def fetch(self, files: Sequence[str]) -> Path:
         """Download the missing files; return their folder."""
-        wanted = replace(DATASET, patterns=tuple(files), option="benchmark.data")
-        return snapshot(self.repo, self.revision, wanted, Access())
+        return snapshot(self.repo, self.revision, self._wanted(files), Access())
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        if self.data:
+            return ()
+        return [Source("problems", self.repo, self.revision, self._wanted(self.files))]
+
+    def _wanted(self, files: Sequence[str]) -> Wanted:
+        return replace(DATASET, patterns=tuple(files), option="benchmark.data")
 
     @classmethod
     def sample(cls) -> Sample | None:

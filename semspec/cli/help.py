@@ -18,6 +18,10 @@ EXAMPLES = (
     ("python -m semspec.run", "the embedded pair: no network, no GPU"),
     ('python -m semspec.run prompt="..."', "one question of your own"),
     ("python -m semspec.run model=qwq32b draft=r1-1.5b", "real models, from the Hub"),
+    (
+        "python -m semspec.run model=qwq32b draft=r1-1.5b plan=true",
+        "what that would download and need, and no more",
+    ),
     ("python -m semspec.run -m split=paragraph,sentence draft_length=1,2,4", "a sweep"),
     ("python -m semspec.run accept=logprob threshold=-3", "a rule's own option"),
     ("python -m semspec.run hydra.run.dir=runs/mine", "a folder of your choice; again: resume"),

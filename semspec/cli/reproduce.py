@@ -21,6 +21,7 @@ from rich.text import Text
 
 from semspec import config
 from semspec.cli.audit import audit
+from semspec.cli.plan import before
 from semspec.errors import UserError
 from semspec.jobs import experiments, sweep
 from semspec.jobs.experiments import METRICS, SHARES, Cell, Experiment, Job, jobs, load, slug
@@ -72,9 +73,10 @@ def main(arguments: Sequence[str]) -> int:
             f" {' '.join(launching)} out"
         )
     only = [a.partition("=")[2] for a in arguments if a.startswith("only=")]
-    todo, made = _fitting(experiment, list(jobs(experiment, scale, extra, only)))
+    todo, built = _fitting(experiment, list(jobs(experiment, scale, extra, only)))
+    made = built[0]
     console = open_console(quiet=made.quiet)
-    for line in plan_of(experiment, scale, todo):
+    for line in plan_of(experiment, scale, todo, [c for each in built for c in before(each)]):
         console.print(line, soft_wrap=True)  # commands can be copied
     if switches["plan"] == "true":
         return 0
@@ -111,8 +113,10 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def _fitting(experiment: Experiment, todo: Sequence[Job]) -> tuple[list[Job], config.RunConfig]:
-    """Return the jobs that can be built, all unless the experiment leaves some out, and the first one's configuration."""
+def _fitting(
+    experiment: Experiment, todo: Sequence[Job]
+) -> tuple[list[Job], list[config.RunConfig]]:
+    """Return the jobs that can be built, all unless the experiment leaves some out, and their configurations."""
     kept: list[tuple[Job, config.RunConfig]] = []
     wrong = UserError("only= names nothing of this experiment: plan=true shows all of it")
     for at, job in enumerate(todo):
@@ -124,7 +128,7 @@ def _fitting(experiment: Experiment, todo: Sequence[Job]) -> tuple[list[Job], co
             wrong = wrong if at else error
     if not kept:
         raise wrong
-    return [job for job, _ in kept], kept[0][1]
+    return [job for job, _ in kept], [made for _, made in kept]
 
 
 def _run(job: Job, command: str = "") -> Run:
@@ -272,11 +276,13 @@ def record(experiment: Experiment, scale: str, found: Results) -> dict[str, Any]
 # ---- what is shown --------------------------------------------------------------------------------
 
 
-def plan_of(experiment: Experiment, scale: str, todo: Sequence[Job]) -> list[Text]:
-    """Show what will be run and what it costs."""
+def plan_of(
+    experiment: Experiment, scale: str, todo: Sequence[Job], first: Sequence[str] = ()
+) -> list[Text]:
+    """Show what will be run, what it costs, and what has to be done ``first``."""
     setting = experiment.scale(scale)
     lines = [Text(experiment.title, "bold")]
-    lines += [Text(f"first: {command}", "dim") for command in setting.first]
+    lines += [Text(f"first: {command}", "dim") for command in dict.fromkeys([*setting.first, *first])]  # fmt: skip
     if scale == "real":
         for block in setting.blocks:
             known = [job.hours for job in todo if job.block == block]

@@ -16,6 +16,8 @@ from rich.text import Text as Line
 
 from semspec.cli.command import run_command
 from semspec.cli.help import show_examples, show_rows, show_title
+from semspec.cli.plan import asked
+from semspec.cli.plan_training import plan_training
 from semspec.jobs import stages
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console, table_of
@@ -35,6 +37,10 @@ EXAMPLES = (
     (
         "python -m semspec.train_probe -m part=all/8 hydra/launcher=submitit_slurm ...",
         "sampled by eight jobs of Slurm; then the same without -m and part= (docs/scale-out.md)",
+    ),
+    (
+        "python -m semspec.train_probe ... plan=true",
+        "what that would download, write and cost, and the commands to a published probe",
     ),
 )
 
@@ -89,6 +95,11 @@ run_shard = partial(stages.run_job, work_of)  # a launcher's job
 
 
 def run(arguments: Sequence[str]) -> None:
+    planned, arguments = asked(arguments)
+    if planned:
+        plan = plan_training(build(arguments), arguments)
+        plan.show(open_console(), "This training of a probe would take:")
+        return
     if stages.run_in_shards("semspec.cli.train_probe", work_of, arguments):
         return
     config = build(arguments)

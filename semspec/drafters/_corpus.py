@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from semspec.artifacts import base
 from semspec.artifacts.datastore import Datastore
 from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.datastores.dense import DenseStore
 from semspec.datastores.sparse import SparseStore
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts
+from semspec.protocols import Source
 from semspec.types import Role
 
 D = TypeVar("D", bound=Datastore)
 
 
-def load(kind: type[D], name: str, models: Mapping[Role, ModelFacts], allow_mismatch: bool) -> D:
-    """The datastore of that name, if it is this target's."""
+def sources(kind: type[Datastore], name: str) -> list[Source]:
+    """Return where a datastore is; raise UserError if none is named."""
     if not name:
         way = f"give datastore=FOLDER_OR_REPO, made by {kind.made_by}"
         raise UserError(f"no datastore is named: {way}")
+    return [base.source("datastore", name)]
+
+
+def load(kind: type[D], name: str, models: Mapping[Role, ModelFacts], allow_mismatch: bool) -> D:
+    """The datastore of that name, if it is this target's."""
+    sources(kind, name)
     store = kind.load(name)
     store.check(models["target"], allow_mismatch=allow_mismatch)
     return store

@@ -8,8 +8,17 @@ from semspec.decoding.sampling import draw_next
 from semspec.deferred import Tensor, torch
 from semspec.drafters._base import DraftSessionBase
 from semspec.drafters._trees import TreeOptions, tree_sampling
-from semspec.protocols import Kit
+from semspec.heads.published import needs_conversion
+from semspec.models.hub import MODEL
+from semspec.models.location import ModelConfig
+from semspec.protocols import Kit, Source
 from semspec.types import Draft, Read, Room, Sampling, What
+
+
+def head_sources(head: ModelConfig) -> list[Source]:
+    """Return where a head is, and the command that converts it if it is pickled."""
+    first = needs_conversion(head.path, head.revision)
+    return [Source("head", head.path, head.revision, MODEL, first)]
 
 
 class HeadSession(DraftSessionBase):

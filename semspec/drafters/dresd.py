@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -16,7 +16,7 @@ from semspec.drafters import _corpus
 from semspec.drafters._base import DrafterBase, DraftSessionBase, rows_of
 from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
-from semspec.protocols import Kit, Plan, Run
+from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import Context, Draft, Read, Room, Seen, What
 
@@ -49,6 +49,9 @@ class Dresd(DrafterBase):
         return self.longest or max(length for _, length in SHAPES.values())
 
     store: ClassVar[DenseStore]  # once bound
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        return _corpus.sources(DenseDatastore, self.datastore)
 
     def bind(self, run: Run) -> Self:
         found = _corpus.load(DenseDatastore, self.datastore, run.models, self.allow_mismatch)

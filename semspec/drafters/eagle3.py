@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -12,11 +13,11 @@ from semspec.decoding.sampling import probabilities
 from semspec.deferred import Tensor, torch
 from semspec.deferred import functional as F
 from semspec.drafters._base import rows_of
-from semspec.drafters._heads import HeadSession
+from semspec.drafters._heads import HeadSession, head_sources
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.eagle3 import Attend, Eagle3
 from semspec.models.location import ModelConfig
-from semspec.protocols import Kit, Plan, Run
+from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import Context, Draft, Read, Room, Sampling, Seen, What
 
@@ -35,8 +36,12 @@ class Eagle3Drafter(TreeOptions):
 
     net: ClassVar[Eagle3]  # once bound
 
+    def loads(self, run: Run) -> Sequence[Source]:
+        return head_sources(self.head)
+
     def bind(self, run: Run) -> Self:
-        return self.bound(net=Eagle3.load(self.head.fetch(), run.folders["target"]))
+        target, weights = run.folders["target"], partial(run.weights, "target")
+        return self.bound(net=Eagle3.load(self.head.fetch(), target, weights))
 
     def open(self, kit: Kit) -> Eagle3Session:
         return Eagle3Session(kit, self, self.net)

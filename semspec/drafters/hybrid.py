@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -15,7 +15,7 @@ from semspec.decoding.witness import followed
 from semspec.drafters._base import DrafterBase, DraftSessionBase, rows_of
 from semspec.drafters._memory import RememberingSession
 from semspec.errors import UserError
-from semspec.protocols import DraftSession, Kit, Plan, Run
+from semspec.protocols import DraftSession, Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import Context, Draft, Room, Seen, What
 
@@ -68,6 +68,9 @@ class Hybrid(DrafterBase):
         return max(int(drafter.reach) for drafter in self._drafters().values())
 
     drafters: ClassVar[Mapping[str, Any] | None] = None  # once bound
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        return [s for drafter in self._drafters().values() for s in drafter.loads(run)]
 
     def bind(self, run: Run) -> Self:
         return self.bound(drafters={n: d.bind(run) for n, d in self._drafters().items()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -11,11 +12,11 @@ from semspec.artifacts.medusa_head import MedusaHead
 from semspec.decoding.sampling import probabilities
 from semspec.deferred import Tensor, torch
 from semspec.drafters._base import rows_of
-from semspec.drafters._heads import HeadSession
+from semspec.drafters._heads import HeadSession, head_sources
 from semspec.drafters._trees import TreeOptions
 from semspec.heads.medusa import Medusa
 from semspec.models.location import ModelConfig
-from semspec.protocols import Kit, Plan, Run
+from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import Context, Draft, Read, Room, Sampling, Seen, What
 
@@ -37,8 +38,12 @@ class MedusaDrafter(TreeOptions):
 
     heads: ClassVar[Medusa | None] = None  # once bound
 
+    def loads(self, run: Run) -> Sequence[Source]:
+        return head_sources(self.head)
+
     def bind(self, run: Run) -> Self:
-        return self.bound(heads=Medusa.load(self.head.fetch(), run.folders["target"]))
+        target, weights = run.folders["target"], partial(run.weights, "target")
+        return self.bound(heads=Medusa.load(self.head.fetch(), target, weights))
 
     @property
     def levels(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -14,7 +14,7 @@ from semspec.drafters import _corpus
 from semspec.drafters._base import CopyingDrafter, DraftSessionBase
 from semspec.drafters._proposal import ROOT, Proposal
 from semspec.errors import UserError
-from semspec.protocols import Kit, Plan, Run
+from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import Context, Draft, Room
 
@@ -43,6 +43,9 @@ class Rest(CopyingDrafter):
             raise UserError(f"{given}: each is 1 or more")
 
     store: ClassVar[SparseStore]  # once bound
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        return _corpus.sources(SparseDatastore, self.datastore)
 
     def bind(self, run: Run) -> Self:
         given = self.datastore, run.models, self.allow_mismatch

@@ -21,7 +21,7 @@ from semspec.drafters._base import CopyingDrafter, DraftSessionBase
 from semspec.drafters._ngrams import Match
 from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
-from semspec.protocols import Kit, Plan, Run
+from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.types import Context, Draft, Room
 
@@ -55,6 +55,9 @@ class Suffix(CopyingDrafter):
             )
 
     store: ClassVar[SparseStore | None] = None  # once bound, with a datastore
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        return _corpus.sources(SparseDatastore, self.datastore) if self.datastore else ()
 
     def bind(self, run: Run) -> Self:
         if not self.datastore:

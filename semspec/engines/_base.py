@@ -30,6 +30,11 @@ class EngineBase(Plugin):
     def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
         """Do nothing: it takes any machine."""
 
+    def needed(
+        self, models: Mapping[Role, ModelConfig], max_new_tokens: int, problems: int
+    ) -> Sequence[str]:
+        return ()
+
     @contextmanager
     def hosting(
         self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from semspec.deferred import torch
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError
-from semspec.models import memory
+from semspec.models import hub, memory
 from semspec.models.hub import locate
-from semspec.models.location import ModelConfig
+from semspec.models.location import ModelConfig, canonical_name
 from semspec.protocols import Engine
 from semspec.registry import register
 from semspec.storage.screen import LOG
 from semspec.types import Role, What
+
+WIDTHS = {"auto": 4, "fp32": 4, "bf16": 2}  # bytes of a number on a CPU, by ``dtype``
 
 
 @register("engine", "hf")
@@ -44,21 +44,56 @@ class Hf(EngineBase):
         return 1, ""
 
     def check_machine(self, models: Mapping[Role, ModelConfig], max_new_tokens: int) -> None:
-        """Raise UserError for models that do not fit on one GPU together; warn of one that is of no use."""
+        """Raise UserError for models that do not fit here together; warn of a GPU that is of no use."""
+        # it takes seconds to import torch
+        if (width := self._width_on_a_cpu) and _lacking(models, width) is None:
+            return
         from semspec.engines._lean.engine import resolve
 
-        device, _ = resolve(self.device, self.dtype)
+        device, dtype = resolve(self.device, self.dtype)
         if device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(device)
             sizes = {role: memory.size_of(model) for role, model in models.items()}
             tokens = memory.tokens_for(max_new_tokens, sizes)
             memory.check_device(sizes, free, str(device), tokens)
-        elif self.device == "auto" and (gpus := memory.visible_gpus()):
+            return
+        if lacking := _lacking(models, dtype.itemsize):
+            raise lacking
+        if self.device == "auto" and (gpus := memory.visible_gpus()):
             LOG.warning(
                 "%s is there, but torch cannot use CUDA, and engine=hf runs on the CPU: install a driver and a"
                 " torch that go together (device=cpu says that this is meant)",
                 gpus[0].name,
             )
+
+    @property
+    def _width_on_a_cpu(self) -> int:
+        """Bytes of a number where it is plain without torch that no GPU is used; 0 where it is not."""
+        known = self.device == "cpu" or (self.device == "auto" and not memory.visible_gpus())
+        return WIDTHS.get(self.dtype, 0) if known else 0
+
+    def needed(
+        self, models: Mapping[Role, ModelConfig], max_new_tokens: int, problems: int
+    ) -> Sequence[str]:
+        sizes = {role: memory.size_of(model) for role, model in models.items()}
+        tokens = memory.tokens_for(max_new_tokens, sizes) * problems
+        width, more = self._width_on_a_cpu, 0
+        where, there = "RAM", f"this machine has {memory.gib(memory.machine_memory())}"
+        if not width:
+            import torch
+
+            from semspec.engines._lean.engine import resolve
+
+            device, dtype = resolve(self.device, self.dtype)
+            width = dtype.itemsize
+            if device.type == "cuda":
+                free, total = torch.cuda.mem_get_info(device)
+                more = memory.reserved(memory.CHUNKS[-1])
+                where, there = str(device), f"{memory.gib(free)} free of {memory.gib(total)}"
+        held = [f"{role} {memory.held(size, tokens, width)}" for role, size in sizes.items()]
+        parts = [size.weights + tokens * size.token for size in sizes.values()]
+        whole = memory.shown(sum(parts) * width // memory.HALF + more)
+        return [f"{where}: {', '.join(held)}; {whole} at most, {there}"]
 
     def load(
         self,
@@ -74,19 +109,26 @@ class Hf(EngineBase):
         if self.threads and device.type == "cpu":
             torch.set_num_threads(self.threads)
         folder = locate(folder_or_repo, revision)
-        if device.type == "cpu":
-            _check_memory(folder, 4 if dtype == torch.float32 else 2)
+        if device.type == "cpu" and (
+            lacking := _lacking({role: ModelConfig(path=str(folder))}, dtype.itemsize)
+        ):
+            raise lacking
         return HfEngine(folder, dtype, device, self.max_context, self.chunk)
 
 
-def _check_memory(folder: Path, width: int) -> None:
-    """Raise UserError for weights that exceed this machine's memory, before it starts to swap."""
-    # checkpoints of this size are stored in 16 bits
-    needed = sum(file.stat().st_size for file in folder.glob("*.safetensors")) * width // 2
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory:
-        raise UserError(
-            f"{folder.name} needs {needed / 2**30:.0f} GiB of memory, this machine has"
-            f" {memory / 2**30:.0f} GiB and no GPU that could be used: choose a smaller model,"
-            " or a machine with a GPU"
-        )
+def _lacking(models: Mapping[Role, ModelConfig], width: int) -> UserError | None:
+    """Return why models do not fit into this machine's memory, before it starts to swap; None if they do."""
+    sizes = {
+        canonical_name(model): memory.stored_bytes(hub.sizes(model.location, model.revision))
+        for model in models.values()
+    }
+    needed = sum(sizes.values()) * width // 2  # checkpoints of this size are stored in 16 bits
+    there = memory.machine_memory()
+    if needed <= there:
+        return None
+    verb = "need" if len(sizes) > 1 else "needs"
+    return UserError(
+        f"{' and '.join(sizes)} {verb} {memory.gib(needed)} of memory, this machine has"
+        f" {memory.gib(there)} and no GPU that could be used: choose a smaller model,"
+        " or a machine with a GPU"
+    )

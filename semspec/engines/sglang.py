@@ -111,6 +111,34 @@ class Sglang(EngineBase):
             memory.place(sizes, gpus, memory.tokens_for(max_new_tokens, sizes))
         servers.check_python(sys.executable, gpus[0].name if gpus else "")
 
+    def needed(
+        self, models: Mapping[Role, ModelConfig], max_new_tokens: int, problems: int
+    ) -> Sequence[str]:
+        if self.connects:
+            named = {role: self.urls(role) for role in models}
+            return [
+                f"servers of the {role}: {without_passwords(' '.join(urls)) or 'none named'}"
+                for role, urls in named.items()
+            ]
+        sizes = {role: memory.size_of(model) for role, model in models.items()}
+        tokens, gpus = memory.tokens_for(max_new_tokens, sizes), memory.visible_gpus()
+        if not gpus:
+            held = [f"{role} {memory.held(s, tokens * problems, 4)}" for role, s in sizes.items()]
+            there = memory.gib(memory.machine_memory())
+            return [f"RAM: {', '.join(held)}; this machine has {there}"]
+        places = memory.place(sizes, gpus, tokens) if self._places else {}
+        lines = []
+        for gpu in gpus:
+            held = [
+                f"{role} {memory.held(sizes[role].part(place.ranks), place.tokens)}"
+                f" and {memory.shown(memory.reserved(place.chunk))} beside them"
+                for role, place in places.items()
+                if gpu.index in place.gpus
+            ]
+            lines.append(f"GPU {gpu.index}, {gpu}: {', '.join(held) or 'nothing'}")
+        whole = f"{tokens:,} tokens at most, times {problems}" if problems > 1 else f"{tokens:,} tokens at most"  # fmt: skip
+        return [*lines, f"a problem takes {whole}; what does not fit at a time waits"]
+
     @contextmanager
     def hosting(
         self, needs: Sequence[Need], logs: Path, tell: Callable[[str], object]

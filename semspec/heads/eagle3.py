@@ -216,8 +216,11 @@ class Eagle3:
         self._twins: dict[torch.device, Eagle3] = {}
 
     @classmethod
-    def load(cls, folder: Path, target: Path) -> Self:
-        """Read a checkpoint, with the target's embedding if it has none; raise UserError if it is bad."""
+    def load(cls, folder: Path, target: Path, weights: Callable[[], Path] | None = None) -> Self:
+        """Read a checkpoint, with the target's embedding if it has none; raise UserError if it is bad.
+
+        ``weights`` returns the target's folder once its weights are there; without it they are.
+        """
         folder = ready(folder)
         shape = read_shape(folder, target)
         if shape.target_width != target_facts(target)[1]:
@@ -230,8 +233,11 @@ class Eagle3:
         tied = read_json(folder / "config.json").get("tie_word_embeddings") is True
         own = tensors.get(EMBEDDING) if tied else None
         if EMBEDDING not in tensors:
+            target = weights() if weights else target
             tensors[EMBEDDING] = from_target(target, f"model.{EMBEDDING}", size)
         if LAST not in tensors:
+            if own is None and weights:
+                target = weights()
             rows = last_of_target(target, size) if own is None else own
             d2t = tensors.get("d2t")
             tensors[LAST] = rows if d2t is None else rows[torch.arange(len(d2t)) + d2t]

@@ -6,7 +6,7 @@ Head k predicts token i + k + 2 from the state of position i, whatever the token
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +67,11 @@ class Medusa:
         self.last = stacked(f"{shape.blocks}.weight").mT if borrowed is None else borrowed.mT
 
     @classmethod
-    def load(cls, folder: Path, target: Path) -> Self:
-        """Read a checkpoint of heads that belong to this target; raise UserError if it does not fit."""
+    def load(cls, folder: Path, target: Path, weights: Callable[[], Path] | None = None) -> Self:
+        """Read a checkpoint of heads that belong to this target; raise UserError if it does not fit.
+
+        ``weights`` returns the target's folder once its weights are there; without it they are.
+        """
         folder = ready(folder)
         config = read_json(folder / "config.json")
         _, width, vocabulary = target_facts(target)
@@ -77,6 +80,8 @@ class Medusa:
         shape = shape_of(config, naming, width, vocabulary)
         tensors = read_checkpoint(files, shape, naming)
         size = (vocabulary, width)
+        if weights and not shape.own_last:
+            target = weights()
         borrowed = None if shape.own_last else last_of_target(target, size).float()
         with torch.inference_mode():
             floats = {name: tensor.float() for name, tensor in tensors.items()}

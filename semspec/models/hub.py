@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -31,6 +32,7 @@ from semspec.storage.swap import recover
 
 PATIENCE = 3.0  # seconds to wait for the Hub to answer at all
 AT_A_TIME = 8  # files
+GIB = 1 << 30
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"(?!.*\.\.)[\w][\w./+-]{0,199}")
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -217,6 +219,98 @@ def _offline(cache: _Cache, at: str, revision: str | None, access: Access) -> Pa
         raise UserError(message) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The wanted files of a name, by size, and which of them are still to be downloaded."""
+
+    commit: str | None  # None: a folder
+    sizes: Mapping[str, int]
+    lacking: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return sum(self.sizes.values())
+
+    @property
+    def missing(self) -> int:
+        """Bytes to be downloaded."""
+        return sum(self.sizes[name] for name in self.lacking)
+
+
+def stock(
+    folder_or_repo: str,
+    revision: str | None = None,
+    wanted: Wanted = MODEL,
+    access: Access | None = None,
+) -> Stock | None:
+    """Say what a name stands for, without fetching anything of it.
+
+    From what an earlier download has noted, else from the Hub; None if neither can say. Raise UserError
+    if there is no such folder or repository.
+    """
+    folder = Path(folder_or_repo).expanduser()
+    if folder.exists() or folder_or_repo.count("/") != 1:
+        with noted():  # nobody loads it yet
+            folder = locate(folder_or_repo, revision, wanted, access)
+        return Stock(None, _sizes_in(folder, wanted))
+    access = access or Access()
+    cache = _Cache(folder_or_repo, wanted, access)
+    if (known := _listed(cache, revision, wanted)) is not None:
+        commit, listing = known
+        names = wanted.of(listing)
+        cache.listings[commit] = listing
+        lacking = names if access.force else cache.lacks(commit) or []
+        return Stock(commit, {name: listing[name][0] for name in names}, tuple(lacking))
+    commit_here = revision if _is_commit(revision) else cache.resolved(revision or "main")
+    if commit_here is None or not cache.folder(commit_here).is_dir():
+        return None
+    if cache.named_but_absent(commit_here):  # of sizes that nobody here knows
+        return None
+    return Stock(commit_here, _sizes_in(cache.folder(commit_here), wanted))
+
+
+def _is_commit(revision: str | None) -> bool:
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
+def _sizes_in(folder: Path, wanted: Wanted) -> dict[str, int]:
+    there = sorted(f.relative_to(folder).as_posix() for f in folder.rglob("*") if f.is_file())
+    return {name: (folder / name).stat().st_size for name in wanted.of(there)}
+
+
+def _listed(cache: _Cache, revision: str | None, wanted: Wanted) -> tuple[str, Listing] | None:
+    """Return commit and listing of a revision: the Hub's, where it may have moved, else what was noted of it."""
+    from huggingface_hub import constants
+
+    repo = cache.repo
+    at = f"{repo} at revision {revision}" if revision else repo
+    with hub_errors(repo, at, wanted):
+        known = revision if _is_commit(revision) else None
+        if known and (noted := cache.listing(known)) is not None:
+            return known, noted
+        offline = constants.HF_HUB_OFFLINE or cache.access.local_only
+        if not offline and reachable(constants.ENDPOINT):
+            return list_files(repo, revision, wanted, cache.access.token)
+        known = known or cache.resolved(revision or "main")
+        noted = cache.listing(known) if known else None
+        return (known, noted) if known and noted is not None else None
+
+
+def check_room(stocks: Iterable[Stock | None]) -> None:
+    """Raise UserError if what is to be downloaded exceeds the free space of the Hub client's cache."""
+    from huggingface_hub import constants
+
+    missing = sum(one.missing for one in stocks if one is not None)
+    folder = Path(constants.HF_HUB_CACHE)
+    free = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
+    if missing > free:
+        raise UserError(
+            f"{missing / GIB:.1f} GiB are to be downloaded, and {folder} has {free / GIB:.1f} GiB free:"
+            " set HF_HOME to a folder on a larger disk, or free space ('hf cache ls' shows what is there)"
+        )
+
+
 def sizes(
     folder_or_repo: str, revision: str | None = None, wanted: Wanted = MODEL
 ) -> dict[str, int]:
@@ -224,18 +318,10 @@ def sizes(
 
     Raise UserError as ``locate`` does.
     """
-    from huggingface_hub import constants
-
-    folder = Path(folder_or_repo).expanduser()
-    offline = constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT)
-    if folder.exists() or folder_or_repo.count("/") != 1 or offline:
-        folder = locate(folder_or_repo, revision, wanted)
-        names = wanted.of(sorted(file.name for file in folder.iterdir()))
-        return {name: (folder / name).stat().st_size for name in names}
-    at = f"{folder_or_repo} at revision {revision}" if revision else folder_or_repo
-    with hub_errors(folder_or_repo, at, wanted):
-        _, listing = list_files(folder_or_repo, revision, wanted)
-    return {name: listing[name][0] for name in wanted.of(listing)}
+    known = stock(folder_or_repo, revision, wanted)
+    if known is None:
+        return _sizes_in(locate(folder_or_repo, revision, wanted), wanted)
+    return dict(known.sizes)
 
 
 def list_files(
@@ -270,24 +356,9 @@ def known_files(
     From what an earlier download has noted, else from the Hub; None if neither can say. Raises
     UserError if the Hub refuses to.
     """
-    from huggingface_hub import constants
-
-    at = f"{repo} at revision {revision}" if revision else repo
-    access = access or Access()
-    with hub_errors(repo, at, wanted):
-        cache = _Cache(repo, wanted, access)
-        whole = revision is not None and _COMMIT.fullmatch(revision)
-        offline = constants.HF_HUB_OFFLINE or access.local_only
-        if not whole and not offline and reachable(constants.ENDPOINT):
-            commit, listing = list_files(repo, revision, wanted, access.token)
-            return cache.folder(commit), sorted(listing)
-        known = revision if whole else cache.resolved(revision or "main")
-        noted = cache.listing(known) if known else None
-        if known and noted is None and not offline and reachable(constants.ENDPOINT):
-            _, noted = list_files(repo, known, wanted, access.token)
-        if known and noted is not None:
-            return cache.folder(known), sorted(noted)
-    return None
+    cache = _Cache(repo, wanted, access or Access())
+    known = _listed(cache, revision, wanted)
+    return (cache.folder(known[0]), sorted(known[1])) if known is not None else None
 
 
 class _ChangedError(Exception):

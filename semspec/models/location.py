@@ -91,6 +91,9 @@ class KnownModels(Mapping[Role, ModelFacts]):
         model, tokenizer = self._models[role]
         return read_facts(model, tokenizer if isinstance(tokenizer, str) else tokenizer())
 
+    def __contains__(self, role: object) -> bool:
+        return role in self._models  # without reading its facts
+
     def __iter__(self) -> Iterator[Role]:
         return iter(self._models)
 

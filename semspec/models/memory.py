@@ -71,6 +71,11 @@ def gib(size: float) -> str:
     return f"{size / GIB:.{0 if size >= 10 * GIB else 1}f} GiB"
 
 
+def shown(size: float) -> str:
+    """Format bytes as GiB, or as MiB where there is not one GiB."""
+    return gib(size) if size >= GIB else f"{size / (1 << 20):.{0 if size >= 1 << 20 else 2}f} MiB"
+
+
 def visible_gpus() -> list[Gpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; none without a driver.
 
@@ -217,6 +222,12 @@ def size_from(name: str, config: Mapping[str, Any], stored: int) -> ModelSize:
 def tokens_for(max_new_tokens: int, sizes: Mapping[Role, ModelSize]) -> int:
     """Return the tokens of the longest problem: the budget and room for a prompt, as far as models reach."""
     return min(max_new_tokens + PROMPT, *(size.context for size in sizes.values()))
+
+
+def held(size: ModelSize, tokens: int, width: int = HALF) -> str:
+    """Say what a model holds: its weights, and a KV cache of so many tokens; ``width`` is of a number."""
+    weights, cache = (part * width // HALF for part in (size.weights, tokens * size.token))
+    return f"{shown(weights)} of weights and {shown(cache)} of KV cache ({tokens:,} tokens)"
 
 
 # ---- who goes where -----------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class RuleBase(Plugin):
         return {}
 
     @classmethod
-    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str] | None:
         return None
 
     def asked_risk(self) -> Mapping[str, float]:

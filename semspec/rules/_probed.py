@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
+from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
+from semspec.models.location import canonical_name
 from semspec.probes import index
-from semspec.protocols import ProbeSource, Run
+from semspec.probes.commands import place, training
+from semspec.protocols import ProbeSource, Run, Source
 from semspec.rules._base import RuleBase
 from semspec.types import Role
 
@@ -35,6 +38,10 @@ class Probed(RuleBase):
             for role, (given, features) in self.probes().items()
             if role in run.models
         }
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        found = self.probe_sources(run)
+        return [base.source(f"{role} probe", at.place, at.revision) for role, at in found.items()]
 
     def asking(self, role: Role, features: str) -> str | None:
         """The option that asks for these features of that role's probe, if there is one."""
@@ -62,7 +69,7 @@ class Probed(RuleBase):
             raise UserError(
                 f"{role} probe {probe.name} reads the features '{own}', and the rule is asked for"
                 f" '{features}': {f'give {way}, ' if way else ''}train one with"
-                f" {_training(role, features, run.split)}, or set accept.allow_mismatch=true"
+                f" {training(run.places, role, features, run.split)}, or set accept.allow_mismatch=true"
             )
         return probe
 
@@ -76,7 +83,7 @@ class Probed(RuleBase):
 
 
 def _indexed(run: Run, role: Role, features: str) -> tuple[str, str | None]:
-    name, split = run.models[role].name, run.split
+    name, split = canonical_name(run.places[role]), run.split
     found = index.find(name, role, features, split)
     if found is not None:
         return found
@@ -87,12 +94,8 @@ def _indexed(run: Run, role: Role, features: str) -> tuple[str, str | None]:
         )
     raise UserError(
         f"no {role} probe ({features}, split={split}) is known for {name}: name one with"
-        f" accept.{role}_probe=FOLDER_OR_REPO, train one with {_training(role, features, split)},"
-        " or use a rule that needs none, such as accept=logprob"
+        f" accept.{role}_probe=FOLDER_OR_REPO, train one with"
+        f" {training(run.places, role, features, split)} and give"
+        f" accept.{role}_probe={place(run.places, role, features, split)}, or use a rule that needs none,"
+        " such as accept=logprob"
     )
-
-
-def _training(role: Role, features: str, split: str) -> str:
-    """The command; its features are the paper's by default."""
-    also = "" if features == "paper" else f" features={features}"
-    return f"python -m semspec.train_probe role={role} split={split}{also} ..."

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from omegaconf import OmegaConf
 
+from semspec.artifacts import base
 from semspec.artifacts.arc_calibration import ArcCalibration, check_sampled
 from semspec.calibration.arc import Setting, hashed, vacuous
+from semspec.config import naming
 from semspec.decoding import tree_pruning
 from semspec.decoding.acceptance import without_gaps
 from semspec.decoding.arc_bound import (
@@ -32,14 +34,15 @@ from semspec.decoding.trim import depths, keep_nodes
 from semspec.decoding.whitening import Whitened
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import Kit, Plan, Run, Setup
+from semspec.models.location import EMBEDDED, ModelFacts, canonical_name
+from semspec.protocols import Kit, Plan, Run, Setup, Source
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.storage.packaged import beside_package
 from semspec.storage.screen import LOG
 from semspec.types import Context, Draft, Verdict, What
 
+CALIBRATE = "python -m semspec.calibrate"
 SIDES = {(True, False): "embedding", (False, True): "logit", (True, True): "both"}
 
 
@@ -96,6 +99,12 @@ class Calibrated(TokenRule):
                 f" are a sample of: use {draft}.tree=dynamic or {draft}.tree=static, or {without}"
             )
 
+    def loads(self, run: Run) -> Sequence[Source]:
+        known = entry(self.calibration, canonical_name(run.places["target"]), _calibrating(run))
+        if "path" not in known:
+            return ()
+        return [base.source("calibration", known["path"], known.get("revision"))]
+
     def load(
         self, model: ModelFacts, temperature: float
     ) -> tuple[Setting, ArcCalibration | None, int]:
@@ -121,7 +130,19 @@ class Calibrated(TokenRule):
         yield cls(calibration=str(folder / "arc"), allow_mismatch=True)
 
 
-def entry(given: str | None, model: str) -> dict[str, Any]:
+def _calibrating(run: Run) -> str:
+    """Return the command that calibrates the run's target, with its draft."""
+    models = run.places
+    given = [*naming("model", models["target"])]
+    given += naming("draft", models["draft"]) if "draft" in models else []
+    if not models["target"].path.startswith(EMBEDDED):
+        given += ["source=hub", "data=OpenAssistant/oasst1", "chains=answers"]
+    given += ["fit=drafted"] if "draft" in models else []
+    name = Path(models["target"].path).name
+    return " ".join([CALIBRATE, *given, f"out=arc/{name}"])
+
+
+def entry(given: str | None, model: str, command: str = CALIBRATE) -> dict[str, Any]:
     """Find an entry of conf/arc.yaml by name, else by model; any other name is a path."""
     index: Any = OmegaConf.to_container(OmegaConf.load(beside_package("conf") / "arc.yaml"))
     if given is not None:
@@ -131,7 +152,7 @@ def entry(given: str | None, model: str) -> dict[str, Any]:
         if known["model"] == model:
             return dict(known)
     raise UserError(
-        f"{model} has no calibration for ARC-Decode: make one with python -m semspec.calibrate"
+        f"{model} has no calibration for ARC-Decode: make one with {command}"
         " and name it with accept.calibration=FOLDER, or use accept=lossless"
     )
 

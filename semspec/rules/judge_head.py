@@ -9,15 +9,16 @@ merely not what the target would have said, so that a good token is kept however
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
+from semspec.artifacts import base
 from semspec.artifacts.judge_head import JudgeHead
 from semspec.deferred import Tensor
 from semspec.errors import UserError
-from semspec.protocols import Kit, Run
+from semspec.protocols import Kit, Run, Source
 from semspec.registry import register
 from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
 from semspec.types import Context, Read, What
@@ -44,6 +45,9 @@ class Judged(TokenRule):
             )
 
     judge: ClassVar[JudgeHead]  # once bound
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        return [base.source("judge head", self.head)]
 
     def bind(self, run: Run) -> Self:
         judge = JudgeHead.load(self.head)

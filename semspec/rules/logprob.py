@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from semspec.artifacts import base
 from semspec.artifacts.binding import Measured
 from semspec.artifacts.risk import RiskCalibration
 from semspec.artifacts.threshold import MeasuredThreshold
@@ -22,7 +23,7 @@ from semspec.calibration import threshold as measuring
 from semspec.calibration.risk import Certified, certify
 from semspec.calibration.threshold import Chosen
 from semspec.errors import UserError
-from semspec.protocols import Bench, Kit, Run
+from semspec.protocols import Bench, Kit, Run, Source
 from semspec.registry import register
 from semspec.results.step_truth import ASKED, LEAST
 from semspec.rules import _risk
@@ -48,6 +49,7 @@ MEASURED = (
     " steps are below it, {0.accepted:.0%} of the drafted ones are not, and of these an estimated {0.doubtful:.1%}"
     " (at most {0.at_most:.0%}) are less likely than what the target writes; no guarantee"
 )
+UNCERTIFIED = "its threshold is measured on the pair when the run begins, without a guarantee"
 
 
 @register("accept", "logprob")
@@ -98,11 +100,17 @@ class LogProb(RuleBase):
     why: ClassVar[str] = ""  # once there was something to measure: where its threshold is from
 
     @classmethod
-    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
-        return 0 if split == "token" else 2
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str]:
+        if split == "token":
+            return 0, ""
+        return 2, "" if {"threshold", "calibration"} & set(given) else UNCERTIFIED
 
     def asked_risk(self) -> Mapping[str, float]:
         return {} if self.risk is None else {ASKED: self.risk, LEAST: self.least}
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        given = self.calibration
+        return [base.source("calibration", given)] if given else ()
 
     def bind(self, run: Run) -> Self:
         if self.calibration is None or self.risk is None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from semspec.errors import UserError
+from semspec.models.hub import MODEL
 from semspec.models.location import ModelConfig
-from semspec.protocols import Kit, Plan, Run
+from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.rules._base import RuleBase
 from semspec.rules._same import Same, by_embedding, by_entailment, by_oracle, by_text
@@ -51,6 +52,12 @@ class Lookahead(RuleBase):
         if not -1 <= self.threshold < 1:
             raise UserError(f"accept.threshold={self.threshold}: a cosine of 1 is never exceeded")
 
+    def loads(self, run: Run) -> Sequence[Source]:
+        if self.compare not in ("nli", "embedding"):
+            return ()
+        model = self._model
+        return [Source(f"{self.compare} model", model.path, model.revision, MODEL)]
+
     def bind(self, run: Run) -> Self:
         if self.compare in ("nli", "embedding"):
             self._by_model()  # raises now if it cannot be loaded
@@ -65,8 +72,12 @@ class Lookahead(RuleBase):
     def example(cls, folder: Path) -> Iterator[Self]:
         yield cls(compare="exact")
 
+    @property
+    def _model(self) -> ModelConfig:
+        return self.model if self.model.path else ModelConfig(path=str(MODELS[self.compare]))
+
     def _by_model(self) -> Same:
-        model = self.model if self.model.path else ModelConfig(path=str(MODELS[self.compare]))
+        model = self._model
         if self.compare == "nli":
             return by_entailment(model)
         return by_embedding(model, self.threshold)

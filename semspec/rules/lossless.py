@@ -19,8 +19,8 @@ class Lossless(TokenRule):
     lossless: ClassVar[bool] = True
 
     @classmethod
-    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
-        return 1
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str] | None:
+        return 1, "it leaves the target's law as it is"
 
     def open(self, kit: Kit) -> LosslessSession:
         return LosslessSession(kit)

@@ -43,7 +43,7 @@ class Rsd(RuleBase):
     head: ClassVar[ScoreHead]  # once bound
 
     def bind(self, run: Run) -> Self:
-        return self.bound(head=read_score_head(run.folders["reward"]))
+        return self.bound(head=read_score_head(run.weights("reward")))
 
     def open(self, kit: Kit) -> RsdSession:
         return RsdSession(kit, self.threshold, self.head)

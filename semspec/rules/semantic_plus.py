@@ -50,9 +50,14 @@ class SemanticPlus(Probed):
     target: ClassVar[Scorer]  # once bound
 
     @classmethod
-    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
-        known = "target_probe" in given or index.find(target, "target", "plus", split)
-        return 3 if known else 0
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str]:
+        if "target_probe" in given:
+            return 3, "accept.target_probe is given"
+        if found := index.find(target, "target", "plus", split):
+            return 3, f"{found[0]} is a probe of {target}"
+        if split == "token":
+            return 0, "a token has no meaning that a probe could score"
+        return 0, f"no probe (plus, split={split}) is known for {target}"
 
     def bind(self, run: Run) -> Self:
         return self.bound(target=for_engine(self.load("target", run), run.offers))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from semspec.artifacts import base
 from semspec.artifacts.binding import Measured
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
-from semspec.protocols import Kit, Run
+from semspec.protocols import Kit, Run, Source
 from semspec.registry import register
 from semspec.results.step_truth import ASKED, LEAST
 from semspec.rules import _risk
@@ -45,6 +46,11 @@ class SemanticRisk(Probed):
 
     def asked_risk(self) -> Mapping[str, float]:
         return {ASKED: self.risk, LEAST: self.least}
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        given = self.calibration
+        more = [base.source("calibration", given)] if given else []
+        return [*super().loads(run), *more]
 
     def bind(self, run: Run) -> Self:
         probe = self.load("target", run)

@@ -18,5 +18,5 @@ class Token(Lossless):
     splits: ClassVar[frozenset[str] | None] = frozenset({"paragraph", "sentence"})
 
     @classmethod
-    def default_for(cls, target: str, split: str, given: Collection[str]) -> int | None:
+    def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str] | None:
         return None

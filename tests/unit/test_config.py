@@ -167,7 +167,7 @@ def test_an_engine_must_give_what_a_drafters_options_read() -> None:
 
 def test_a_rule_declares_what_it_is_the_default_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new rule that rates itself higher is taken, and one that is no default is left alone."""
-    monkeypatch.setattr(Judge, "default_for", lambda target, split, given: 9)
+    monkeypatch.setattr(Judge, "default_for", lambda target, split, given: (9, "judges"))
     assert config.with_rule(["model=qwq32b"])[-1] == "accept=judge"
     assert config.with_rule(["accept=logprob"]) == ["accept=logprob"]
     monkeypatch.setattr(config, "defaults", lambda: {"accept": "oracle", "model": "tiny"})

@@ -10,6 +10,7 @@ from semspec import config, run
 from semspec.config import choose_engine, expand_shorthands
 from semspec.engines.hf import Hf
 from semspec.engines.sglang import Sglang
+from semspec.jobs import sweep
 from semspec.training.probes import compose as probes
 from tests.support import nvidia_smi
 
@@ -96,10 +97,16 @@ def test_why_it_is_not_sglang_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "version mismatch" in choice()
 
 
-def test_a_run_prints_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_the_choice(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "main", lambda overrides: 0)  # it is told before the first run
     shown = {(): True, ("engine=auto",): True, ("engine=hf",): False, ("quiet=true",): False}
     for options, told in shown.items():
-        run._main(["--cfg", "job", *options])
+        with pytest.raises(SystemExit):
+            run._main(["-m", "seed=0,1", *options])
         printed = capsys.readouterr().out
         assert printed.startswith("engine: hf (no GPU here)\n") == told, options
-        assert "device: auto" in printed, "the configuration names the engine itself"
+    run._main(["--cfg", "job"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("model:") and "device: auto" in printed, "YAML and nothing else"

@@ -18,6 +18,7 @@ from semspec.cli import (
     compare,
     convert_head,
     launch,
+    plan,
     publish,
     pull,
     report,
@@ -77,7 +78,7 @@ def of_run(arguments: Sequence[str]) -> None:
         experiment = experiments.load(given["experiment"])
         assert list(experiments.jobs(experiment, given.get("scale", "real"), rest))
         return
-    flags, overrides = split_arguments(arguments)
+    flags, overrides = split_arguments(plan.asked(arguments)[1])
     launching = [o for o in overrides if o.startswith(("hydra.launcher", "hydra/launcher"))]
     options_of(launching)
     rest = [o for o in overrides if o not in launching and not o.startswith("sweep=")]

@@ -27,9 +27,9 @@ from semspec.training.probes.dataset import Parts, Rows, check_split, split_chai
 from semspec.training.probes.sample import FOLDER
 from semspec.training.probes.semantic import cluster_samples
 from semspec.training.probes.semantic import options as cluster_options
-from semspec.training.probes.settings import ProbeConfig
+from semspec.training.probes.settings import ProbeConfig, folder_of
 from semspec.training.probes.shards import read_samples
-from semspec.training.probes.stages import Sampling, folder_of, merge
+from semspec.training.probes.stages import Sampling, merge
 
 if TYPE_CHECKING:
     from semspec.training.probes.train import Trained

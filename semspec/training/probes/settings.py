@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import MISSING
@@ -170,3 +171,10 @@ class ProbeConfig(Decoding):
         if self.source == "embedded":
             kept |= {"domains": list(self.domains), "definitions": list(self.definitions)}
         return kept
+
+
+def folder_of(config: ProbeConfig) -> Path:
+    """Return the folder of a configuration's samples."""
+    probed = config.draft.model if config.probed == "draft" else config.model
+    name = probed.path.rstrip("/").rpartition("/")[2]
+    return Path(config.folder or f"runs/probe-{name}-{config.role}")

@@ -33,7 +33,7 @@ from semspec.training.probes.contexts import (
     read_chains,
 )
 from semspec.training.probes.sample import plan, sample, units
-from semspec.training.probes.settings import ProbeConfig
+from semspec.training.probes.settings import ProbeConfig, folder_of
 from semspec.training.probes.shards import Plan
 from semspec.training.probes.sources import commit_of
 
@@ -86,11 +86,6 @@ def probe_facts(config: ProbeConfig) -> ModelFacts:
     """Return the facts of the model that the probe will be bound to."""
     model = _probed(config)
     return read_facts(model, Text(str(model.fetch(weights=False))).fingerprint)
-
-
-def folder_of(config: ProbeConfig) -> Path:
-    name = _probed(config).path.rstrip("/").rpartition("/")[2]
-    return Path(config.folder or f"runs/probe-{name}-{config.role}")
 
 
 class Sampling:

@@ -1,0 +1,215 @@
+"""``python -m semspec.run ... plan=true``: what a run would download, need and use, before anything heavy begins.
+
+Models are looked up by their listings and configurations alone. What a run refuses to begin with ends a plan
+with the same line and exit code 2; what nobody can say without a network is named as such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.text import Text as Line
+
+from semspec import config as configs
+from semspec.config import EngineChoice, RuleChoice, RunConfig
+from semspec.errors import UserError
+from semspec.models import hub
+from semspec.models.hub import Stock
+from semspec.models.location import ModelConfig, canonical_name
+from semspec.models.memory import shown
+from semspec.models.packaged import PACKAGED
+from semspec.models.text import Text
+from semspec.probes import commands
+from semspec.protocols import EngineOptions, Source
+from semspec.report.terminal import Screen, open_console
+from semspec.solver import bound_plugins, models_of, runs_of
+from semspec.types import Role
+
+UNKNOWN = "not downloaded, and the Hub cannot be asked: how large it is, is not known here"
+NO_PROBE = "no probe"
+
+
+@dataclass
+class Plan:
+    """What would be done, line by line under a few labels, and why it cannot be."""
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)  # that have to be run before
+    stocks: list[Stock] = field(default_factory=list)
+    known: bool = True  # False: some of it is not known here
+    refused: UserError | None = None  # the first reason why it cannot begin
+
+    def say(self, label: str, text: str) -> None:
+        self.lines.append((label, text))
+
+    @contextlib.contextmanager
+    def checked(self, label: str) -> Iterator[None]:
+        """Note what a block refuses, and go on."""
+        try:
+            yield
+        except UserError as error:
+            self.refused = self.refused or error
+            self.say(label, f"refused: {error}")
+
+    def add_model(self, role: Role, model: ModelConfig, weights: bool = True) -> None:
+        wanted = hub.MODEL if weights else hub.WITHOUT_WEIGHTS
+        name = canonical_name(model)
+        if model.path.startswith(PACKAGED) and not Path(model.location).is_dir():
+            self.known = False
+            self.say(role, f"{name}: out of a package of this environment, at its first use")
+            return
+        with self.checked(role):
+            found = hub.stock(model.location, model.revision, wanted)
+            self.say(role, _stocked(name, model.revision, found))
+            self._count(found)
+
+    def add_source(self, source: Source) -> None:
+        place = ModelConfig(path=source.place, revision=source.revision)
+        with self.checked(source.what):
+            found = hub.stock(place.location, place.revision, source.wanted)
+            self.say(source.what, _stocked(source.place, source.revision, found))
+            self._count(found)
+        if source.first and source.first not in self.commands:
+            self.commands.append(source.first)
+
+    def _count(self, found: Stock | None) -> None:
+        self.known = self.known and found is not None
+        if found is not None:
+            self.stocks.append(found)
+
+    def add_memory(
+        self,
+        engine: EngineOptions,
+        models: Mapping[Role, ModelConfig],
+        max_new_tokens: int,
+        problems: int,
+    ) -> None:
+        """Say what the models take of this machine, if their sizes are known."""
+        if not self.known:
+            self.say("memory", "not known before the models are")
+            return
+        with self.checked("memory"):
+            for line in engine.needed(models, max_new_tokens, problems):
+                self.say("memory", line)
+            engine.check_machine(models, max_new_tokens)
+
+    def add_disk(self) -> None:
+        missing = sum(one.missing for one in self.stocks)
+        more = "" if self.known else "what is not known here"
+        parts = [shown(missing)] if missing else []
+        self.say("download", ", and ".join(filter(None, [*parts, more])) or "nothing")
+        with self.checked("disk"):
+            hub.check_room(self.stocks)
+
+    def show(self, console: Screen, title: str) -> None:
+        """Print it; raise UserError if it cannot begin."""
+        console.print(Line(title, "bold"), soft_wrap=True)
+        width = max(len(label) for label, _ in self.lines) + 2
+        before = ""
+        for label, text in self.lines:  # one line each, so that commands can be copied
+            named = "" if label == before else label
+            console.print(Line.assemble((f"{named:<{width}}", "dim"), text), soft_wrap=True)
+            before = label
+        for command in self.commands:
+            console.print(Line(f"first: {command}"), soft_wrap=True)  # commands can be copied
+        if self.refused is not None:
+            raise self.refused
+
+
+def _stocked(name: str, revision: str | None, found: Stock | None) -> str:
+    """Say what a name stands for, and how much of it is here."""
+    if found is None:
+        return f"{name}{f' at {revision}' if revision else ''}: {UNKNOWN}"
+    count = f"{len(found.sizes)} files, {shown(found.total)}"
+    if found.commit is None:
+        return f"{name}, {count}, on this disk"
+    here = f"{shown(found.missing)} to download" if found.lacking else "downloaded"
+    return f"{name}, commit {found.commit[:12]}, {count}: {here}"
+
+
+def asked(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """Take ``plan=`` out of a command line; return whether it asks for a plan, and the rest."""
+    given = [a.partition("=")[2].lower() for a in arguments if a.partition("=")[0] == "plan"]
+    for value in given:
+        if value not in ("true", "false"):
+            raise UserError(f"plan={value}: give true or false")
+    rest = [a for a in arguments if a.partition("=")[0] != "plan"]
+    return given[-1:] == ["true"], rest
+
+
+def plan_of(
+    config: RunConfig, engine: EngineChoice | None = None, rule: RuleChoice | None = None
+) -> Plan:
+    """Return the plan of a run; ``engine`` and ``rule`` are what was chosen for it, and why."""
+    plan, names = Plan(), configs.plugin_names(config)
+    models, _ = models_of(config)
+    plan.say("engine", _chosen(names["engine"], engine.why if engine else "as given"))
+    plan.say("rule", _chosen(f"accept={names['accept']}", rule.why if rule else "as given"))
+    plan.say("drafter", f"draft={names['draft']}, split={config.split}")
+    if not config.nested.plain:
+        plan.say("drafter", f"nested={names['nested']}, nested_accept={names['nested_accept']}")
+    for role, model in models.items():
+        plan.add_model(role, model, config.engine.holds_weights)
+    prints = {role: _fingerprint(model) for role, model in models.items()}
+    for plugin, run in bound_plugins(config, *runs_of(config, prints)):
+        with plan.checked(type(plugin).__name__.lower()):
+            for source in plugin.loads(run):
+                plan.add_source(source)
+    plan.add_memory(config.engine, models, config.max_new_tokens, config.concurrency)
+    modes = 2 if config.plain else 1
+    most = config.problems * config.max_new_tokens * modes
+    twice = ", alone and with the draft" if config.plain else ""
+    plan.say(
+        "work",
+        f"benchmark={names['benchmark']}, {config.problems} problems of at most {config.max_new_tokens:,} tokens"
+        f"{twice}: {most:,} tokens at most",
+    )
+    plan.add_disk()
+    if rule is not None and NO_PROBE in rule.why:
+        plan.say(
+            "a probe",
+            f"would be trained by {commands.training(models, 'target', 'plus', config.split)}",
+        )
+        plan.say("", f"(add plan=true for its cost), and given as accept=semantic_plus accept.target_probe={commands.place(models, 'target', 'plus', config.split)}")  # fmt: skip
+    return plan
+
+
+def before(config: RunConfig) -> list[str]:
+    """Return the commands that have to be run before a configuration can, such as a head's conversion.
+
+    Nothing is fetched, and what cannot be told here is left to the run.
+    """
+    models, _ = models_of(config)
+    own, nested = runs_of(config, dict.fromkeys(models, ""))
+    found: list[str] = []
+    for drafter, run in ((config.draft, own), (config.nested, nested)):
+        with contextlib.suppress(UserError):
+            found += [source.first for source in drafter.loads(run) if source.first]
+    return found
+
+
+def show(
+    config: RunConfig,
+    engine: EngineChoice | None,
+    rule: RuleChoice | None,
+    taken: str,
+    arguments: Sequence[str],
+) -> None:
+    """Print the plan of a run; raise UserError if it could not begin. ``taken`` are options that nobody gave."""
+    plan = plan_of(config, engine, rule)
+    if taken:
+        plan.lines.insert(0, ("options", taken))
+    command = shlex.join(["python", "-m", "semspec.run", *arguments])
+    plan.show(open_console(), f"{command} would do this:")
+
+
+def _chosen(name: str, why: str) -> str:
+    return f"{name} ({why})" if why else name
+
+
+def _fingerprint(model: ModelConfig) -> Callable[[], str]:
+    return lambda: Text(str(model.fetch(weights=False))).fingerprint

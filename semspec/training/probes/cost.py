@@ -1,0 +1,93 @@
+"""What it costs to train a probe, before anything is fetched or begun: contexts, tokens, disk and GPU hours.
+
+What is not known before the data are cut into steps is taken as ``ASSUMED`` says, and named as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from semspec.models.memory import Gpu, ModelSize
+from semspec.storage.files import parse, whole_lines
+from semspec.training.probes.settings import Nli, ProbeConfig
+from semspec.training.probes.shards import Plan
+from semspec.types import Role
+
+# of a chain of thought: steps, and tokens of a step; s1K's for paragraphs, and the embedded world's
+ASSUMED: Mapping[bool, tuple[int, int]] = {False: (125, 40), True: (8, 20)}
+# bytes a second that GPUs read from their memory, which bounds what they write; by a part of their names
+READ: Mapping[str, float] = {
+    "B200": 8.0e12, "H200": 4.8e12, "H100": 3.35e12, "A100": 2.0e12, "4090": 1.0e12,
+    "3090": 0.94e12, "L40": 0.86e12, "A10": 0.6e12, "L4": 0.3e12,
+}  # fmt: skip
+USUAL = "H100"
+REACHED = 0.5  # of what a GPU could do
+COMPUTE = 50e12  # operations a second that an entailment model reaches
+NLI_PARAMETERS, NLI_TOKENS, COMPARED = 0.9e9, 512, 3  # of DeBERTa; of a pair; pairs for a sample
+SMALLEST = 1 << 30  # bytes of weights below which hours say nothing
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The amount of work of one training."""
+
+    work: Plan
+    known: bool  # whether the chains are there; else lengths are assumed
+    read: int  # tokens of the chains
+    context: float  # tokens of a context: half a chain
+    own: int  # tokens that the probed model writes
+    other: int  # tokens that the other model writes
+    pairs: int  # of samples that an entailment model compares
+
+    def hours(self, sizes: Mapping[Role, ModelSize], probed: Role, batch: int, gpu: str) -> float:
+        """Estimate GPU hours: of decoding in batches, which reads weights and caches for every token."""
+        rate = READ[gpu] * REACHED
+        seconds = 0.0
+        for role, size in sizes.items():
+            written = self.own if role == probed else self.other
+            passes = written / batch
+            seconds += passes * (size.weights + batch * self.context * size.token) / rate
+            seconds += self.read * size.weights / COMPUTE  # two operations for two bytes
+        compared = self.pairs * 2 * NLI_PARAMETERS * 2 * NLI_TOKENS / COMPUTE
+        return (seconds + compared) / 3600
+
+
+def known_gpu(gpus: Sequence[Gpu]) -> str:
+    """Return which GPU of ``READ`` this machine has; the usual one where there is none of them."""
+    return next((name for name in READ if gpus and name in gpus[0].name), USUAL)
+
+
+def estimate(config: ProbeConfig, chains: Path, layers: int, width: int) -> Cost:
+    """Return the cost of a configuration; ``chains`` is the file that an earlier start may have left."""
+    lengths = [_lengths(line) for line in whole_lines(chains)] if chains.exists() else []
+    known = bool(lengths)
+    steps, step = ASSUMED[config.source == "embedded"]
+    if not known:
+        lengths = [[step] * steps] * config.problems
+    tokens = sum(map(sum, lengths))
+    per_step = tokens / max(1, sum(map(len, lengths)))
+    contexts = sum(min(len(one), config.per_problem or len(one)) for one in lengths)
+    contexts = min(contexts, config.contexts or contexts)
+    kept = min(config.keep or config.samples, config.samples) if config.pooling else 0
+    drafted = config.drafted if config.both_write else 0
+    work = Plan(contexts, config.samples, kept, drafted, len(config.pooling), layers, width)
+    writes = not known and config.chains in ("answers", "mixed", "model") and (
+        config.source == "embedded" or config.chains == "answers"
+    )  # fmt: skip
+    compares = isinstance(config.cluster, Nli)
+    return Cost(
+        work=work,
+        known=known,
+        read=tokens,
+        context=tokens / max(1, len(lengths)) / 2,
+        own=round(contexts * config.samples * per_step) + tokens * writes,
+        other=round(contexts * drafted * per_step),
+        pairs=contexts * (config.samples + drafted) * COMPARED if compares else 0,
+    )
+
+
+def _lengths(line: bytes) -> list[int]:
+    chain = parse(line)
+    return [len(step) for step in chain["steps"]] if isinstance(chain, dict) else []
