@@ -62,6 +62,9 @@ class Pair:
     def __init__(self, config: RunConfig) -> None:
         """Load the models of a configuration; ``semspec.load`` composes one."""
         self._solver = Solver(config)
+        self._solver.measure(
+            ()
+        )  # no question is there yet: what an earlier run has measured is taken
         self._closed = False
 
     def solve(

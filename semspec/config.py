@@ -252,7 +252,11 @@ def check(config: RunConfig) -> None:
 
 def free(config: RunConfig) -> tuple[str, ...]:
     """Options that may differ from start to start of one run."""
-    return (*SHOWN_ONLY, *(f"engine.{name}" for name in config.engine.may_change))
+    return (
+        *SHOWN_ONLY,
+        *(f"engine.{name}" for name in config.engine.may_change),
+        *(f"accept.{name}" for name in config.accept.may_change),
+    )
 
 
 def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:

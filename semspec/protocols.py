@@ -15,7 +15,8 @@ The life of a plugin, in this order (``config.build``, ``solver.Solver``):
    anything heavy is fetched. ``plan=true`` shows it.
 5. ``bind(run)`` returns a copy that has what it was trained with, and raises UserError where that does
    not belong to the run's models or does not hold for the run: before weights are fetched (drafters, rules, splitters).
-6. ``open(kit)`` begins one problem; a splitter opens a stream, an engine loads a model.
+6. ``measure(bench)`` returns a copy that has what can only be measured on the loaded pair (rules).
+7. ``open(kit)`` begins one problem; a splitter opens a stream, an engine loads a model.
 
 ``example(folder)`` gives the contract tests plugins to try: ``tests/contract`` names none.
 """
@@ -299,6 +300,22 @@ class ProbeSource:
         return f"{self.place}@{self.revision}" if self.revision else self.place
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A loaded pair and a run's questions, for a rule that measures something before the first problem."""
+
+    # what the pair and its sampling are, as JSON: equal where what was measured holds, too
+    identity: Mapping[str, Any]
+    target: str  # its name
+    drafts: bool  # whether anything is drafted
+    draft: str | None  # the name of the small model that drafts, if one does
+    # solves the questions with another rule, over and over with other random numbers, each with so many tokens at most;
+    # yields how many tokens each has
+    solve: Callable[[Rule, int], Generator[int, None, None]]
+    recorded: Mapping[str, Any] | None = None  # what an earlier start of this run has recorded
+    tell: Callable[[str], None] = lambda _: None  # says how it goes
+
+
 class Rule(Plugin, Protocol):
     """Decides how much of a draft to keep."""
 
@@ -311,6 +328,7 @@ class Rule(Plugin, Protocol):
     reserve: ClassVar[int]  # positions beyond the text that its questions take, at most
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
     greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
+    may_change: ClassVar[tuple[str, ...]]  # options that may differ when a run goes on
 
     def models(self) -> Mapping[Role, ModelConfig]:
         """Return models of its own, by role; ``target`` is there anyway."""
@@ -334,6 +352,18 @@ class Rule(Plugin, Protocol):
 
     def evidence(self) -> tuple[Read, ...]:
         """Return the reads that a model must make for it while it drafts; see ``Draft.evidence``."""
+        ...
+
+    def measure(self, bench: Bench) -> Self:
+        """Return the rule with what it has measured on the loaded pair."""
+        ...
+
+    def measured(self) -> Mapping[str, Any]:
+        """Return what ``measure`` has found, as JSON that a run records for its next start."""
+        ...
+
+    def origin(self) -> str:
+        """Say in a line what it decides by and where that is from; "" where its options say all."""
         ...
 
     def open(self, kit: Kit) -> RuleSession: ...

@@ -211,8 +211,9 @@ def _solve_all(
                 stack.enter_context(solver).load()
                 for note in run.notes:
                     console.say(note, "dim")
-                own = frozenset(p.id for p in problems[: arm.config.problems])
-                lanes.append(_Lane(arm, run, solver, own))
+                own = problems[: arm.config.problems]
+                _measure(arm, run, solver, own, console)
+                lanes.append(_Lane(arm, run, solver, frozenset(p.id for p in own)))
         if lanes:
             _in_turn(lanes, problems, next(iter(todo.values())), console, aside)
     return lacking
@@ -227,6 +228,24 @@ def _left_out(arm: Arm, lacking: dict[Path, UserError]) -> Iterator[None]:
         raise  # its figures so far are of something else: no arm to go on without
     except UserError as error:
         lacking[arm.folder] = error
+
+
+def _measure(
+    arm: Arm,
+    run: OpenRun,
+    solver: Solver,
+    problems: Sequence[BenchmarkProblem],
+    console: terminal.Screen,
+) -> None:
+    """Let the rule measure what it needs, or take what the run has recorded; say what it goes by."""
+
+    def say(line: str) -> None:
+        if line and not arm.config.quiet:
+            console.say(line, "dim")
+
+    solver.measure(problems, run.measured, say)
+    run.record_measured(solver.rule.measured())
+    say(solver.rule.origin())
 
 
 def _in_turn(

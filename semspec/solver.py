@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,9 +28,10 @@ from semspec.errors import UserError
 from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models import hub
 from semspec.models.folders import Folders
-from semspec.models.location import KnownModels, ModelConfig
+from semspec.models.location import KnownModels, ModelConfig, canonical_name
 from semspec.models.text import OPEN, Text
 from semspec.protocols import (
+    Bench,
     BenchmarkProblem,
     Drafter,
     Engine,
@@ -38,6 +39,7 @@ from semspec.protocols import (
     Need,
     Plan,
     Plugin,
+    Rule,
     Run,
     Source,
     Splitter,
@@ -248,7 +250,8 @@ class Solver:
         self._identify = identify
         with hub.noted() as found:
             self._bind()
-        identify("files", identities(found))
+        self._files = identities(found)
+        identify("files", self._files)
         if self._own:
             self.fetch()
             self.load()
@@ -328,6 +331,54 @@ class Solver:
         if bridge is None:
             return engine
         return bridged(engine, bridge, self._survey.own_prompt[role])
+
+    def measure(
+        self,
+        problems: Sequence[BenchmarkProblem],
+        recorded: Mapping[str, Any] | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Let the rule measure what it needs of the loaded pair, on questions whose answers it is not shown.
+
+        ``recorded``: what ``rule.measured()`` was in an earlier start of the same run.
+        """
+        config = self.config
+        drafts = config.draft.models()
+        identity = {
+            "files": sorted(set(self._files.values())),
+            "servers": dict(self.served),
+            "drafter": registry.name_of(config.draft),
+            **{name: getattr(config, name) for name in ("split", "longest_unit")},
+            **{
+                name: getattr(config.sampling, name)
+                for name in ("temperature", "top_k", "top_p", "min_p")
+            },
+        }
+        bench = Bench(
+            identity=identity,
+            target=canonical_name(config.model),
+            drafts=not config.draft.plain,
+            draft=canonical_name(drafts["draft"]) if "draft" in drafts else None,
+            solve=lambda rule, budget: self._tried(rule, problems, budget),
+            recorded=recorded,
+            tell=tell,
+        )
+        self.rule = self.rule.measure(bench)
+
+    def _tried(
+        self, rule: Rule, problems: Sequence[BenchmarkProblem], budget: int
+    ) -> Generator[int, None, None]:
+        """Solve problems again and again with another rule; yield how many tokens each has."""
+        own, self.rule = self.rule, rule
+        limit = self.config.max_new_tokens
+        try:
+            for number in count(1) if problems else ():
+                asked = (replace(p, id=f"{p.id}, measured {number}") for p in problems)
+                while group := list(islice(asked, self.config.concurrency)):
+                    for done in self.solve(group, "speculative", min(budget, limit)):
+                        yield len(done.outcome.tokens)
+        finally:
+            self.rule = own
 
     @property
     def free(self) -> bool:

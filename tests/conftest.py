@@ -1,10 +1,17 @@
-"""Which tests a run has: those of the deep run only with SEMSPEC_DEEP=1 (``tests/support/deep.py``)."""
+"""Which tests a run has: those of the deep run only with SEMSPEC_DEEP=1 (``tests/support/deep.py``), and a cache of its own."""
 
 from __future__ import annotations
+
+import os
+import tempfile
 
 import pytest
 
 from tests.support.deep import DEEP
+
+# what runs measure and keep for the next one: a test must not find what another has measured on this machine
+_CACHE = tempfile.TemporaryDirectory(prefix="semspec-cache-")
+os.environ["SEMSPEC_CACHE"] = _CACHE.name
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

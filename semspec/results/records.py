@@ -2,6 +2,7 @@
 
     config.json     the resolved configuration and its digest, written once: the mark of a run's folder
     weights.json    the identity of everything that was loaded (see semspec.results.identity)
+    measured.json   what the rule has measured on the pair before the first problem, if it does
     starts.jsonl    one line a start: where it came from (see semspec.storage.provenance)
     rounds.jsonl    one line a round of the loop, of both modes
     problems.jsonl  one line a problem; this line is the problem's commit mark
@@ -43,7 +44,10 @@ State = Literal["running", "finished", "failed", "killed"]
 Line = dict[str, Any]
 
 WAY = "choose another hydra.run.dir"
-_CONTENT = ("weights.json", "starts.jsonl", "rounds.jsonl", "problems.jsonl", "result.json")
+_CONTENT = (
+    *("weights.json", "measured.json", "starts.jsonl", "rounds.jsonl", "problems.jsonl"),
+    "result.json",
+)
 _STATUS = frozenset({"state", "error", "pid", "host", "started"})  # in every status.json of ours
 _ROUND_FIELDS = tuple(f.name for f in fields(Round))
 
@@ -305,6 +309,18 @@ class OpenRun(RunFolder):
         if found != was:
             with os_errors_as_user_errors(self.path):
                 write_json(file, stored | {part: dict(found)})
+
+    @property
+    def measured(self) -> dict[str, Any] | None:
+        """What the rule has measured, where problems are solved already: the others go by the same."""
+        found = read_json(self.path / "measured.json") if self.done else None
+        return found if isinstance(found, dict) else None
+
+    def record_measured(self, found: Mapping[str, Any]) -> None:
+        """Keep what the rule has measured; nothing is written where that is nothing."""
+        if found and found != self.measured:
+            with os_errors_as_user_errors(self.path):
+                write_json(self.path / "measured.json", dict(found))
 
     def todo(self, problems: Iterable[BenchmarkProblem]) -> Iterator[BenchmarkProblem]:
         """Yield the problems that are still to be solved; raise UserError where two have one id."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from semspec import registry
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
-from semspec.protocols import Plugin, ProbeSource, Run, Setup
+from semspec.protocols import Bench, Plugin, ProbeSource, Run, Setup
 from semspec.types import Read, Role, What, names_of
 
 
@@ -24,6 +24,7 @@ class RuleBase(Plugin):
     reserve: ClassVar[int] = 0
     lossless: ClassVar[bool] = False
     greedy_only: ClassVar[bool] = False
+    may_change: ClassVar[tuple[str, ...]] = ()
 
     def models(self) -> Mapping[Role, ModelConfig]:
         return {}
@@ -40,6 +41,15 @@ class RuleBase(Plugin):
 
     def evidence(self) -> tuple[Read, ...]:
         return ()
+
+    def measure(self, bench: Bench) -> Self:
+        return self
+
+    def measured(self) -> Mapping[str, Any]:
+        return {}
+
+    def origin(self) -> str:
+        return ""
 
     def check_setup(self, setup: Setup) -> None:
         me, drafter = setup.rule_choice, setup.drafter

@@ -1,34 +1,55 @@
 """A free score: the lowest log-probability that the target gives to a token of the step.
 
 It comes from the pass that verifies anyway. An error sits in one or two tokens, so the lowest one
-says more than a mean does. The threshold is a constant, or with ``calibration`` the
-most lenient one that keeps the asked risk (``semspec.calibration.risk``).
+says more than a mean does. The threshold is measured on the run's own pair before the first problem, without
+labels (``semspec.calibration.threshold``), or given by hand, or with ``calibration`` the most lenient one that keeps
+the asked risk (``semspec.calibration.risk``).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from semspec.artifacts import base
 from semspec.artifacts.binding import Measured
 from semspec.artifacts.risk import RiskCalibration
+from semspec.artifacts.threshold import MeasuredThreshold
+from semspec.calibration import threshold as measuring
 from semspec.calibration.risk import Certified, certify
+from semspec.calibration.threshold import Chosen
 from semspec.errors import UserError
-from semspec.protocols import Kit, Run, Source
+from semspec.protocols import Bench, Kit, Run, Source
 from semspec.registry import register
 from semspec.results.step_truth import ASKED, LEAST
 from semspec.rules import _risk
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.rules._watching import Watching
+from semspec.storage.cache import cache
+from semspec.storage.digest import digest
+from semspec.storage.files import dumps
 from semspec.types import Answer, Context, Draft, Read, What
 
 LOGPROBS = Read(What.LOGPROBS)
 # set with the rule, before a step of any pair was measured, and left as it was; what other
-# thresholds do is in docs/measurements/step_level.md
+# thresholds do is in docs/measurements/step_level.md and docs/measurements/thresholds.md
 THRESHOLD = -4.0
-UNCALIBRATED = f"its threshold of {THRESHOLD:g} is calibrated for no model"
+AUTO = "auto"
+# the shipped pair, where -4 was measured; drafters without a model were measured with it, too
+KNOWN_TARGET, KNOWN_DRAFTS = "embedded/tiny-target", (None, "embedded/tiny-draft")
+STEPS = 256  # of each kind: what is measured ends when there are so many
+SHARE = 8  # one problem takes no more than this part of ``warm_up``
+MEASURED = (
+    "threshold {0.threshold:.2f}, measured {1} on {0.own_steps} steps of this pair: {0.own_rejected:.1%} of the target's own"
+    " steps are below it, {0.accepted:.0%} of the drafted ones are not, and of these an estimated {0.doubtful:.1%}"
+    " (at most {0.at_most:.0%}) are less likely than what the target writes; no guarantee"
+)
+UNCERTIFIED = "its threshold is measured on the pair when the run begins, without a guarantee"
 
 
 @register("accept", "logprob")
@@ -36,7 +57,9 @@ UNCALIBRATED = f"its threshold of {THRESHOLD:g} is calibrated for no model"
 class LogProb(RuleBase):
     """Accepts a step whose least likely token is likely enough under the target."""
 
-    threshold: float = THRESHOLD  # natural logarithm, at temperature 1; 0 rejects nearly everything
+    # auto: measured on the pair; or a natural logarithm, at temperature 1; 0 rejects nearly everything
+    threshold: Any = AUTO
+    warm_up: int = 16384  # tokens that the target may write to measure it; 0: -4, uncalibrated
     calibration: str | None = None  # a folder or Hub repository: takes the place of the threshold
     risk: float | None = None  # with it: P(an accepted step has a semantic probability < least)
     least: float = 0.05  # a step below this is one that the target would hardly say
@@ -44,12 +67,15 @@ class LogProb(RuleBase):
     allow_mismatch: bool = False  # go on where the guarantee does not hold
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
+    may_change: ClassVar[tuple[str, ...]] = ("warm_up",)  # what was measured is recorded
 
     def __post_init__(self) -> None:
-        if not self.threshold <= 0:  # not a number is refused, too
+        if self.threshold != AUTO:
+            _check_number(self.threshold)
+        if self.warm_up < 0:
             raise UserError(
-                f"accept.threshold={self.threshold} is above 0, the largest log-probability there"
-                " is: give a negative number, such as -4"
+                f"accept.warm_up={self.warm_up}: give the tokens that measuring may take, or 0 to"
+                " measure nothing"
             )
         asked = {} if self.risk is None else {"risk": self.risk}
         _risk.check_shares(**asked, least=self.least, confidence=self.confidence)
@@ -63,19 +89,21 @@ class LogProb(RuleBase):
                 "accept.least and accept.confidence are of a guarantee: give accept.calibration="
                 " and accept.risk=, too"
             )
-        if self.calibration is not None and self.threshold != THRESHOLD:
+        if self.calibration is not None and self.threshold != AUTO:
             raise UserError(
                 f"accept.threshold={self.threshold:g} and accept.calibration, which sets it: give one"
                 " of them"
             )
 
     certified: ClassVar[Certified | None] = None  # once bound, with a calibration
+    chosen: ClassVar[Chosen | None] = None  # once measured
+    why: ClassVar[str] = ""  # once there was something to measure: where its threshold is from
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str]:
         if split == "token":
             return 0, ""
-        return 2, "" if {"threshold", "calibration"} & set(given) else UNCALIBRATED
+        return 2, "" if {"threshold", "calibration"} & set(given) else UNCERTIFIED
 
     def asked_risk(self) -> Mapping[str, float]:
         return {} if self.risk is None else {ASKED: self.risk, LEAST: self.least}
@@ -110,9 +138,122 @@ class LogProb(RuleBase):
             _risk.check_guarantee("logprob", Measured.of(given.config["data"]), run, command)
         return self.bound(certified=found)
 
+    @property
+    def level(self) -> float:
+        """Return the threshold that it goes by."""
+        if found := self.certified or self.chosen:
+            return found.threshold
+        return THRESHOLD if self.threshold == AUTO else float(self.threshold)
+
+    def measure(self, bench: Bench) -> Self:
+        """Take the threshold that was measured on this pair before, or measure it.
+
+        Where that cannot be done, the constant stands, and ``origin`` says so.
+        """
+        if self.calibration is not None or self.threshold != AUTO or not bench.drafts:
+            return self
+        if bench.recorded is not None:
+            found = bench.recorded.get("chosen")
+            chosen = Chosen(**found) if found else None
+            return self.bound(chosen=chosen, why=str(bench.recorded.get("why", "")))
+        if bench.target == KNOWN_TARGET and bench.draft in KNOWN_DRAFTS:
+            return self.bound(why=f"threshold {THRESHOLD:g}, the constant: of the embedded pair it"
+                              " was measured that it keeps the accuracy")  # fmt: skip
+        place = cache("thresholds") / digest(bench.identity)
+        try:
+            known = _known(place, bench)
+        except UserError as error:
+            bench.tell(f"{error}; the threshold is measured again")
+            known = None
+        when = "before"
+        if known is None:
+            when, known = "now", self._made(bench)
+            if known is None:
+                why = (
+                    "nothing may be measured"
+                    if not self.warm_up
+                    else "too few steps were drafted to measure one"
+                )
+                return self.bound(why=f"{_uncalibrated(THRESHOLD)}: {why}")
+            try:
+                known.save(place)
+            except UserError as error:
+                bench.tell(f"the threshold is not kept for the next run: {error}")
+                place = Path()
+        kept = f": {place}" if place != Path() else ""
+        return self.bound(chosen=known.chosen, why=MEASURED.format(known.chosen, when) + kept)
+
+    def _made(self, bench: Bench) -> MeasuredThreshold | None:
+        """Have the target write with the drafter at work beside it, until there are steps enough."""
+        watching, written = Watching(), 0
+        if not self.warm_up:
+            return None
+        bench.tell(
+            f"no threshold of accept=logprob is known for this pair: measuring one (at most"
+            f" {self.warm_up} tokens of the target, once; accept.warm_up)"
+        )
+        with closing(bench.solve(watching, max(1, self.warm_up // SHARE))) as solutions:
+            for tokens in solutions:
+                written += tokens
+                if len(watching.places) >= STEPS or written >= self.warm_up:
+                    break
+        own = [place.own for place in watching.places]
+        drafted = [place.drafted for place in watching.places]
+        if not measuring.enough(own, drafted):
+            return None
+        how = {"tokens": written}
+        return MeasuredThreshold.of(own, drafted, bench.identity, bench.identity["split"], how)
+
+    def measured(self) -> Mapping[str, Any]:
+        if not self.why:
+            return {}
+        return {"why": self.why, "chosen": asdict(self.chosen) if self.chosen else None}
+
+    def origin(self) -> str:
+        """Say where the threshold is from: for the first lines of a run, and for what comes before it."""
+        if self.calibration is not None:
+            found = (
+                f"threshold {self.certified.threshold:.2f}, " if self.certified else "threshold "
+            )
+            return (
+                f"{found}certified by {self.calibration}: with confidence {self.confidence:g} at most"
+                f" {self.risk:g} of the accepted steps are ones that the target would hardly say"
+            )
+        if self.threshold != AUTO:
+            return f"{_uncalibrated(self.level)}: accept.threshold= was given by hand"
+        if self.why:
+            return self.why
+        if not self.warm_up:
+            return f"{_uncalibrated(THRESHOLD)}: accept.warm_up=0 measures nothing"
+        return f"threshold measured on the pair when the run begins (at most {self.warm_up} tokens of the target, once)"
+
     def open(self, kit: Kit) -> LogProbSession:
-        certified = self.certified
-        return LogProbSession(kit, certified.threshold if certified else self.threshold)
+        return LogProbSession(kit, self.level)
+
+
+def _check_number(threshold: Any) -> None:
+    """Raise UserError for what is no threshold."""
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float):
+        raise UserError(f"accept.threshold={threshold}: give {AUTO}, or a negative number, such as -4")  # fmt: skip
+    if not threshold <= 0:  # not a number is refused, too
+        raise UserError(
+            f"accept.threshold={threshold} is above 0, the largest log-probability there"
+            " is: give a negative number, such as -4"
+        )
+
+
+def _uncalibrated(threshold: float) -> str:
+    return f"threshold {threshold:g}, uncalibrated for this pair"
+
+
+def _known(place: Path, bench: Bench) -> MeasuredThreshold | None:
+    """Return what an earlier run has measured; raise UserError where it cannot be read."""
+    if not place.is_dir():
+        return None
+    found = MeasuredThreshold.load(place)
+    if found.config["measured"] != json.loads(dumps(bench.identity)):
+        raise UserError(f"{place} was measured on another pair")
+    return found
 
 
 class LogProbSession(StepSession):

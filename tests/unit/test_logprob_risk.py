@@ -71,7 +71,7 @@ def test_the_threshold_comes_from_the_steps_that_are_named(models: KnownModels, 
 
 def test_without_a_calibration_the_constant_stands(models: KnownModels) -> None:
     rule = LogProb()
-    assert rule.threshold == THRESHOLD == -4.0
+    assert rule.level == THRESHOLD == -4.0  # until the pair is measured
     assert rule.bind(run_of(models, "paragraph", 0.6)) is rule
     assert rule.asked_risk() == {}
 
