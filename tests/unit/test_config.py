@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semspec import config
+from semspec.choices import rule
 from semspec.choices.rule import with_rule
 from semspec.choices.settle import expand_shorthands
 from semspec.cli import audit, launch
@@ -170,7 +171,7 @@ def test_a_rule_declares_what_it_is_the_default_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Judge, "default_for", lambda target, split, given: (9, "judges"))
     assert with_rule(["model=qwq32b"])[-1] == "accept=judge"
     assert with_rule(["accept=logprob"]) == ["accept=logprob"]
-    monkeypatch.setattr(config, "defaults", lambda: {"accept": "oracle", "model": "tiny"})
+    monkeypatch.setattr(rule, "defaults", lambda: {"accept": "oracle", "model": "tiny"})
     assert with_rule(["split=token"]) == ["split=token"]
 
 

@@ -45,7 +45,7 @@ def test_without_a_gpu_it_is_hf_as_if_nothing_had_been_said() -> None:
     assert choice() == choice("engine=auto") == "engine: hf (no GPU here)"
     assert expand_shorthands(["seed=1"]) == ["seed=1"]
     assert expand_shorthands(["engine=auto", "seed=1"]) == ["seed=1"]
-    assert isinstance(config.build(config.compose(["engine=auto"])).engine, Hf)
+    assert isinstance(config.build(config.compose(expand_shorthands(["engine=auto"]))).engine, Hf)
     assert choose_engine(["engine=hf"]) is None and choose_engine(["engine=toy", URL]) is None
     assert expand_shorthands(["engine=auto,toy"]) == ["engine=hf,toy"]
 
