@@ -168,7 +168,7 @@ def test_lists_of_more_than_memory_open_at_once(tmp_path: Path) -> None:
     """The last list of faiss becomes one of 60 GB of holes; what another one answers is asked."""
     count, more = 2000, 5_000_000_000
     own = clustered(count, 8)
-    files = indices.build("faiss", [own], leaves=4, searched=1)
+    files = indices.Faiss.build([own], leaves=4, searched=1)
     small, large, whole = tmp_path / "small", tmp_path / "large", bytes(files["index"])
     at = whole.index(b"ilar") + 4  # lists, bytes of a code, "full", lists again, their lengths
     lists, code, _, _, *lengths = struct.unpack_from("<QQ4sQ4Q", whole, at)
