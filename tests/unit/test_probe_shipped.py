@@ -109,7 +109,7 @@ LAST = {"target_probe": "embedded/probe-tiny-target-last-layer"}
         (Semantic(**LAST), "give accept.probe=last_layer, train"),
         (Semantic(draft_probe="embedded/probe-tiny-draft-last-layer"), "accept.probe=last_layer"),
         (SemanticPlus(features="last_layer", target_probe=PAPER["target_probe"]),
-         "split=paragraph features=last_layer ..., or set accept.allow_mismatch=true"),
+         "out=probes/tiny-target-target-last_layer, or set accept.allow_mismatch=true"),
     ],
 )  # fmt: skip
 def test_a_probe_of_other_features_than_those_asked_for_is_refused(
@@ -126,7 +126,10 @@ def test_a_probe_of_other_features_than_those_asked_for_is_refused(
 
 def test_the_advice_where_no_probe_is_known_can_be_followed() -> None:
     models = {"target": of("target"), "draft": of("draft")}
-    with pytest.raises(UserError, match=r"split=sentence features=last_layer \.\.\., or use"):
+    with pytest.raises(
+        UserError,
+        match=r"split=sentence features=last_layer chains=mixed out=(\S+) and give accept.target_probe=\1, or use",
+    ):
         Semantic(probe="last_layer").bind(run_of(models, "sentence", 0.6))
     with pytest.raises(UserError, match="use split=paragraph or split=sentence, or accept=loss"):
         Semantic().bind(run_of(models, "token", 0.6))  # no probe of tokens can be trained
