@@ -48,6 +48,9 @@ def solve(
     engines: Engines, problems: Sequence[BenchmarkProblem], mode: Mode, *overrides: str
 ) -> list[Solution]:
     """Solve problems with the real model, which ``engines`` loads once."""
-    made = configuration(*OPTIONS, "temperature=0", f"max_new_tokens={LIMIT}", *overrides)
+    made = configuration(
+        *OPTIONS, "engine=hf", "temperature=0", f"max_new_tokens={LIMIT}", *overrides
+    )
     with Solver(made, shared=engines) as solver:
+        solver.load()
         return sorted(solver.solve(problems, mode), key=lambda done: done.problem.id)
