@@ -194,7 +194,7 @@ def check_python(python: str, gpu: str = "") -> None:
     """Raise UserError unless a Python has an SGLang that can run here: on a GPU of that name, if there is one."""
     ways = (
         f"{INSTALL}, name servers with engine.target_url=... engine.draft_url=..., or start them with"
-        " another Python: python -m semspec.launch python="
+        " another Python: python -m semspec.launch python=PATH start=true"
     )
     try:
         done = subprocess.run(
