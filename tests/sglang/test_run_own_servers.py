@@ -95,6 +95,7 @@ def test_a_killed_run_leaves_no_server_and_goes_on_with_others(tmp_path: Path) -
     assert result["prefix_reuse"]["target"] > 0.3
 
 
+@pytest.mark.deep
 def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
     run = Run(tmp_path, "engine=sglang", "draft=none", "accept=logprob")
     until = time.monotonic() + WAIT
