@@ -84,7 +84,8 @@ def _main(arguments: list[str]) -> None:
         options = [o for o in overrides if not o.startswith(("hydra.", "hydra/"))]
         plan.show(build(config.compose(options)), choice, rule, taken, given)
         return
-    if (several or not flags) and not any(o.lower() in QUIET for o in overrides):
+    quiet = any(o.lower() in QUIET for o in overrides)
+    if (several or not flags) and not quiet:
         for told in filter(None, (choice, rule)):
             echo(str(told))
     if several:
@@ -92,7 +93,7 @@ def _main(arguments: list[str]) -> None:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")
         sys.exit(sweep.main(overrides))
     if taken and not flags:
-        open_console(quiet="quiet=true" in [o.lower() for o in overrides]).say(taken, "dim")
+        open_console(quiet=quiet).say(taken, "dim")
     sys.argv[1:] = [*flags, *overrides]
     # Hydra would print an error its own way and exit with 1: let it through to here
     os.environ["HYDRA_FULL_ERROR"] = "1"

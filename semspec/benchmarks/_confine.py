@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 
 from semspec.errors import UserError
+from semspec.storage.pipes import first_line
 
 CANDIDATE = Path(__file__).with_name("_candidate.py")
 MEMORY = 1 << 30  # bytes of address space, for each of the two processes
@@ -61,7 +61,7 @@ def run_program(
             with judges, candidates, os.fdopen(writing, "wb"):
                 processes.append(_start(folder, candidates.fileno()))
                 processes.append(_start(folder, written.fileno(), writing, judges.fileno()))
-            answer = _first_line(reading, until)
+            answer = first_line(reading, until, VERDICT)
         finally:
             os.close(reading)
             for process in processes:
@@ -96,20 +96,3 @@ def _start(
         start_new_session=True,
         pass_fds=kept,
     )
-
-
-def _first_line(pipe: int, until: float) -> bytes | None:
-    """Return the first line, b"" if the pipe ended before it, or None once ``until`` has passed."""
-    waiting = select.poll()
-    waiting.register(pipe, select.POLLIN | select.POLLHUP)
-    read = b""
-    while (left := until - time.monotonic()) > 0:
-        if not waiting.poll(1000 * left):
-            break
-        some = os.read(pipe, VERDICT - len(read))
-        read += some
-        if b"\n" in read:
-            return read.partition(b"\n")[0]
-        if not some:  # the end, or longer than any verdict
-            return b""
-    return None

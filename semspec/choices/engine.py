@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import registry
+from semspec.choices.choice import Choice
 from semspec.choices.names import full_names, option_names
+from semspec.choices.presets import given_options
 from semspec.choices.rule import with_rule
 from semspec.config import AUTO, GROUPS, RunConfig, build, compose, defaults, one_line, parse
 from semspec.deferred import hydra
 from semspec.errors import UserError
 
 
-@dataclass(frozen=True, slots=True)
-class EngineChoice:
-    """The engine that ``engine=auto`` stands for."""
-
-    name: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"engine: {self.name} ({self.why})" if self.why else f"engine: {self.name}"
-
-
 def choose_engine(
     arguments: Sequence[str], unless_named: bool = True, check: bool = True
-) -> EngineChoice | None:
+) -> Choice | None:
     """Return what ``engine=auto`` is here; None where another engine is named.
 
     The engine whose own options are given, else the one that rates itself highest on this machine
     (``EngineOptions.suits``) among those that can run the configuration. ``unless_named``: auto is the default.
     ``check`` is False for the options of other commands than semspec.run.
     """
-    given = dict(argument.partition("=")[::2] for argument in arguments)
+    given = given_options(arguments)
     if AUTO not in given.get("engine", AUTO if unless_named else "").split(","):
         return None
     engines = {name: engine.cls for name, engine in registry.plugins("engine").items()}
@@ -49,14 +40,14 @@ def choose_engine(
                 g for g in GROUPS if g != "engine" and name in option_names(g, _chosen(g, given))
             ]
             if len(owners) == 1 and not (others and not dot):
-                return EngineChoice(owners[0], f"{option}= is given")
+                return Choice("engine", owners[0], f"{option}= is given")
     best, *others = sorted((n for n in rated if rated[n][0]), key=lambda n: -rated[n][0])
     why = rated[best][1] or "; ".join(why for rating, why in rated.values() if not rating and why)
     if check and others:
         refused = {name: _refusal(arguments, name) for name in (best, others[0])}
         if refused[best] and not refused[others[0]]:
-            return EngineChoice(others[0], refused[best])
-    return EngineChoice(best, why)
+            return Choice("engine", others[0], refused[best])
+    return Choice("engine", best, why)
 
 
 def _chosen(group: str, given: Mapping[str, str]) -> str:
@@ -85,7 +76,7 @@ def _refusal(arguments: Sequence[str], engine: str) -> str:
     return ""
 
 
-def with_engine(arguments: Sequence[str], choice: EngineChoice | None) -> list[str]:
+def with_engine(arguments: Sequence[str], choice: Choice | None) -> list[str]:
     """Put a choice in the place of ``engine=auto``."""
     if choice is None:
         return list(arguments)

@@ -69,6 +69,7 @@ def quoted(text: str) -> str:
 
 
 def option_names(group: str, names: str) -> set[str]:
+    """Return the options of the plugins, or presets, that ``names`` lists."""
     plugins = registry.plugins(GROUPS[group])  # type: ignore[arg-type]
     found: set[str] = set()
     for name in names.split(","):

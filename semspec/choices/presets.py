@@ -56,6 +56,7 @@ def read_generation_config(model: ModelConfig) -> Sequence[str]:
 
 
 def given_options(arguments: Sequence[str]) -> dict[str, str]:
+    """Return what is given for each option; the last word counts."""
     return dict(argument.partition("=")[::2] for argument in arguments)
 
 

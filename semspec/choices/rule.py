@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from semspec import registry
+from semspec.choices.choice import Choice
+from semspec.choices.presets import given_options
 from semspec.config import CONF, RunConfig, defaults
 
 
-@dataclass(frozen=True, slots=True)
-class RuleChoice:
-    """The rule that is taken where none is named."""
-
-    name: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"rule: {self.name} ({self.why})" if self.why else f"rule: {self.name}"
-
-
-def choose_rule(arguments: Sequence[str]) -> RuleChoice | None:
+def choose_rule(arguments: Sequence[str]) -> Choice | None:
     """Return the rule that suits target and split best; None where one is named.
 
     Rules rate themselves (``Rule.default_for``); the default of conf/config.yaml stands if it does not.
     """
-    given = dict(argument.partition("=")[::2] for argument in arguments)
+    given = given_options(arguments)
     rules: dict[str, Any] = {n: rule.cls for n, rule in registry.plugins("accept").items()}
     default = defaults()["accept"]
     splits = given.get("split", RunConfig.split).split(",")
@@ -44,7 +34,7 @@ def choose_rule(arguments: Sequence[str]) -> RuleChoice | None:
         return None
     best = max(rules, key=lambda name: (rated(name)[0], name == default))
     reasons = [rated(name)[1] for name in dict.fromkeys((default, best))]
-    return RuleChoice(best, "; ".join(filter(None, reasons)))
+    return Choice("rule", best, "; ".join(filter(None, reasons)))
 
 
 def with_rule(arguments: Sequence[str]) -> list[str]:

@@ -15,8 +15,7 @@ from pathlib import Path
 from rich.text import Text as Line
 
 from semspec import config as configs
-from semspec.choices.engine import EngineChoice
-from semspec.choices.rule import RuleChoice
+from semspec.choices.choice import Choice
 from semspec.config import RunConfig
 from semspec.errors import UserError
 from semspec.models import hub
@@ -143,9 +142,7 @@ def asked(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     return given[-1:] == ["true"], rest
 
 
-def plan_of(
-    config: RunConfig, engine: EngineChoice | None = None, rule: RuleChoice | None = None
-) -> Plan:
+def plan_of(config: RunConfig, engine: Choice | None = None, rule: Choice | None = None) -> Plan:
     """Return the plan of a run; ``engine`` and ``rule`` are what was chosen for it, and why."""
     plan, names = Plan(), configs.plugin_names(config)
     models, _ = models_of(config)
@@ -196,8 +193,8 @@ def before(config: RunConfig) -> list[str]:
 
 def show(
     config: RunConfig,
-    engine: EngineChoice | None,
-    rule: RuleChoice | None,
+    engine: Choice | None,
+    rule: Choice | None,
     taken: str,
     arguments: Sequence[str],
 ) -> None:

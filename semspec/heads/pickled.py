@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.storage import foreign
+from semspec.storage.pipes import first_line
 
 WORKER = Path(__file__).with_name("_unpickle_worker.py")
 LARGEST = 64 << 30  # bytes of a file
@@ -90,7 +90,7 @@ def _ask(order: dict[str, Any], seconds: float) -> tuple[dict[str, Any] | None, 
     )
     assert process.stdout is not None
     try:
-        line = _first_line(process.stdout.fileno(), time.monotonic() + seconds)
+        line = first_line(process.stdout.fileno(), time.monotonic() + seconds, REPLY)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have ended by now
             os.killpg(process.pid, signal.SIGKILL)
@@ -109,20 +109,3 @@ def _variables() -> dict[str, str]:
     """Return the environment: where shared libraries are, and nothing that is anybody's secret."""
     kept = {n: v for n in ("LD_LIBRARY_PATH",) if (v := os.environ.get(n))}
     return kept | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-
-
-def _first_line(pipe: int, until: float) -> bytes | None:
-    """Return the first line, b"" if the pipe ended before it, or None once ``until`` has passed."""
-    waiting = select.poll()
-    waiting.register(pipe, select.POLLIN | select.POLLHUP)
-    read = b""
-    while (left := until - time.monotonic()) > 0:
-        if not waiting.poll(1000 * left):
-            break
-        some = os.read(pipe, REPLY - len(read))
-        read += some
-        if b"\n" in read:
-            return read.partition(b"\n")[0]
-        if not some:  # the end, or longer than any reply
-            return b""
-    return None
