@@ -1,9 +1,12 @@
 # Everything a user or a developer types. `make` alone prints what there is.
 #
-# Three environments, each made when it is first needed and again when what it is made from changes:
+# Six environments, each made when it is first needed and again when what it is made from changes:
 #   .venv          semspec on transformers; `make test` and `make lint` add the development tools
-#   .venv-sglang   SGLang on a CPU with semspec, for tests/sglang
+#   .venv-sglang   SGLang on a CPU with semspec, its server included, for tests/sglang
 #   .venv-smollm2  what .venv has, and a package with a real language model, for tests/smollm2
+#   .venv-rivals   what .venv has, that package, and the engines that semspec is measured beside, for tests/rivals
+#   .venv-clients  what .venv has, and clients that the server is tried with, for tests/clients
+#   .venv-aiperf   the same for those that want other versions
 # The tests also look at the reports in Chromium, which is the system's: `make env-browser` sees to it.
 # A stamp in the environment's folder carries a checksum of its ingredients and is written last, so
 # an install that was interrupted is begun again from an empty folder.
@@ -15,7 +18,9 @@ MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
+# files at a time, each with servers of two or three gigabytes
+SGLANG_WORKERS ?= 2
 
 # Of pyproject.toml only what stands before the first [tool.] table goes into an environment.
 checksum = $(shell (sed '/^\[tool\./,$$d' pyproject.toml; cat $(1)) | cksum | cut -d' ' -f1)
@@ -23,6 +28,9 @@ CORE := .venv/core-$(call checksum,constraints/cpu.txt).stamp
 DEV := .venv/dev-$(call checksum,constraints/cpu.txt).stamp
 SGLANG := .venv-sglang/sglang-$(call checksum,constraints/sglang-cpu.txt constraints/sglang-cpu-nodeps.txt).stamp
 SMOLLM2 := .venv-smollm2/smollm2-$(call checksum,constraints/cpu.txt constraints/smollm2.txt).stamp
+RIVALS := .venv-rivals/rivals-$(call checksum,constraints/cpu.txt constraints/smollm2.txt constraints/rivals.txt).stamp
+CLIENTS := .venv-clients/clients-$(call checksum,constraints/cpu.txt constraints/clients.txt).stamp
+AIPERF := .venv-aiperf/aiperf-$(call checksum,constraints/cpu.txt constraints/aiperf.txt).stamp
 
 SGLANG_VERSIONS ?= 0.5.20 0.5.22
 ALL_SGLANG = $(sort $(wildcard tests/sglang/test_*.py))
@@ -30,6 +38,7 @@ ALL_SGLANG = $(sort $(wildcard tests/sglang/test_*.py))
 SGLANG_TESTS = $(if $(SEMSPEC_DEEP),$(shell grep -l mark.deep $(ALL_SGLANG)),$(shell grep -L "^pytestmark = pytest.mark.deep$$" $(ALL_SGLANG)))
 OLDER_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft ngram engine_http))
 
+# One worker more than two cores have: many tests wait for processes that they start.
 # Workers take each other's tests in runs, so that a fixture of a module is made once or twice, and no long file is left
 # to one of them at the end.
 #
@@ -37,14 +46,18 @@ OLDER_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verificatio
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 PIP := -m pip --disable-pip-version-check --quiet --quiet
 
-# Every file in a process of its own, two at a time.
-each_alone = $(ONE_THREAD) WORKERS=$(WORKERS) tests/support/each_alone $(1)/bin/python "$(2)" $(ARGS)
+# Every file in a process of its own.
+each_alone = $(ONE_THREAD) WORKERS=$(SGLANG_WORKERS) tests/support/each_alone $(1)/bin/python "$(2)" $(ARGS)
 
 ##@ Use
 
 .PHONY: run
 run: $(CORE) ## Run semspec, offline on the embedded pair unless ARGS="model=... draft=..." say otherwise
 	@.venv/bin/python -m semspec.run $(ARGS)
+
+.PHONY: serve
+serve: $(CORE) ## Serve OpenAI's API on 127.0.0.1:8000, the embedded pair unless ARGS="model=... draft=..." say otherwise
+	@.venv/bin/python -m semspec.serve $(ARGS)
 
 .PHONY: bench
 bench: $(CORE) ## Measure speed and accuracy on this machine and write the figures that docs/measurements/overview.md quotes
@@ -53,6 +66,18 @@ bench: $(CORE) ## Measure speed and accuracy on this machine and write the figur
 .PHONY: tables
 tables: $(CORE) ## Every drafter with every rule on the embedded pair, into docs/results.md and the overview (under an hour)
 	@$(ONE_THREAD) .venv/bin/python scripts/tables.py $(ARGS)
+
+.PHONY: rivals
+rivals: $(RIVALS) ## semspec beside transformers, llama.cpp and OpenVINO GenAI, into docs/rivals.md (on a quiet machine)
+	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/bench_rivals.py $(ARGS)
+
+.PHONY: copying
+copying: $(RIVALS) ## What drafters that copy save on edits and corrections, into docs/measurements/copying.md
+	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/bench_copying.py $(ARGS)
+
+.PHONY: serving
+serving: $(CORE) ## The server at 1 to 64 clients, with drafts and without, into docs/measurements/serving.md (on a quiet machine)
+	@$(ONE_THREAD) .venv/bin/python scripts/bench_serve.py $(ARGS)
 
 ##@ Check
 
@@ -77,6 +102,14 @@ test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
 .PHONY: test-smollm2
 test-smollm2: $(SMOLLM2) $(SGLANG) ## The tests with a real language model (downloads 93 MB once; ten minutes)
 	@$(ONE_THREAD) .venv-smollm2/bin/python -m pytest tests/smollm2 $(ARGS)
+
+.PHONY: test-rivals
+test-rivals: $(RIVALS) ## The tests with other engines: what they write is the same text (a few minutes)
+	@$(ONE_THREAD) .venv-rivals/bin/python -m pytest tests/rivals $(ARGS)
+
+.PHONY: test-clients
+test-clients: $(DEV) $(CLIENTS) $(AIPERF) $(SGLANG) env-fronts ## The server with clients and proxies of others, docs/deploy with its checkers (fifteen minutes)
+	@$(ONE_THREAD) .venv/bin/python -m pytest tests/clients $(ARGS)
 
 .PHONY: sglang-matrix
 sglang-matrix: ## The plugin's and the engine's tests on older SGLangs; SGLANG_VERSIONS="0.5.22" chooses
@@ -106,6 +139,14 @@ env: $(DEV) ## .venv with the development tools
 env-smollm2: $(SMOLLM2) ## .venv-smollm2 (100 MB beside .venv)
 	@:
 
+.PHONY: env-rivals
+env-rivals: $(RIVALS) ## .venv-rivals (350 MB beside .venv)
+	@:
+
+.PHONY: env-clients
+env-clients: $(CLIENTS) $(AIPERF) ## .venv-clients and .venv-aiperf (1.1 GB beside .venv)
+	@:
+
 .PHONY: env-sglang
 env-sglang: $(SGLANG) ## .venv-sglang (about 2 GB)
 	@:
@@ -122,9 +163,18 @@ env-browser: ## Chromium for the tests of the reports (by apt-get, where it is m
 	    apt-get install -y -qq --no-install-recommends chromium >/dev/null && exit 0; fi; \
 	echo "No Chromium: the tests of reports will fail; install chromium, or name one: CHROMIUM=/path/to/it" >&2
 
+.PHONY: env-fronts
+env-fronts: ## nginx and systemd-analyze for tests/clients (by apt-get, where they are missing and we are root)
+	@command -v nginx >/dev/null && command -v systemd-analyze >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing nginx and systemd (once) ..." >&2; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends nginx-light systemd >/dev/null && exit 0; fi; \
+	echo "No nginx or systemd-analyze: the tests of them will fail" >&2
+
 .PHONY: clean
 clean: ## Remove all environments (the matrix's, too), caches and builds; runs/ stays
-	@rm -rf .venv .venv-smollm2 .venv-sglang .venv-sglang-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-smollm2 .venv-rivals .venv-clients .venv-aiperf .venv-sglang .venv-sglang-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help
@@ -149,7 +199,7 @@ $(CORE):
 	@echo "Making .venv (about a minute, once) ..." >&2
 	@$(PYTHON) -m venv --clear .venv
 	@.venv/bin/python $(PIP) install -c constraints/cpu.txt setuptools hatchling
-	@.venv/bin/python $(PIP) install -c constraints/cpu.txt --no-build-isolation --editable .
+	@.venv/bin/python $(PIP) install -c constraints/cpu.txt --no-build-isolation --editable '.[serve]'
 	@touch $@
 
 $(DEV): | $(CORE)
@@ -169,13 +219,36 @@ $(SGLANG):
 
 # The packages of .venv are found through a .pth file, so that only what is new is installed. The model's package
 # requires programs to run it with (llama.cpp's, compiled), which we have no use for.
+find_core = -c 'import sys, sysconfig, pathlib as p; here = p.Path(sysconfig.get_path("purelib")); \
+	  core = p.Path(sys.argv[1]).resolve() / here.relative_to(sys.prefix); \
+	  (here / "core.pth").write_text(f"import site; site.addsitedir({str(core)!r})\n")' .venv
+
 $(SMOLLM2): $(DEV)
 	@echo "Making .venv-smollm2 with SmolLM2-135M-Instruct (half a minute, once) ..." >&2
 	@$(PYTHON) -m venv --clear .venv-smollm2
 	@.venv-smollm2/bin/python $(PIP) install --no-deps -r constraints/smollm2.txt
-	@.venv-smollm2/bin/python -c 'import sys, sysconfig, pathlib as p; here = p.Path(sysconfig.get_path("purelib")); \
-	  core = p.Path(sys.argv[1]).resolve() / here.relative_to(sys.prefix); \
-	  (here / "core.pth").write_text(f"import site; site.addsitedir({str(core)!r})\n")' .venv
+	@.venv-smollm2/bin/python $(find_core)
+	@touch $@
+
+$(RIVALS): $(DEV)
+	@echo "Making .venv-rivals with other engines (a minute, once) ..." >&2
+	@$(PYTHON) -m venv --clear .venv-rivals
+	@.venv-rivals/bin/python $(PIP) install --no-deps -r constraints/smollm2.txt -r constraints/rivals.txt
+	@.venv-rivals/bin/python $(find_core)
+	@touch $@
+
+$(CLIENTS): $(DEV)
+	@echo "Making .venv-clients with clients of others (a minute, once) ..." >&2
+	@$(PYTHON) -m venv --clear .venv-clients
+	@.venv-clients/bin/python $(find_core)
+	@.venv-clients/bin/python $(PIP) install --no-deps -r constraints/clients.txt
+	@touch $@
+
+$(AIPERF): $(DEV)
+	@echo "Making .venv-aiperf with further clients (a minute, once) ..." >&2
+	@$(PYTHON) -m venv --clear .venv-aiperf
+	@.venv-aiperf/bin/python $(find_core)
+	@.venv-aiperf/bin/python $(PIP) install --no-deps -r constraints/aiperf.txt
 	@touch $@
 
 # Older SGLangs differ from the newest one in a few packages, constraints/sglang-VERSION.txt.

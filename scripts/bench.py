@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from bench_engine import CONTEXTS, bench_engine
 from bench_kit import token_kit
+from bench_passes import ROUNDS, bench_passes, outside_target, show_passes
 from bench_startup import startup
 from rich.console import Console
 from script_kit import parser, table
@@ -118,6 +119,7 @@ def show(result: dict[str, Any], console: Console) -> None:
     for length, microseconds in result["outside_passes_by_context"].items():
         outside.add_row(f"toy engine, context {length}", "", f"{microseconds:.0f}")
     console.print(outside)
+    show_passes(result, console)
     headings = ("", "speed-up [95 %]", "pass@1", "plain pass@1", "steps accepted")
     oracle = table("what the pair allows: accept=oracle, end to end", *headings)
     for name, f in result["oracle"].items():
@@ -157,6 +159,12 @@ def main() -> None:
     console.print("[dim]the loop ...[/]")
     result["outside_passes"] = outside_passes(min(arguments.problems, 20))
     result["outside_passes_by_context"] = outside_passes_by_context()
+    console.print("[dim]passes over a few tokens ...[/]")
+    result["passes"] = bench_passes(models / "tiny-target", 50 if arguments.quick else 200)
+    result["outside_target"] = {
+        name: outside_target(options, min(arguments.problems, 5))
+        for name, options in ROUNDS.items()
+    }
     console.print("[dim]the pair with an oracle ...[/]")
     result["oracle"] = what_the_pair_allows(arguments.problems)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

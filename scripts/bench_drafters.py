@@ -25,12 +25,12 @@ from torch import Tensor
 
 from semspec import registry
 from semspec.config import build, compose
-from semspec.drafters.dresd import LAST, DresdSession
+from semspec.drafters.dresd import DresdSession
 from semspec.drafters.rest import RestSession
 from semspec.protocols import DraftSession, Kit
 from semspec.report.terminal import open_console
 from semspec.runner import execute
-from semspec.types import Answer, Context, Query, Read, Room, Sampling, Seen, What
+from semspec.types import LAST_STATES, Answer, Context, Query, Read, Room, Sampling, Seen, What
 
 NOVEL = 0.05  # of the target's top tokens, those that the text need not hold
 DRAFTERS = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
@@ -73,7 +73,7 @@ class Rows:
         return Answer(values={read: self._read(read, query, count) for read in query.reads})
 
     def _read(self, read: Read, query: Query, count: int) -> Any:
-        if read == LAST:  # what it looks up is where the same token comes next
+        if read == LAST_STATES:  # what it looks up is where the same token comes next
             start = len(query.context) - 1 if query.rows_from is None else query.rows_from
             following = self.text[start + 1 : start + 1 + count].tolist()
             return torch.from_numpy(states()(following))[:, None]

@@ -51,7 +51,7 @@ def bench_engine(
         started = time.perf_counter()
         engine = options.load(str(at))
         load = time.perf_counter() - started
-        prompts = [_tokens(engine, 64 + 16 * i, i) for i in range(max([1, *batches]))]
+        prompts = [random_tokens(engine, 64 + 16 * i, i) for i in range(max([1, *batches]))]
 
         def decode(sampling: Sampling, batch: int = 1) -> float:
             return _least(repeats, partial(_decode, engine, prompts[:batch], sampling, tokens))
@@ -100,7 +100,7 @@ def _roomy_copy(folder: Path, into: Path, positions: int) -> Path:
     return into
 
 
-def _tokens(engine: HfEngine, count: int, seed: int = 0) -> list[int]:
+def random_tokens(engine: HfEngine, count: int, seed: int = 0) -> list[int]:
     rng = random.Random(seed)
     usable = [i for i in range(min(engine.vocabulary, 10_000)) if i not in engine.stop_ids]
     return rng.choices(usable, k=count)
@@ -134,7 +134,7 @@ def _decode(
 
 def _score(engine: HfEngine, count: int) -> float:
     """Seconds for scoring so many drafted tokens after a cached context of 256."""
-    context, draft = Context(0, _tokens(engine, 256)), _tokens(engine, count, 1)
+    context, draft = Context(0, random_tokens(engine, 256)), random_tokens(engine, count, 1)
     query = _query(context, Sampling(temperature=0.6))
     engine.answer([query])
     query.tokens, query.reads = draft, (Read(What.PROBS),)
@@ -145,7 +145,7 @@ def _score(engine: HfEngine, count: int) -> float:
 
 def _at_length(engine: HfEngine, length: int, tokens: int, repeats: int) -> tuple[float, float]:
     """Milliseconds for one token at a context of this length, and for reading that context."""
-    context = Context(0, _tokens(engine, length))
+    context = Context(0, random_tokens(engine, length))
     prefill = engine.answer([_query(context, GREEDY)])[0].seconds
     token = _least(repeats, lambda: _generate(engine, [context], GREEDY, min(tokens, 32)))
     engine.forget(context)

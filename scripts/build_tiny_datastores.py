@@ -21,7 +21,7 @@ from semspec.storage.packaged import beside_package
 def main(arguments: Sequence[str] | None = None) -> int:
     a = parser(__doc__, problems=90, work=Path("runs/tiny-datastores")).parse_args(arguments)
     common = ("model=tiny", "batch=30", f"problems={a.problems}")
-    for kind, options in (("sparse", []), ("dense", ["dims=32"])):
+    for kind, options in (("sparse", []), ("dense", ["dims=32", "prompts=false"])):
         out = beside_package("hub_artifacts") / f"{kind}-tiny"
         build([f"kind={kind}", f"folder={a.work / kind}", f"out={out}", *common, *options])
     return 0

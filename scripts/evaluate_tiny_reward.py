@@ -22,9 +22,9 @@ from semspec.models.text import Text
 from semspec.protocols import Engine
 from semspec.results.metrics import wilson
 from semspec.rules._score import ScoreHead, read_score_head
-from semspec.rules.rsd import LAST, Rsd
+from semspec.rules.rsd import Rsd
 from semspec.storage.files import write_json
-from semspec.types import Context, Query, Sampling
+from semspec.types import LAST_STATES, Context, Query, Sampling
 
 SEED = 20261131  # of the problems
 TEMPERATURES = (0.6, 1.0)
@@ -34,10 +34,12 @@ def rewards(engine: Engine, head: ScoreHead, batches: Batches, row: Row) -> list
     """The reward of each step of a row, by one pass."""
     ids, ends = batches.ids(row)
     context = Context(0, ids[:1])
-    query = Query("reward", context, Sampling(), random.Random(), tokens=ids[1:], reads=(LAST,))
+    query = Query(
+        "reward", context, Sampling(), random.Random(), tokens=ids[1:], reads=(LAST_STATES,)
+    )
     (answer,) = engine.answer([query])
     engine.forget(context)
-    return head(answer[LAST][ends, 0]).tolist()
+    return head(answer[LAST_STATES][ends, 0]).tolist()
 
 
 def figures(rows: list[Row], found: list[list[float]], threshold: float) -> dict[str, Any]:

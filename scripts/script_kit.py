@@ -1,16 +1,59 @@
-"""Help for all scripts: command lines, tables for a terminal, and what stands in a model's folder."""
+"""Help for all scripts: command lines, tables for a terminal, a server, and what stands in a model's folder."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from semspec.errors import UserError
+
 HUB = Path("hub_artifacts")
+PATIENCE = 900.0  # seconds for a server to end
+
+
+@dataclass(frozen=True)
+class Started:
+    """A server that answers."""
+
+    url: str
+    pid: int
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+
+@contextmanager
+def server(*options: str) -> Iterator[Started]:
+    """Start semspec.serve with these options; end it at exit."""
+    log = Path(tempfile.mkdtemp(prefix="semspec-server-")) / "log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "semspec.serve", "port=0", *options],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+:\d+", process.stdout.readline())
+        if found is None:
+            raise UserError(f"the server did not start: see {log}")
+        yield Started(found[0], process.pid)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
 
 
 def parser(doc: str | None, **known: Any) -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from tiny_head_data import Batch, collect, common_tokens
 from tiny_head_training import begin, learn, write_head
 from torch import Tensor
+from training_kit import narrow
 
 from semspec.heads._files import from_target
 from semspec.heads.eagle3 import EMBEDDING, LAST, Attend, Eagle3, Shape, config_of
@@ -133,7 +134,7 @@ def main() -> None:
     maps["t2d"][ids] = True
 
     def loss(own: dict[str, Tensor], batch: Batch) -> tuple[Tensor, list[float]]:
-        with torch.autocast("cpu", torch.bfloat16):
+        with narrow():
             head = Eagle3(shape, own | maps | {EMBEDDING: embedding})
             return loss_of(head, teacher, sizes, a.unroll, batch)
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from tiny_head_data import Batch, collect
 from tiny_head_training import begin, learn, write_head
 from torch import Tensor
+from training_kit import narrow
 
 from semspec.heads._files import from_target
 from semspec.heads.medusa import Medusa, Shape, config_of
@@ -54,7 +55,7 @@ def main() -> None:
     }
 
     def loss(own: dict[str, Tensor], batch: Batch) -> tuple[Tensor, list[float]]:
-        with torch.autocast("cpu", torch.bfloat16):
+        with narrow():
             return loss_of(Medusa(shape, own), teacher, batch)
 
     outer = {n for n, p in parameters.items() if tuple(p.shape) == size}

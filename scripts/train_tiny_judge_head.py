@@ -29,9 +29,8 @@ from semspec.engines.hf import Hf
 from semspec.models.location import ModelConfig, read_facts
 from semspec.models.text import Text
 from semspec.protocols import Engine
-from semspec.rules.judge_head import LAST
 from semspec.training.probes.metrics import auroc
-from semspec.types import Context, Query, Sampling
+from semspec.types import LAST_STATES, Context, Query, Sampling
 
 SEED = 20261209  # of problems; evaluation, probes and benchmarks use others
 TARGET = "embedded/tiny-target"
@@ -72,10 +71,10 @@ def states(
     for number in range(problems):
         prompt, tokens, parents, right = example(rng, text)
         context = Context(group * 10**6 + number, prompt)
-        query = Query("target", context, Sampling(1.0), rng, tokens=tokens, parents=parents, reads=(LAST,))  # fmt: skip
+        query = Query("target", context, Sampling(1.0), rng, tokens=tokens, parents=parents, reads=(LAST_STATES,))  # fmt: skip
         (answer,) = engine.answer([query])
         engine.forget(context)
-        found.append(answer[LAST][1:, 0])
+        found.append(answer[LAST_STATES][1:, 0])
         labels += right
         if (number + 1) % 50 == 0:
             print(f"read {number + 1}/{problems} solutions", flush=True)

@@ -26,7 +26,7 @@ from safetensors.torch import load_model, save_model
 from script_kit import HUB, parser, read
 from tiny_nli_data import CONTRADICTION, ENTAILMENT, NEUTRAL, Pair, contexts, made, sample, sampled
 from tokenizers import AddedToken, processors
-from training_kit import IGNORED, completing, falling, for_blocks, write_legs
+from training_kit import IGNORED, completing, falling, for_blocks, narrow, write_legs
 from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
@@ -186,7 +186,7 @@ def train(stage: Stage, before: Path | None, work: Path, tokenizer: Tokenizer,
     batches, started, recent = rows.batches(stage), time.perf_counter(), []
     for step in range(stage.steps):
         inputs, truth = next(batches)
-        with torch.autocast("cpu", torch.bfloat16):
+        with narrow():
             logits, claims = lessons(inputs)
         loss = F.cross_entropy(logits, truth["label"])
         known = truth["claims"] != IGNORED

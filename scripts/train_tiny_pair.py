@@ -29,17 +29,20 @@ import torch
 import torch.nn.functional as F
 from script_kit import HUB, parser, read
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from training_kit import IGNORED, completing, falling, for_blocks, write_legs
+from training_kit import IGNORED, completing, falling, for_blocks, narrow, write_legs
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from semspec import world
 from semspec.storage.swap import check_replaceable
-from semspec.world.base import LETTERS
+from semspec.world.base import LETTERS, PLAIN
 from semspec.world.weekdays import WEEKDAYS
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 ADDED = ["<think>", "</think>", "\n\n"]  # one token each; "\n\n" ends a step
-VOCABULARY = 704  # every word of the world becomes one token within this
+VOCABULARY, DOUBTFUL = (
+    704,
+    768,
+)  # every word of the world becomes one token within this; with doubts
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
 {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}
@@ -48,6 +51,10 @@ CHAT_TEMPLATE = """\
 {{- '<|im_start|>assistant\\n<think>\\n' -}}
 {%- endif -%}
 """
+# of chains that make mistakes, doubt, check and go back, as reasoning models' do (--doubting)
+DOUBTING = world.Style(recap=0.15, mistake=0.12, late=0.3, check=0.12, review=0.55)
+Row = tuple[str, ...]
+"""Parts of a text: the first is given, the second is learned, the third is given, and so on."""
 CONNECTIVES = ("gives", "makes", "leaves", "is", "so", "obtain", "get")
 
 
@@ -94,7 +101,10 @@ STAGES = (
     Stage("t24", 13, 24, 60, 16, 0, 0.40, 1.5e-3, 1e-3, 10, 0.1, 0.02, "v6", 0.0, True),
     Stage("w24", 16, 24, 420, 16, 0, 0.30, 1.5e-3, 1e-3, 10, 0.3, 0.02, "t24", 0.0, True),
 )
-DRAFT, TARGET = "d5", "w24"
+TARGET = "w24"
+# With doubts, the target's own two layers draft: they take back right steps and go on from wrong ones, which
+# is what a target that doubts has to tell apart.
+DRAFT, DOUBTFUL_DRAFT = "d5", "t3"
 
 
 def prompt(question: str) -> str:
@@ -112,18 +122,30 @@ def solved(rng: random.Random, domain: Any) -> tuple[Any, list[str]]:
     return problem, world.split_steps(world.render_solution(problem, domain.solve(rng, problem)))
 
 
-def task_row(rng: random.Random, task: Any) -> tuple[str, str]:
-    """A problem and its solution: (text that is given, text that is learned)."""
+def task_row(rng: random.Random, task: Any) -> Row:
+    """A problem and its solution."""
     problem = task.make(rng)
     solution = world.render_solution(problem, task.solve(rng, problem))
     return prompt(problem.question), solution.removeprefix(world.THINK_OPEN) + "<|im_end|>"
 
 
-def solution_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
-    return task_row(rng, draw_domain(rng, weekdays))
+def solution_row(rng: random.Random, weekdays: float, style: world.Style = PLAIN) -> Row:
+    """A problem and its solution, in which mistakes are read and taken back, but not learned."""
+    domain = draw_domain(rng, weekdays)
+    problem = domain.make(rng)
+    turn = world.render_solution(problem, domain.solve(rng, problem, style))
+    parts, learned = [prompt(problem.question)], False
+    for step in world.split_steps(turn + "<|im_end|>"):
+        right = world.is_true(problem, world.meaning(problem, step.removesuffix("<|im_end|>")))
+        if right == learned:
+            parts[-1] += step
+        else:
+            parts.append(step)
+            learned = right
+    return tuple(parts)
 
 
-def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> tuple[str, str]:
+def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> Row:
     """Values to look up and to compute, without the rest: only values are learned from it."""
     domain = draw_domain(rng, weekdays)
     letters = rng.sample(LETTERS, len(LETTERS))
@@ -155,7 +177,7 @@ def drill_row(rng: random.Random, weekdays: float, spread: float = 0.0) -> tuple
     return ("" if facts_only else given), "\n\n".join(lines) + "\n\n"
 
 
-def recall_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
+def recall_row(rng: random.Random, weekdays: float) -> Row:
     """Values that are said once and then asked for, in any order and among a few words."""
     domain = draw_domain(rng, weekdays)
     names = rng.sample(LETTERS, rng.randint(4, 10))
@@ -168,7 +190,7 @@ def recall_row(rng: random.Random, weekdays: float) -> tuple[str, str]:
     return "".join(say(v) for v in names), "".join(say(rng.choice(names)) for _ in range(30))
 
 
-def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
+def build_tokenizer(seed: int, style: world.Style = PLAIN) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     # " x=" is ONE token right before the value: looking a value up becomes an induction head
     words = r" ?[a-z]=| ?\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"
@@ -178,11 +200,11 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(s, special=True, normalized=False) for s in SPECIAL])
     rng = random.Random(seed)
-    rows = ["".join(solution_row(rng, 0.35)) for _ in range(6000)]
+    rows = ["".join(solution_row(rng, 0.35, style)) for _ in range(6000)]
     rows += ["".join(drill_row(rng, 0.35)) for _ in range(2000)]
     strip = re.compile("|".join(re.escape(s) for s in SPECIAL + ADDED))
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(ADDED),
+        vocab_size=(VOCABULARY if style == PLAIN else DOUBTFUL) - len(ADDED),
         special_tokens=SPECIAL,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
@@ -200,11 +222,16 @@ def build_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     return fast
 
 
+Encoded = tuple[list[int], list[bool]]
+
+
 class Rows:
     """Token rows drawn on the fly, in batches of similar length."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
-        self.tokenizer, self.rng = tokenizer, random.Random(seed)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, seed: int, style: world.Style = PLAIN
+    ) -> None:
+        self.tokenizer, self.rng, self.style = tokenizer, random.Random(seed), style
         ids = tokenizer.get_vocab()
         mark = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str
         self.names = {ids[mark(s + v + "=")[0][0]] for v in LETTERS for s in ("", " ")}
@@ -214,20 +241,26 @@ class Rows:
         self.is_value = torch.zeros(len(ids), dtype=torch.bool)
         self.is_value[[ids[t] for t in digits + days if t in ids]] = True
 
-    def encode(self, rows: list[tuple[str, str]]) -> list[tuple[list[int], int]]:
-        """Token ids of a row, and how many of them are given."""
-        if not rows:
-            return []
-        given, learned = (
-            self.tokenizer(list(part))["input_ids"] for part in zip(*rows, strict=True)
-        )
-        return [(g + x, len(g)) for g, x in zip(given, learned, strict=True)]
+    def encode(self, rows: list[Row]) -> list[Encoded]:
+        """Token ids of a row, and which of them are learned."""
+        parts = [part for row in rows for part in row]
+        ids = iter(self.tokenizer(parts)["input_ids"] if parts else ())
+        encoded = []
+        for row in rows:
+            tokens, learned = list[int](), list[bool]()
+            for i, own in zip(range(len(row)), ids, strict=False):
+                tokens += own
+                learned += [i % 2 == 1] * len(own)
+            encoded.append((tokens, learned))
+        return encoded
 
     def batches(self, stage: Stage) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         solutions, drills, recalls = stage.solutions, stage.drills, stage.recalls
         rng, share = self.rng, stage.weekdays
         while True:
-            rows = self.encode([solution_row(rng, share) for _ in range(40 * solutions)])
+            rows = self.encode(
+                [solution_row(rng, share, self.style) for _ in range(40 * solutions)]
+            )
             rows.sort(key=lambda row: len(row[0]))
             drill = self.encode([drill_row(rng, share, stage.spread) for _ in range(40 * drills)])
             recall = self.encode([recall_row(rng, share) for _ in range(40 * recalls)])
@@ -239,18 +272,19 @@ class Rows:
                 yield self.collate(rows[i * solutions : (i + 1) * solutions], others)
 
     def collate(
-        self, solutions: list[tuple[list[int], int]], drills: list[tuple[list[int], int]]
+        self, solutions: list[Encoded], drills: list[Encoded]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         width = max(len(ids) for ids, _ in solutions)
         shape = len(solutions) + len(drills), width
         inputs = torch.full(shape, self.tokenizer.pad_token_id)
         labels = torch.full(shape, IGNORED)
-        for i, (ids, given) in enumerate(solutions + drills):
+        for i, (ids, learned) in enumerate(solutions + drills):
             row = torch.tensor(ids[:width])
             inputs[i, : len(row)] = row
             if i < len(solutions):
-                labels[i, given : len(row)] = row[given:]
+                labels[i, : len(row)] = torch.where(torch.tensor(learned), row, IGNORED)
             else:
+                given = learned.index(True)
                 known = torch.zeros(len(row), dtype=torch.bool)
                 for at in range(given + 1, len(row) - 1):
                     # bare facts have random operands: only what follows "gives x=" is learned
@@ -265,7 +299,7 @@ def configuration(
     layers: int, tokenizer: PreTrainedTokenizerFast, bias: bool = False
 ) -> LlamaConfig:
     return LlamaConfig(
-        vocab_size=VOCABULARY,
+        vocab_size=-(-len(tokenizer) // 64) * 64,
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=layers,
@@ -301,12 +335,14 @@ def grow(source: LlamaForCausalLM, target: LlamaForCausalLM) -> None:
     target.load_state_dict(grown)
 
 
-def train(stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+def train(
+    stage: Stage, work: Path, tokenizer: PreTrainedTokenizerFast, seed: int, style: world.Style
+) -> None:
     torch.manual_seed(seed)
     model = LlamaForCausalLM(configuration(stage.layers, tokenizer, stage.bias))
     if stage.grown_from:
         grow(LlamaForCausalLM.from_pretrained(work / stage.grown_from, dtype=torch.float32), model)
-    rows = Rows(tokenizer, seed * 1009 + 7)
+    rows = Rows(tokenizer, seed * 1009 + 7, style)
     seconds = fit(model, stage, rows.batches(stage), rows.is_value)
     with completing(work / stage.name) as folder:
         model.save_pretrained(folder)
@@ -327,7 +363,7 @@ def fit(
     for step in range(stage.steps):
         inputs, labels = next(batches)
         tokens += inputs.numel()
-        with torch.autocast("cpu", torch.bfloat16):
+        with narrow():
             hidden = model.model(input_ids=inputs[:, :-1], use_cache=False).last_hidden_state
             learned = labels[:, 1:] != IGNORED
             logits = model.lm_head(hidden[learned])
@@ -376,24 +412,32 @@ def main() -> None:
     options = parser(
         __doc__, work=(Path, "stages are kept here"), out=HUB, seed=0, threads=os.cpu_count() or 1
     )
-    options.add_argument("--until", default=TARGET, choices=[s.name for s in STAGES])
+    options.add_argument("--until", choices=[s.name for s in STAGES], help="the last stage")
+    options.add_argument("--only", choices=["tiny-draft", "tiny-target"], help="the other is left")
+    options.add_argument(
+        "--doubting", action="store_true", help="chains that make mistakes and take them back"
+    )
     a = options.parse_args()
     torch.set_num_threads(a.threads)
-    for name in ("tiny-draft", "tiny-target"):
+    models = {"tiny-draft": DOUBTFUL_DRAFT if a.doubting else DRAFT, "tiny-target": TARGET}
+    models = {name: last for name, last in models.items() if a.only in (None, name)}
+    for name in models:
         check_replaceable(a.out / name, "model")
     a.work.mkdir(parents=True, exist_ok=True)
-    tokenizer = build_tokenizer(a.seed)
+    style = DOUBTING if a.doubting else PLAIN
+    tokenizer = build_tokenizer(a.seed, style)
     kept = a.work / "vocabulary.json"
     vocabulary = json.dumps(tokenizer.get_vocab(), sort_keys=True)
     if kept.exists() and kept.read_text() != vocabulary:
         options.error(f"{a.work} holds stages of another tokenizer: give an empty folder")
     kept.write_text(vocabulary)
-    for stage in STAGES:
+    wanted = {stage for last in models.values() for stage in ancestry(last)}
+    for stage in (stage for stage in STAGES if stage in wanted):
         if not (a.work / stage.name).exists():
-            train(stage, a.work, tokenizer, a.seed + stage.seed)
+            train(stage, a.work, tokenizer, a.seed + stage.seed, style)
         if stage.name == a.until:
             break
-    for name, stage_name in (("tiny-draft", DRAFT), ("tiny-target", TARGET)):
+    for name, stage_name in models.items():
         if (a.work / stage_name).exists():
             export(a.work / stage_name, a.out / name, tokenizer)
 

@@ -30,7 +30,8 @@ SAMPLING = {
     "draft": ("role=draft", "samples=20"),
 }
 # shorter and longer chains than the benchmark's: a probe says nothing of use beyond what it has seen
-COMMON = ("draft=tiny", "chains=mixed", "definitions=[1,8]", "per_problem=4", "batch=140")
+KEPT = "pooling=[mean,max,last]"  # for all probes of a model
+COMMON = (KEPT, "draft=tiny", "chains=mixed", "definitions=[1,8]", "per_problem=4", "batch=140")
 PROBLEMS = {"": "problems=420", "-sentence": "problems=140"}
 TRAINING = ("hidden=[32,16]", "dropout=0.3", "rate=5e-4", "weight_decay=0.1", "epochs=40")
 PROBES = {

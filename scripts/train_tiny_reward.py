@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from script_kit import HUB, parser, read
 from tiny_reward_data import ROWS, Batches, Row, sample
-from training_kit import completing, for_blocks
+from training_kit import completing, for_blocks, narrow
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from semspec.models.text import Text
@@ -66,7 +66,7 @@ def train(leg: int, model: Any, batches: Batches, folder: Path) -> None:
         number = leg * STEPS + step
         left = 1 - number / (LEGS * STEPS)
         inputs, labels, weights = batches.batch(number)
-        with torch.autocast("cpu", torch.bfloat16):
+        with narrow():
             hidden = model.model(input_ids=inputs, use_cache=False).last_hidden_state
         judged = weights > 0
         logits = model.score(hidden[judged].float())[:, 0]

@@ -10,21 +10,23 @@ docs/api.md lists what is public; everything else may change.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 from semspec.choices.names import quoted
 from semspec.choices.presets import with_recommended
+from semspec.choices.resumed import repeatable
 from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
 from semspec.config import RunConfig, build, compose
 from semspec.errors import UserError
+from semspec.models.text import opening
 from semspec.protocols import BenchmarkProblem
 from semspec.report.transcript import Piece, pieces
 from semspec.results.figures import Solve as Figures
-from semspec.solver import Solver, opening
+from semspec.solver import Solver
 from semspec.types import Round, Writer
 
 __all__ = ["Figures", "Pair", "Solution", "Step", "UserError", "load"]
@@ -61,37 +63,50 @@ class Pair:
 
     def __init__(self, config: RunConfig) -> None:
         """Load the models of a configuration; ``semspec.load`` composes one."""
-        self._solver = Solver(config)
+        self._solver = Solver(config, beside=True)
         self._solver.measure(
             ()
         )  # no question is there yet: what an earlier run has measured is taken
         self._closed = False
 
     def solve(
-        self, question: str, mode: Mode = "speculative", system: str | None = None
+        self,
+        question: str,
+        mode: Mode = "speculative",
+        system: str | None = None,
+        reference: str | Sequence[str] = (),
     ) -> Solution:
         """Answer a question; with ``mode="plain"`` the target writes alone, for comparison.
 
+        ``reference`` is a text that the answer may repeat in part, or several: what is to be edited, a
+        predicted answer, retrieved documents. It makes the answer faster, whatever drafts, and changes
+        nothing about what may be answered.
         Raises UserError if the question does not fit into the models' context.
         """
         if mode not in get_args(Mode):
             raise UserError(f"mode={mode}: give {' or '.join(get_args(Mode))}")
-        problem = self._problem(question, system)
+        problem = self._problem(question, system, reference)
         (solved,) = self._solver.solve([problem], mode)
         outcome = solved.outcome
+        if mode == "speculative":
+            self._solver.remember(problem, outcome.tokens)
         figures = Figures.from_outcome(outcome, solved.text)
         steps = tuple(self._steps(problem, outcome.rounds))
         return Solution(question, solved.text, steps, figures, outcome.finish == "eos")
 
-    def stream(self, question: str, system: str | None = None) -> Iterator[Step]:
-        """Answer a question, yielding each step as soon as it is decided.
+    def stream(
+        self, question: str, system: str | None = None, reference: str | Sequence[str] = ()
+    ) -> Iterator[Step]:
+        """Answer a question, yielding each step as soon as it is decided; ``reference`` as in ``solve``.
 
         To close the iterator stops the models and frees their memory of the question. Raises UserError
         as ``solve`` does.
         """
-        problem = self._problem(question, system)
+        problem = self._problem(question, system, reference)
+        written: list[int] = []
         with closing(self._solver.stream(problem)) as rounds:
-            yield from self._steps(problem, rounds)
+            yield from self._steps(problem, _noted(rounds, written))
+        self._solver.remember(problem, written)
 
     def close(self) -> None:
         """Release the models."""
@@ -104,11 +119,14 @@ class Pair:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _problem(self, question: str, system: str | None) -> BenchmarkProblem:
+    def _problem(
+        self, question: str, system: str | None, reference: str | Sequence[str]
+    ) -> BenchmarkProblem:
         if self._closed:
             raise UserError("this pair is closed: load another one")
         # the name that ``semspec.run prompt=`` uses: seeds go by it
-        return BenchmarkProblem("prompt", question, system=system)
+        references = (reference,) if isinstance(reference, str) else tuple(reference)
+        return BenchmarkProblem("prompt", question, system=system, references=references)
 
     def _steps(self, problem: BenchmarkProblem, rounds: Iterable[Round]) -> Iterator[Step]:
         solver = self._solver
@@ -138,6 +156,13 @@ class Pair:
             yield Round(handed=done.handed[start:])
 
 
+def _noted(rounds: Iterable[Round], written: list[int]) -> Iterator[Round]:
+    """Yield the rounds, adding their tokens to ``written``."""
+    for done in rounds:
+        written += done.tokens
+        yield done
+
+
 def _joined(parts: Iterable[Piece], opened: str, each: bool) -> Iterator[Step]:
     """Join pieces to steps; ``each`` piece is one where units are tokens."""
     text, score, rejected = opened, None, list[str]()
@@ -164,7 +189,7 @@ def load(*overrides: str, **options: Any) -> Pair:
     with one line, for an option that does not exist or models that cannot be loaded.
     """
     given = [*overrides, *(f"{name}={_written(value)}" for name, value in options.items())]
-    arguments = expand_shorthands(with_recommended(given)[0])
+    arguments = expand_shorthands(repeatable(with_recommended(given)[0]))
     check_arguments(arguments, sweep=False)
     return Pair(build(compose(arguments)))
 

@@ -19,6 +19,7 @@ from semspec.errors import UserError, without_passwords
 from semspec.models.location import ModelConfig, canonical_name
 from semspec.protocols import Drafter, Setup
 from semspec.storage.packaged import beside_package
+from semspec.storage.screen import LOG
 from semspec.types import Sampling
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
 GROUPS = {
     "draft": "drafter",
     "accept": "accept",
+    "stop": "stop",
     "nested": "drafter",
     "nested_accept": "accept",
     "engine": "engine",
     "benchmark": "benchmark",
 }
 AUTO = "auto"  # of engine=
+NEVER = "none"  # of stop=
 ANSWER_BY = ("either", "target")
 SHOWN_ONLY = ("quiet", "transcript")  # options that change nothing but what is printed
 
@@ -67,18 +70,20 @@ class RunConfig(Decoding):
     model: ModelConfig = field(default_factory=ModelConfig)
     draft: Any = MISSING
     accept: Any = MISSING
+    stop: Any = None  # None: stop=none
     salvage: bool = False
     nested: Any = MISSING
     nested_accept: Any = MISSING
-    nested_length: int = 5
+    nested_length: int = 0  # 0: as ``lengths`` says
     ahead: bool = False
-    adaptive: bool = False
+    adaptive: bool = True
+    costs: str = ""
     answer_by: str = "either"
     max_repeats: int = 2
     engine: Any = MISSING
     benchmark: Any = MISSING
     split: str = "paragraph"
-    draft_length: int = 1
+    draft_length: int = 0  # 0: as ``lengths`` says
     step_cap: int = 0  # 0: what suits the split
     temperature: float = 0.6
     top_k: int = 0
@@ -93,6 +98,34 @@ class RunConfig(Decoding):
     transcript: bool = True
     quiet: bool = False
 
+    def __post_init__(self) -> None:
+        if self.stop is None:
+            self.stop = registry.plugin("stop", NEVER).cls()
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Units in a draft: as given, or else what suits: an upper bound where drafts are adaptive."""
+        draft, nested = (1, 5) if not self.adaptive else (16 if self.split == "token" else 1, 16)
+        return {
+            "draft_length": self.draft_length or draft,
+            "nested_length": self.nested_length or nested,
+        }
+
+    def length(self, group: Literal["draft", "nested"], reach: int) -> int:
+        """Return the units of a draft: the drafter's own reach, or where it has none (0) the option for it.
+
+        Warns where the option is given and has no effect.
+        """
+        option = f"{group}_length"
+        given: int = getattr(self, option)
+        if reach and given and not self.quiet:
+            LOG.warning(
+                "%s=%d has no effect: %s=%s drafts up to %d tokens at a time, as its own options say;"
+                " leave %s out, or change those (docs/drafters.md)",
+                *(option, given, group, registry.name_of(getattr(self, group)), reach, option),
+            )
+        return reach or self.lengths[option]
+
 
 AUTO_HELP = "sglang where its options are given, or where SGLang and a GPU are here and can run the configuration; else hf"
 HELP = {
@@ -101,18 +134,24 @@ HELP = {
     "draft": "who drafts: a small model (draft.model.path=...), a head (draft.head.path=...), or none",
     "accept": "the rule that decides what to keep of a draft (where no probe of the target is known:"
     " logprob; for split=token: lossless)",
+    "stop": "who says that the thinking is done, at ends of steps (docs/thinking_less.md); the target alone, beside"
+    " it, thinks to its own end",
     "salvage": "keep of a rejected step what the target's own law allows (exact, no extra pass)",
     "nested": "who drafts the target's own steps, token by token (lm: the draft's model)",
     "nested_accept": "the rule for these; lossless leaves the target's law as it is",
-    "nested_length": "tokens drafted at a time there",
+    "nested_length": "tokens drafted at a time there; adaptive: at most (0: 16; adaptive=false: 5)",
     "ahead": "draft the next steps while these are judged",
-    "adaptive": "choose length and cap of drafts by measured goodput, up to draft_length and step_cap",
+    "adaptive": "draft as much as measured costs and chances make worth it, up to draft_length; false: always"
+    " draft_length",
+    "costs": "decide by a recorded cost table, costs.json of an earlier run or its folder, so that drafts can be"
+    " reproduced",
     "answer_by": "either; target: no draft for what follows the thinking (nested= may still help the target write it)",
     "max_repeats": "a drafted step that was written this often before is rejected (0: never)",
     "engine": "what runs the models; auto: what suits this machine",
     "benchmark": "the problems",
     "split": "the unit of drafting",
-    "draft_length": "units drafted at a time (trees and lookups of tokens have sizes of their own)",
+    "draft_length": "units drafted at a time; adaptive: at most (0: 16 tokens or 1 step; adaptive=false: 1); trees"
+    " and lookups of tokens have sizes of their own",
     "step_cap": "tokens in a unit at most (0: 1 for split=token, else 512)",
     "temperature": "0 is greedy",
     "top_k": "0 is all",
@@ -208,7 +247,12 @@ def check(config: RunConfig) -> None:
 
     Here stands what concerns the options of the run; plugins check themselves.
     """
-    for name in ("draft_length", "nested_length", "max_new_tokens", "problems", "concurrency"):
+    for name in ("draft_length", "nested_length"):
+        if getattr(config, name) < 0:
+            raise UserError(f"{name}={getattr(config, name)}: give at least 1, or 0 for what suits")
+    if config.costs and not config.adaptive:
+        raise UserError("costs= is for drafts that go by them: leave it or adaptive=false out")
+    for name in ("max_new_tokens", "problems", "concurrency"):
         if getattr(config, name) < 1:
             raise UserError(f"{name}={getattr(config, name)}: give at least 1")
     if not 0 <= config.temperature < math.inf or 0 < config.temperature < 1e-3:
@@ -246,7 +290,7 @@ def check(config: RunConfig) -> None:
     for pair in (setup, nested):
         pair.drafter.check_setup(pair)
         pair.rule.check_setup(pair)
-    for plugin in (splitter.cls(), config.engine, config.benchmark):
+    for plugin in (config.stop, splitter.cls(), config.engine, config.benchmark):
         plugin.check_setup(setup)
 
 
@@ -262,7 +306,13 @@ def free(config: RunConfig) -> tuple[str, ...]:
 def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a run's config.json; servers' addresses without passwords."""
     engine = {k: without_passwords(v) for k, v in resolved.items() if k == "engine"}
-    return {**resolved, **engine, "plugins": plugin_names(config)}
+    # as older runs have them, which knew no length that is left open
+    fixed = {} if config.adaptive else {k: v for k, v in config.lengths.items() if k in resolved}
+    made = {**resolved, **engine, **fixed, "plugins": plugin_names(config)}
+    if made["plugins"]["stop"] == NEVER:  # likewise
+        made = {k: v for k, v in made.items() if k != "stop"}
+        del made["plugins"]["stop"]
+    return made
 
 
 def plugin_names(config: RunConfig) -> dict[str, str]:
@@ -275,7 +325,8 @@ def drawn_by(drafter: Drafter) -> str | None:
     if drafter.plain:
         return None
     models = drafter.models()
-    return canonical_name(models["draft"]) if "draft" in models else registry.name_of(drafter)
+    alone = "draft" in models and drafter.rows  # beside a model that drafts, others may copy
+    return canonical_name(models["draft"]) if alone else registry.name_of(drafter)
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

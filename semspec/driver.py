@@ -8,20 +8,26 @@ same model goes into one batch. A plan that ends makes room for the next one at 
 Servers take every question as it comes (``protocols.Concurrent``) and batch by themselves. Plans
 then run freely: each goes on as soon as its own answer is there, and a slow one holds up nobody.
 
+Plans are given all at once, or they arrive while others run (``Inbox``): a plan that arrives begins at the next
+turn, and what goes wrong with it is its own affair.
+
 Plans read no clock. An engine stamps each answer with the seconds of its pass; ``Timed`` stamps each
 draft with the seconds of the drafter's own work; ``Finished`` has those of the whole problem.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
+from semspec.decoding.costs import Costs, company
 from semspec.decoding.plans import tapped
 from semspec.protocols import Concurrent, DraftSession, Engine, Plan
 from semspec.types import Answer, Context, Draft, Query, Role, Room, Round, Seen
@@ -36,14 +42,102 @@ class Finished(Generic[T]):
     """A plan that has ended."""
 
     context: Context
-    value: T
+    value: T  # None where ``error`` says why there is none
     seconds: float  # wall time from its first step to its last
     model_seconds: float  # of these, waiting for models
     # its share of the wall time: at each moment the plans under way share alike; None in lockstep
     share: float | None = None
+    error: Exception | None = None  # of a plan from an inbox: the others go on
 
 
-@dataclass(slots=True)
+class Inbox(Generic[T]):
+    """Plans that arrive from other threads while earlier ones run, and word of those that are given up.
+
+    Closing it ends the driver once everything in it is done.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[Context, Plan[T]]] = deque()
+        self._dropped: list[Context] = []
+        self._closed = False
+        self._wake: Callable[[], object] = lambda: None
+
+    def put(self, context: Context, plan: Plan[T]) -> None:
+        """Add a plan; it begins as soon as there is room."""
+        with self._changed:
+            assert not self._closed, "the inbox is closed"
+            self._waiting.append((context, plan))
+        self._tell()
+
+    def drop(self, context: Context) -> bool:
+        """Give a plan up, whether it runs or waits; True if it had not begun, so that nothing will be heard of it."""
+        with self._changed:
+            for item in self._waiting:
+                if item[0] is context:
+                    self._waiting.remove(item)
+                    item[1].close()
+                    return True
+            self._dropped.append(context)
+        self._tell()
+        return False
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+        self._tell()
+
+    def __len__(self) -> int:
+        """Count the plans that have not begun."""
+        return len(self._waiting)
+
+    # ---- for the driver -------------------------------------------------------------------------
+
+    def wake_by(self, wake: Callable[[], object]) -> None:
+        """Name what wakes a driver that waits for something else."""
+        self._wake = wake
+
+    def take(self, idle: bool) -> tuple[Context, Plan[T]] | None:
+        """Return the next plan, or None; an ``idle`` driver waits until something has changed."""
+        with self._changed:
+            while idle and not (self._waiting or self._closed):
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting else None
+
+    def given_up(self) -> list[Context]:
+        """Return the contexts of the plans that were given up since the last call."""
+        if not self._dropped:
+            return []
+        with self._changed:
+            dropped, self._dropped = self._dropped, []
+        return dropped
+
+    @property
+    def over(self) -> bool:
+        return self._closed and not self._waiting
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+        self._wake()
+
+
+class _Given(Generic[T]):
+    """Plans that are all there from the beginning; they are taken only when needed."""
+
+    def __init__(self, plans: Iterable[tuple[Context, Plan[T]]]) -> None:
+        self._plans, self.over = iter(plans), False
+
+    def take(self, idle: bool) -> tuple[Context, Plan[T]] | None:
+        item = next(self._plans, None)
+        self.over = item is None
+        return item
+
+    def given_up(self) -> list[Context]:
+        return []
+
+
+@dataclass(slots=True, eq=False)
 class _Running(Generic[T]):
     context: Context
     plan: Plan[T]
@@ -55,15 +149,24 @@ class _Running(Generic[T]):
     waits: list[Future[Answer]] = field(default_factory=list)
     left: int = 0  # answers that are not there yet
     since: float = 0.0  # when it asked
+    gone: bool = False  # given up: what still comes for it is of no use
 
     @property
     def queries(self) -> tuple[Query, ...]:
         return self.asked if isinstance(self.asked, tuple) else (self.asked,)
 
-    def send(self, answers: Sequence[Answer]) -> None:
-        """Give the plan its answers; raises StopIteration when the plan has ended."""
+    def send(self, answers: Sequence[Answer | Exception]) -> None:
+        """Give the plan its answers, or the first error; raises StopIteration when the plan has ended."""
+        error = next((one for one in answers if isinstance(one, Exception)), None)
+        if error is not None:
+            self.asked = self.plan.throw(error)
+            return
         reply = tuple(answers) if isinstance(self.asked, tuple) else answers[0]
         self.asked = self.plan.send(reply)
+
+    def over(self, value: T, share: float | None, error: Exception | None = None) -> Finished[T]:
+        seconds = time.perf_counter() - self.started
+        return Finished(self.context, value, seconds, self.model_seconds, share, error)
 
 
 class Timed:
@@ -72,15 +175,18 @@ class Timed:
     Waiting for answers is no work of its own: their seconds come with the answers.
     """
 
-    def __init__(self, session: DraftSession) -> None:
-        self.session, self.watches = session, session.watches
+    def __init__(self, session: DraftSession, costs: Costs | None = None) -> None:
+        self.session, self.watches, self.costs = session, session.watches, costs
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         seconds, resumed = 0.0, time.perf_counter()
 
         def pause(queries: Sequence[Query] = ()) -> None:
             nonlocal seconds
-            seconds += time.perf_counter() - resumed
+            spent = time.perf_counter() - resumed
+            seconds += spent
+            if self.costs is not None:
+                self.costs.drafted(spent)
 
         def resume(queries: Sequence[Query], answers: Sequence[Answer]) -> None:
             nonlocal resumed
@@ -113,18 +219,21 @@ class _Clock:
 
 
 def _admitted(
-    waiting: Iterator[tuple[Context, Plan[T]]], running: Sequence[_Running[T]], concurrency: int
+    waiting: Inbox[T] | _Given[T], running: Sequence[_Running[T]], concurrency: int
 ) -> Iterator[tuple[Context, Plan[T]]]:
     """Yield plans while there is room; the caller adds each to ``running`` before taking the next."""
-    while len(running) < concurrency and (item := next(waiting, None)) is not None:
+    while len(running) < concurrency and (item := waiting.take(not running)) is not None:
         yield item
 
 
 class Driver:
-    """Run plans over engines, one for each role that the plans ask."""
+    """Run plans over engines, one for each role that the plans ask.
 
-    def __init__(self, engines: Mapping[Role, Engine]) -> None:
-        self.engines = engines
+    ``costs`` are told what each question has cost, together with what its plan did afterwards.
+    """
+
+    def __init__(self, engines: Mapping[Role, Engine], costs: Costs | None = None) -> None:
+        self.engines, self.costs = engines, costs
         self._pool: ThreadPoolExecutor | None = None  # made when models first run side by side
 
     @property
@@ -133,7 +242,7 @@ class Driver:
         return all(isinstance(engine, Concurrent) for engine in self.engines.values())
 
     def run(
-        self, plans: Iterable[tuple[Context, Plan[T]]], concurrency: int = 1
+        self, plans: Iterable[tuple[Context, Plan[T]]] | Inbox[T], concurrency: int = 1
     ) -> Iterator[Finished[T]]:
         """Yield each plan's result as it ends; new plans are taken from ``plans`` only when needed."""
         with closing(self.turns(plans, concurrency)) as turns:
@@ -142,39 +251,100 @@ class Driver:
                     yield done
 
     def turns(
-        self, plans: Iterable[tuple[Context, Plan[T]]], concurrency: int = 1
+        self,
+        plans: Iterable[tuple[Context, Plan[T]]] | Inbox[T],
+        concurrency: int = 1,
+        forget: Callable[[Context], None] | None = None,
     ) -> Turns[Finished[T]]:
-        """Run plans as ``run`` does, and yield None whenever answers have moved a plan on."""
+        """Run plans as ``run`` does, and yield None whenever answers have moved a plan on.
+
+        From an inbox it runs what arrives, until that is closed; an error then ends its own plan alone, which may also
+        catch it. ``forget`` is called with the context of a plan that has ended; the engines forget it unless given.
+        """
         running: list[_Running[T]] = []
+        waiting = plans if isinstance(plans, Inbox) else _Given(plans)
+        forget = forget or self.forget
         ways = self._freely if self.free else self._in_lockstep
         try:
-            yield from ways(iter(plans), concurrency, running)
+            yield from ways(waiting, concurrency, running, forget)
         finally:
             for left in running:
                 left.plan.close()
-                self._forget(left.context)
+                forget(left.context)
+
+    def forget(self, context: Context) -> None:
+        """Let the engines forget a context."""
+        for engine in self.engines.values():
+            engine.forget(context)
+
+    def _moved(
+        self,
+        one: _Running[T],
+        answers: Sequence[Answer | Exception] | None,
+        waiting: Inbox[T] | _Given[T],
+        share: Callable[[], float | None] = lambda: None,
+    ) -> Finished[T] | None:
+        """Let a plan go on, with answers or from its beginning; return what became of it if it has ended."""
+        try:
+            if answers is None:
+                one.asked = next(one.plan)
+            else:
+                one.send(answers)
+        except StopIteration as stop:
+            return one.over(stop.value, share())
+        except Exception as error:
+            if not isinstance(waiting, Inbox):
+                raise
+            return one.over(cast(T, None), share(), error)
+        return None
+
+    def _give_up(
+        self,
+        waiting: Inbox[T] | _Given[T],
+        running: list[_Running[T]],
+        forget: Callable[[Context], None],
+    ) -> None:
+        """Close the plans that were given up."""
+        for context in waiting.given_up():
+            for one in [one for one in running if one.context is context]:
+                one.gone = True
+                running.remove(one)
+                one.plan.close()
+                forget(context)
 
     # ---- in lockstep ----------------------------------------------------------------------------
 
     def _in_lockstep(
         self,
-        waiting: Iterator[tuple[Context, Plan[T]]],
+        waiting: Inbox[T] | _Given[T],
         concurrency: int,
         running: list[_Running[T]],
+        forget: Callable[[Context], None],
     ) -> Turns[Finished[T]]:
         while True:
+            self._weigh(waiting, running, concurrency)
             for context, plan in _admitted(waiting, running, concurrency):
-                started = time.perf_counter()
-                try:
-                    running.append(_Running(context, plan, next(plan), started))
-                except StopIteration as stop:  # it had nothing to ask
-                    yield Finished(context, stop.value, time.perf_counter() - started, 0.0)
-            if not running:
+                one = _Running(context, plan, (), time.perf_counter())
+                done = self._moved(one, None, waiting)
+                if done is None:
+                    running.append(one)
+                else:  # it had nothing to ask
+                    yield done
+            self._give_up(waiting, running, forget)
+            if running:
+                for done in self._turn(running, waiting, forget, concurrency):
+                    yield done
+                yield None
+            elif waiting.over:
                 return
-            yield from self._turn(running)
-            yield None
 
-    def _turn(self, running: list[_Running[T]]) -> Iterator[Finished[T]]:
+    def _turn(
+        self,
+        running: list[_Running[T]],
+        waiting: Inbox[T] | _Given[T],
+        forget: Callable[[Context], None],
+        concurrency: int,
+    ) -> Iterator[Finished[T]]:
         """Answer every question that is waiting now, one batch for each model."""
         turn = list(running)
         batches: dict[Role, list[Query]] = {}
@@ -182,76 +352,135 @@ class Driver:
             for query in one.queries:
                 batches.setdefault(query.model, []).append(query)
         side_by_side = any(len({q.model for q in one.queries}) > 1 for one in turn)
+        answering = self._answered if isinstance(waiting, Inbox) else self._timed
         asked = time.perf_counter()
         if side_by_side:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(len(self.engines))
-            answered = list(self._pool.map(self._timed, batches.items()))
+            answered = list(self._pool.map(answering, batches.items()))
         else:
-            answered = [self._timed(item) for item in batches.items()]
+            answered = [answering(item) for item in batches.items()]
         everything = time.perf_counter() - asked
         took = {
             role: everything if side_by_side else t
             for role, (_, t) in zip(batches, answered, strict=True)
         }
         answers = {role: iter(a) for role, (a, _) in zip(batches, answered, strict=True)}
+        own, ended = 0.0, list[Finished[T]]()
+        if self.costs is not None:
+            self.costs.resumed()
         for one in turn:
             one.model_seconds += max(took[query.model] for query in one.queries)
-            try:
-                one.send([next(answers[query.model]) for query in one.queries])
-            except StopIteration as stop:
+            resumed = time.perf_counter()
+            done = self._moved(one, [next(answers[query.model]) for query in one.queries], waiting)
+            own += time.perf_counter() - resumed
+            if done is not None:
                 running.remove(one)
-                self._forget(one.context)
-                seconds = time.perf_counter() - one.started
-                yield Finished(one.context, stop.value, seconds, one.model_seconds)
+                forget(one.context)
+                ended.append(done)
+        if self.costs is not None:
+            own = max(own - self.costs.resumed(), 0.0)
+            for queries, (replies, spent) in zip(batches.values(), answered, strict=True):
+                together = len(queries)
+                if isinstance(waiting, Inbox):
+                    together = company(together, concurrency)
+                self._count(queries, replies, spent, own, together)
+        yield from ended
 
-    def _timed(self, item: tuple[Role, list[Query]]) -> tuple[list[Answer], float]:
+    def _weigh(
+        self, waiting: Inbox[T] | _Given[T], running: Sequence[_Running[T]], concurrency: int
+    ) -> None:
+        """Let the cost model know how many plans are going to be under way, where they come and go."""
+        if self.costs is not None and isinstance(waiting, Inbox):
+            self.costs.load = company(min(len(running) + len(waiting), concurrency), concurrency)
+
+    def _count(
+        self,
+        queries: Sequence[Query],
+        replies: Sequence[Answer | Exception],
+        seconds: float,
+        own: float,
+        together: int,
+    ) -> None:
+        """Tell the cost model what questions of one model have taken, if they were answered."""
+        answers = [reply for reply in replies if isinstance(reply, Answer)]
+        if self.costs is not None and len(answers) == len(queries):
+            pairs = list(zip(queries, answers, strict=True))
+            self.costs.took(pairs, seconds, own, together)
+
+    def _timed(self, item: tuple[Role, list[Query]]) -> tuple[Sequence[Answer | Exception], float]:
         role, queries = item
         started = time.perf_counter()
         answers = self.engines[role].answer(queries)
         return answers, time.perf_counter() - started
 
+    def _answered(
+        self, item: tuple[Role, list[Query]]
+    ) -> tuple[Sequence[Answer | Exception], float]:
+        """Answer a batch; an error is the answer of all who asked."""
+        started = time.perf_counter()
+        try:
+            return self._timed(item)
+        except Exception as error:
+            return [error] * len(item[1]), time.perf_counter() - started
+
     # ---- freely ---------------------------------------------------------------------------------
 
     def _freely(
         self,
-        waiting: Iterator[tuple[Context, Plan[T]]],
+        waiting: Inbox[T] | _Given[T],
         concurrency: int,
         running: list[_Running[T]],
+        forget: Callable[[Context], None],
     ) -> Turns[Finished[T]]:
-        answered: SimpleQueue[_Running[T]] = SimpleQueue()
+        answered: SimpleQueue[_Running[T] | None] = SimpleQueue()
         clock = _Clock()
+        if isinstance(waiting, Inbox):
+            waiting.wake_by(lambda: answered.put(None))
         while True:
+            self._weigh(waiting, running, concurrency)
             for context, plan in _admitted(waiting, running, concurrency):
-                started = time.perf_counter()
-                try:
-                    asked = next(plan)
-                except StopIteration as stop:
-                    yield Finished(context, stop.value, time.perf_counter() - started, 0.0, 0.0)
+                one = _Running(context, plan, (), time.perf_counter())
+                done = self._moved(one, None, waiting, lambda: 0.0)
+                if done is not None:
+                    yield done
                     continue
-                one = _Running(context, plan, asked, started, begun=clock.tick(len(running)))
+                one.begun = clock.tick(len(running))
                 running.append(one)
                 self._submit(one, answered)
+            self._give_up(waiting, running, forget)
             if not running:
-                return
-            one = answered.get()
-            one.left -= 1
-            if one.left:
+                if waiting.over:
+                    return
                 continue
-            one.model_seconds += time.perf_counter() - one.since
-            try:
-                one.send([future.result() for future in one.waits])
-            except StopIteration as stop:
-                share = clock.tick(len(running)) - one.begun
-                running.remove(one)
-                self._forget(one.context)
-                seconds = time.perf_counter() - one.started
-                yield Finished(one.context, stop.value, seconds, one.model_seconds, share)
+            told = answered.get()
+            if told is None or told.gone:  # something has arrived, or was given up
+                continue
+            told.left -= 1
+            if told.left:
+                continue
+            waited = time.perf_counter() - told.since
+            told.model_seconds += waited
+
+            def share(one: _Running[T] = told) -> float:
+                return clock.tick(len(running)) - one.begun
+
+            answers = [_result(future, waiting) for future in told.waits]
+            for query, answer in zip(told.queries, answers, strict=True):
+                # of several questions, each by what its own server says
+                own = answer.seconds if len(answers) > 1 and isinstance(answer, Answer) else waited
+                load = self.costs.load if self.costs is not None else 0
+                self._count([query], [answer], own, 0.0, load or concurrency)
+            done = self._moved(told, answers, waiting, share)
+            if done is not None:
+                running.remove(told)
+                forget(told.context)
+                yield done
             else:
-                self._submit(one, answered)
+                self._submit(told, answered)
                 yield None
 
-    def _submit(self, one: _Running[T], answered: SimpleQueue[_Running[T]]) -> None:
+    def _submit(self, one: _Running[T], answered: SimpleQueue[_Running[T] | None]) -> None:
         one.since, one.left = time.perf_counter(), len(one.queries)
         one.waits = []
         for query in one.queries:
@@ -260,6 +489,12 @@ class Driver:
         for future in one.waits:
             future.add_done_callback(lambda _: answered.put(one))
 
-    def _forget(self, context: Context) -> None:
-        for engine in self.engines.values():
-            engine.forget(context)
+
+def _result(future: Future[Answer], waiting: object) -> Answer | Exception:
+    """Return an answer; where plans come from an inbox, an error instead of raising it."""
+    try:
+        return future.result()
+    except Exception as error:
+        if not isinstance(waiting, Inbox):
+            raise
+        return error

@@ -6,37 +6,65 @@ clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from semspec.decoding.booking import drafted
 from semspec.decoding.pace import Pace
 from semspec.decoding.plans import together
+from semspec.decoding.stopping import Stopping
 from semspec.decoding.thinking import Thinking
 from semspec.decoding.trim import trim
 from semspec.decoding.writing import Writing, kept_tokens
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
-from semspec.types import Context, Draft, Handover, Outcome, Room, Round, Verdict
+from semspec.types import (
+    Answer,
+    Context,
+    Draft,
+    Generate,
+    Handover,
+    Outcome,
+    Query,
+    Room,
+    Round,
+    Verdict,
+)
 
 
 def speculate(problem: Speculation) -> Plan[Outcome]:
     """Solve one problem in rounds, until its text ends or its budget is spent."""
-    while problem.left > 0 and not problem.ended:
-        done = Round()
+    if problem.inside is not None:
+        yield from problem.serve(problem.inside)
+    while problem.left > 0 and not problem.ended and not problem.closing:
+        done = problem.now = Round()
         draft = yield from problem.draft(done)
         verdict = yield from problem.judge(draft, done)
         problem.commit(draft, verdict, done)
         yield from problem.hand_over(verdict, done)
         problem.observe(done)
+        done = yield from problem.consider(done)
         problem.rounds.append(done)
     return problem.outcome(problem.rounds)
 
 
-def decode_plainly(context: Context, kit: Kit, budget: int) -> Plan[Outcome]:
-    """Solve one problem by the target alone: one handover to the end of the text."""
-    writing, done = Writing(context, kit, budget), Round()
-    yield from writing.write(Handover(units=None), done)
-    return writing.outcome([done])
+def decode_plainly(
+    context: Context, kit: Kit, budget: int, stopping: Stopping | None = None
+) -> Plan[Outcome]:
+    """Solve one problem by the target alone: one handover to the end of the text.
+
+    With a stopper the thinking is written step by step, by the same random numbers.
+    """
+    writing, rounds = Writing(context, kit, budget), list[Round]()
+    while not rounds or (writing.left > 0 and not writing.ended):
+        done, listening = Round(), stopping is not None and stopping.listening
+        yield from writing.write(Handover(units=1 if listening else None), done)
+        if stopping is not None:
+            done = yield from stopping.considered(context, done)
+        rounds.append(done)
+        if stopping is not None and stopping.why:
+            break
+    return writing.outcome(rounds)
 
 
 @dataclass(slots=True)
@@ -53,18 +81,41 @@ class Speculation(Writing):
     ahead: bool = field(default=False, kw_only=True)
     # given: the target alone writes what follows the thinking
     thinking: Thinking | None = field(default=None, kw_only=True)
+    # given: the target's engine runs the rounds by itself, and is told this
+    inside: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    # its rounds are taken as they come, and not all at the end: somebody reads along
+    piecewise: bool = field(default=False, kw_only=True)
+    # given: it may say that the thinking is to be closed, which is left to the caller (``stopping.closed``)
+    stopping: Stopping | None = field(default=None, kw_only=True)
     # those that are over, also for who reads along
     rounds: list[Round] = field(default_factory=list, kw_only=True)
+    now: Round | None = field(default=None, init=False)  # the last one that has begun, likewise
     _waiting: Draft | None = field(default=None, init=False)  # drafted ahead, and still of use
 
     def sessions(self) -> list[DraftSession]:
         """List the drafters at work, the pen's behind the problem's own."""
         return [self.drafter] if self.pen is None else [self.drafter, self.pen.drafter]
 
+    def serve(self, asked: Mapping[str, Any]) -> Plan[None]:
+        """Have the engine write the text, and take its rounds."""
+        while self.left > 0 and not self.ended:
+            own = "target", self.context, self.kit.sampling, self.kit.rng
+            generate = Generate(self.left, inside=asked, piecewise=self.piecewise)
+            answer: Answer = yield Query(*own, generate=generate, purpose="write")
+            for done in answer.rounds:
+                self.now = done
+                self.context.extend(done.tokens)
+                self.rounds.append(done)
+
     @property
     def answering(self) -> bool:
         """True when the thinking is over and only the target may write."""
         return self.thinking is not None and self.thinking.over
+
+    @property
+    def closing(self) -> bool:
+        """True when the thinking is to be closed behind the last round."""
+        return self.stopping is not None and bool(self.stopping.why)
 
     def draft(self, done: Round) -> Plan[Draft]:
         """Propose what comes next, as far as it could be committed."""
@@ -75,6 +126,7 @@ class Speculation(Writing):
         if draft is None:
             draft = yield from self._propose((), done)
         trim(draft, self.left, self.kit.stop_ids, self.thinking)
+        self.pace.cut(draft)
         return draft
 
     def _propose(self, tail: Sequence[int], done: Round) -> Plan[Draft]:
@@ -83,13 +135,15 @@ class Speculation(Writing):
         if not units:
             return Draft()
         room = Room(self.left - len(tail), units, self.pace.unit_cap(), tail)
-        return (yield from drafted(self.drafter.draft(self.context, room), done))
+        draft = yield from drafted(self.drafter.draft(self.context, room), done)
+        self.pace.asked(units, draft.seconds)
+        return draft
 
     def judge(self, draft: Draft, done: Round) -> Plan[Verdict]:
         """Get the verdict; meanwhile draft what follows, where that may be of use."""
         if self.answering:
             return Verdict(handover=Handover(units=None))
-        judging = self.judged(self.rule, draft, done)
+        judging = self.judged(self.rule, draft, done, self.pace.alone(self.left))
         if not self._goes_on_after(draft):
             return (yield from judging)
         proposing = self._propose(tuple(draft.tokens), done)
@@ -101,7 +155,7 @@ class Speculation(Writing):
 
     def _goes_on_after(self, draft: Draft) -> bool:
         """True where drafting ahead is asked for and a draft could follow this one."""
-        if not self.ahead or not draft.tokens or draft.parents is not None:
+        if not self.ahead or not draft.tokens or draft.halted or draft.parents is not None:
             return False
         if len(draft.tokens) >= self.left or draft.tokens[-1] in self.kit.stop_ids:
             return False
@@ -131,6 +185,7 @@ class Speculation(Writing):
         handover = verdict.handover
         done.handed_over = handover is not None and not self.answering
         if handover is not None and self.left > 0 and not self.ended:
+            self.witness.resting = self.pace.resting
             yield from self.write(handover, done)
 
     def observe(self, done: Round) -> None:
@@ -142,3 +197,9 @@ class Speculation(Writing):
             self.thinking.feed(done.tokens)
         self.pace.observe(done)
         self.drafter.observe(self.context, done)
+
+    def consider(self, done: Round) -> Plan[Round]:
+        """Let the stopper say whether the thinking is done; return the round, cut where it is closed."""
+        if self.stopping is None or not self.stopping.listening:
+            return done
+        return (yield from self.stopping.considered(self.context, done))

@@ -30,17 +30,28 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    Self,
+    TypeVar,
+    runtime_checkable,
+)
 
 from semspec import registry
 from semspec.errors import UserError
-from semspec.models.hub import Wanted
 from semspec.models.location import ModelConfig, ModelFacts
+from semspec.models.wanted import Wanted
 from semspec.types import (
     Answer,
     Boundary,
     Context,
     Draft,
+    Gate,
+    Opinion,
     Query,
     Read,
     Role,
@@ -51,6 +62,11 @@ from semspec.types import (
     Verdict,
     What,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 T = TypeVar("T")
 Plan = Generator[Query | tuple[Query, ...], Any, T]
@@ -123,6 +139,7 @@ class Run:
         default_factory=dict
     )  # of the models, maybe without weights
     offers: Collection[What] = ()  # what the engine can read
+    rule: str = ""  # that decides about drafts, by name
     # the model that draws the drafts, or the name of a drafter without one; None: nothing is drafted,
     # and nothing that was promised about drafts has to hold
     drafts: str | None = None
@@ -213,12 +230,28 @@ class Kit:
     encode: Callable[[str], list[int]]
     rng: random.Random
     evidence: tuple[Read, ...] = ()  # what the rule wants read while the draft model drafts
+    gate: Gate | None = None  # how far the rule lets the draft model write
     salvage: bool = False  # step rules keep of a rejected step what the target's own law allows
     layers: int = 1  # of the target
     trees: bool = False  # whether the rule walks trees; without it a draft is a chain
     max_repeats: int = 0  # step rules reject a step that was written this often before; 0: never
     # (question, prefill) -> ids behind an open turn that ask the target something: ``Text.aside``
     aside: Callable[[str, str], list[int]] = _cannot_be_asked
+    references: Sequence[Sequence[int]] = ()  # ``BenchmarkProblem.references`` in the target's ids
+    earlier: Earlier | None = None  # answers to earlier questions, where a drafter remembers them
+
+
+class Earlier(Protocol):
+    """Answers to earlier questions of the same tenant, to copy from."""
+
+    def find(
+        self, tail: Sequence[int], longest: int, least: int, length: int
+    ) -> tuple[int, NDArray[np.int64]] | None:
+        """Return the longest match of at least ``least`` tokens, ``longest`` at most, with ``tail``'s end.
+
+        Beside its length stands what followed [places, length], -1 after an end; None: nothing matches.
+        """
+        ...
 
 
 class DraftSession(Protocol):
@@ -274,6 +307,16 @@ class Drafter(Plugin, Protocol):
         """Tokens that it drafts at a time where tokens are the unit; 0: as ``draft_length`` says."""
         ...
 
+    @property
+    def refers(self) -> bool:
+        """True if it copies from ``Kit.references`` by itself."""
+        ...
+
+    @property
+    def remembers(self) -> int:
+        """Return the MiB of earlier answers that it asks for as ``Kit.earlier``; 0: none."""
+        ...
+
     def open(self, kit: Kit) -> DraftSession: ...
 
 
@@ -281,10 +324,53 @@ class RuleSession(Protocol):
     """A rule at work on one problem."""
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
-        """Decide about a draft of at least one token.
+        """Decide about a draft of at least one token, or one that the rule's gate has halted.
 
         A rule may leave nodes of a tree out (``trim.keep_nodes``) before it asks anything.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InServer:
+    """What a rule says of itself so that it can run inside a serving engine, beside what it reads (``Rule.needs``).
+
+    A rule that cuts at ends runs there as it is, in a loop of each request, if all that it needs is in ``VERIFIED``.
+    One that cuts at tokens says in ``Rule.keeps`` what it keeps of many drafts at once.
+    """
+
+    asked: Mapping[str, type] = field(default_factory=dict)  # options that a request may set: types
+    server: tuple[str, ...] = ()  # options that are set where the server starts, if at all
+    told: tuple[str, ...] = ()  # options that ``Rule.asked_inside`` expresses by those of ``asked``
+    bound: bool = False  # whether it goes by ARC-Decode's bound: ``Verified.bound``
+
+
+VERIFIED = frozenset({What.PROBS, What.LOGITS, What.LOGPROBS, What.TOP_K, What.POOLED})
+"""What the pass that verifies a draft inside a serving engine can be read for."""
+
+
+class Verified(Protocol):
+    """Drafts that a serving engine's target has read, of requests with one rule and one sampling."""
+
+    logits: Tensor  # [requests * n, vocabulary] raw
+    tokens: Tensor  # [requests, n]: node 0 is a text's last token
+    parents: Tensor  # [requests, n], -1 for none
+    sampling: Sampling
+    bound: Any  # ARC-Decode's bound of the model, for rules that ask for it
+
+    @property
+    def p(self) -> Tensor:
+        """The target's distributions [requests * n, vocabulary], after temperature, top-k, top-p and min-p."""
+        ...
+
+    @property
+    def rows(self) -> Tensor:
+        """[requests * n] the row that judges each node."""
+        ...
+
+    @property
+    def flat(self) -> Tensor:
+        """[requests * n] the tokens."""
         ...
 
 
@@ -329,9 +415,23 @@ class Rule(Plugin, Protocol):
     lossless: ClassVar[bool]  # whether what comes out has exactly the target's law
     greedy_only: ClassVar[bool]  # whether it makes sense at temperature 0 only
     may_change: ClassVar[tuple[str, ...]]  # options that may differ when a run goes on
+    in_server: ClassVar[InServer | None]  # None: it cannot run inside a serving engine
 
     def models(self) -> Mapping[Role, ModelConfig]:
         """Return models of its own, by role; ``target`` is there anyway."""
+        ...
+
+    @property
+    def idle(self) -> bool:
+        """True if speculative sampling alone decides."""
+        ...
+
+    def asked_inside(self) -> Mapping[str, Any]:
+        """Return the options that a server which runs the rule inside is asked for."""
+        ...
+
+    def keeps(self, seen: Verified) -> Tensor:
+        """Return which nodes it keeps whatever speculative sampling says: bool [requests * n]."""
         ...
 
     @classmethod
@@ -354,6 +454,10 @@ class Rule(Plugin, Protocol):
         """Return the reads that a model must make for it while it drafts; see ``Draft.evidence``."""
         ...
 
+    def gate(self) -> Gate | None:
+        """Return how far the draft model may write; see ``Draft.halted``."""
+        ...
+
     def measure(self, bench: Bench) -> Self:
         """Return the rule with what it has measured on the loaded pair."""
         ...
@@ -367,6 +471,59 @@ class Rule(Plugin, Protocol):
         ...
 
     def open(self, kit: Kit) -> RuleSession: ...
+
+
+class StopSession(Protocol):
+    """A stopper at work on one problem."""
+
+    def consider(self, context: Context, thought: int) -> Plan[Opinion]:
+        """Say at the end of a step whether the thinking is done, after ``thought`` tokens of it.
+
+        The context ends with the step. What is asked here must not draw from any random numbers but the
+        kit's own, so that the text before a stop is what it would have been without.
+        """
+        ...
+
+
+class Stopper(Plugin, Protocol):
+    """Tells when the thinking is done; the thinking is then closed in words, and the answer follows."""
+
+    plain: ClassVar[bool]  # whether it never stops anything
+    needs: ClassVar[frozenset[What]]  # what it reads from the target
+
+    @property
+    def reserve(self) -> int:
+        """Positions beyond the text that its questions take, at most."""
+        ...
+
+    @property
+    def closing(self) -> Closing:
+        """What closes the thinking, and what is kept back for the answer."""
+        ...
+
+    @property
+    def audits(self) -> bool:
+        """True if a run also solves what was stopped to its natural end, outside its times, and compares."""
+        ...
+
+    def asked_risk(self) -> float | None:
+        """Return the asked probability of changing a right answer into a wrong one; None: none was asked."""
+        ...
+
+    def origin(self) -> str:
+        """Say in a line what it decides by and where that is from; "" where its options say all."""
+        ...
+
+    def open(self, kit: Kit) -> StopSession: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a thinking is closed before its own end."""
+
+    words: str  # what is said last
+    answer: str  # how the answer begins
+    tokens: int  # kept back for the answer; 0: what suits the budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +547,14 @@ class EngineOptions(Plugin, Protocol):
     @property
     def holds_weights(self) -> bool:
         """True if weights are loaded on this machine; else a model's folder need not have them."""
+        ...
+
+    def verifies(self, setup: Setup) -> tuple[bool, str]:
+        """Say if servers may verify drafts by themselves, so that nothing is read here; if not, how they could."""
+        ...
+
+    def reaches(self, role: Role) -> bool:
+        """Return False for a model that nobody has said where to find: there may be no need for it."""
         ...
 
     @classmethod
@@ -464,6 +629,23 @@ class Concurrent(Engine, Protocol):
         ...
 
 
+@runtime_checkable
+class Caching(Engine, Protocol):
+    """An engine whose KV cache is memory of this process, which nobody but the caller bounds."""
+
+    def session_bytes(self, positions: int) -> int:
+        """Return the memory that a context of so many tokens may take."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Return the memory of the engine's device that is free, beside all caches that are there."""
+        ...
+
+    def memory_bytes(self) -> Mapping[str, int]:
+        """Return what is taken by ``weights`` and by ``cache``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class BenchmarkProblem:
     """One question; ``answer`` is the gold answer as text, or None where nothing is graded."""
@@ -472,6 +654,9 @@ class BenchmarkProblem:
     question: str
     answer: str | None = None
     system: str | None = None
+    prompt_ids: tuple[int, ...] | None = None  # the prompt as it is, instead of the question's
+    references: Sequence[str] = ()  # what the answer may repeat: a predicted one, a file, documents
+    tenant: str = ""  # whose question it is: answers are remembered for the same tenant alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,6 +672,8 @@ class Grade:
 
 class Benchmark(Plugin, Protocol):
     """Problems, and how their solutions are graded."""
+
+    by_part: ClassVar[bool] = False  # figures tell acceptance in the thinking and after it apart
 
     @classmethod
     def of_prompt(cls, text: str) -> Self | None:

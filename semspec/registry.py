@@ -1,6 +1,6 @@
 """Find plugins: every module of a kind's package registers what it brings, and nothing else does.
 
-A new drafter, rule, splitter, engine, benchmark or kind of artifact is one new file in its package; importing the
+A new drafter, rule, stopper, splitter, engine, benchmark or kind of artifact is one new file in its package; importing the
 package's modules is all the discovery there is. The contract tests go over the same registry. The life
 that a plugin leads stands in ``semspec.protocols``.
 """
@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeVar
 
 from semspec.errors import UserError
 
-Kind = Literal["drafter", "accept", "split", "engine", "benchmark", "artifact"]
+Kind = Literal["drafter", "accept", "stop", "split", "engine", "benchmark", "artifact"]
 
 PACKAGES: dict[Kind, str] = {
     "drafter": "semspec.drafters",
     "accept": "semspec.rules",
+    "stop": "semspec.stops",
     "split": "semspec.splitters",
     "engine": "semspec.engines",
     "benchmark": "semspec.benchmarks",

@@ -16,10 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from semspec import __version__, config
-from semspec.choices.engine import choose_engine, with_engine
 from semspec.choices.presets import with_recommended
-from semspec.choices.rule import choose_rule
-from semspec.choices.settle import expand_shorthands
+from semspec.choices.resumed import as_begun
+from semspec.choices.settle import settle
 from semspec.cli import plan, reproduce
 from semspec.cli.arguments import check_arguments, split_arguments
 from semspec.cli.command import ends_in_one_line
@@ -68,12 +67,12 @@ def _main(arguments: list[str]) -> None:
     config.register_configs()
     flags, overrides = split_arguments(arguments)
     planned, overrides = plan.asked(overrides)
-    given = overrides
+    given, overrides = overrides, as_begun(overrides)
     several, taken = {"-m", "--multirun"} & set(flags), ""
     if not several:
         overrides, taken = with_recommended(overrides)
-    choice, rule = choose_engine(overrides), choose_rule(overrides)
-    overrides = expand_shorthands(with_engine(overrides, choice), auto=False, brought=True)
+    settled = settle(overrides, brought=True)
+    overrides = settled.arguments
     own = [o for o in overrides if o.startswith("sweep=")]
     if own and not several:
         raise UserError(f"'{own[0]}' is of a sweep: add -m, or use hydra.run.dir=FOLDER")
@@ -82,12 +81,12 @@ def _main(arguments: list[str]) -> None:
         if flags:
             raise UserError(f"plan=true is about one run: leave {' '.join(flags)} out")
         options = [o for o in overrides if not o.startswith(("hydra.", "hydra/"))]
-        plan.show(build(config.compose(options)), choice, rule, taken, given)
+        plan.show(build(config.compose(options)), settled.engine, settled.rule, taken, given)
         return
     quiet = any(o.lower() in QUIET for o in overrides)
     if (several or not flags) and not quiet:
-        for told in filter(None, (choice, rule)):
-            echo(str(told))
+        for choice in filter(None, (settled.engine, settled.rule)):
+            echo(str(choice))
     if several:
         if others := [f for f in flags if f.startswith("-") and f not in several]:
             raise UserError(f"{others[0]} cannot be used with -m: leave one of them out")

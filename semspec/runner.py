@@ -18,13 +18,15 @@ from typing import Any
 from rich.text import Text as Styled
 
 from semspec.config import RunConfig, free, recorded
+from semspec.engines.pool import Engines
 from semspec.errors import UserError
 from semspec.models.text import Text
-from semspec.protocols import BenchmarkProblem
+from semspec.protocols import BenchmarkProblem, Grade
 from semspec.report import terminal
 from semspec.report.page import REPORT, write_run
 from semspec.report.transcript import Transcript, pieces
-from semspec.results import metrics
+from semspec.results import metrics, stopped
+from semspec.results.by_part import by_part
 from semspec.results.records import (
     Mode,
     OpenRun,
@@ -34,7 +36,7 @@ from semspec.results.records import (
     problem_line,
 )
 from semspec.results.step_truth import accepted_steps
-from semspec.solver import Engines, Solution, Solver
+from semspec.solver import Solution, Solver
 from semspec.storage import provenance
 from semspec.storage.screen import visible
 
@@ -79,6 +81,18 @@ class _Lane:
         own = [p for p in group if p.id in self.ids]
         left = [p for p in own if p.id not in self.run.done]
         return left if self.solver.free or not left else own
+
+    def remember(self, group: Sequence[BenchmarkProblem]) -> None:
+        """Let the drafter keep a group's answers, in its order.
+
+        They are read from the folder, so that a run that resumes has kept the same ones.
+        """
+        if self.solver.earlier is None:
+            return
+        for problem in (p for p in group if p.id in self.ids):
+            lines = self.run.round_lines(problem.id)
+            parts = (line[name] for line in lines for name in ("kept", "written", "handed"))
+            self.solver.remember(problem, [token for part in parts for token in part])
 
 
 def execute(
@@ -131,7 +145,8 @@ def execute_arms(
                     begun.append((arm, run, started["started"]))
                 elif arm.about is None:
                     console.say(f"{arm.folder}: finished before; this is its result", "dim")
-            lacking = _solve_all(begun, problems, console, aside)
+            told: dict[Path, Any] = {}  # what drafts cost and were worth, by folder
+            lacking = _solve_all(begun, problems, console, aside, told)
             if lacking and (left_out is None or len(lacking) == len(begun)):
                 raise next(iter(lacking.values()))
         except UserError:
@@ -142,7 +157,7 @@ def execute_arms(
             if arm.folder in lacking:
                 run.discard()
             else:
-                _finish(arm.config, run, began)
+                _finish(arm.config, run, began, told.get(arm.folder))
                 (arm.folder / REPORT).unlink(missing_ok=True)  # of fewer problems
         for arm in arms:
             if arm.folder not in lacking and not (arm.folder / REPORT).exists():
@@ -173,7 +188,9 @@ def _open(arm: Arm, problems: int, started: Mapping[str, Any], grow: bool) -> Op
     )
 
 
-def _finish(config: RunConfig, run: OpenRun, began: str) -> None:
+def _finish(config: RunConfig, run: OpenRun, began: str, costs: Any = None) -> None:
+    if costs:
+        run.record_costs(costs)
     result = metrics.summarise(run.problem_lines(), seed=config.seed)
     # again: the threads are known now, and the load is of the run
     result["provenance"] = provenance.collect(config.seed) | {"started": began}
@@ -186,8 +203,12 @@ def _solve_all(
     problems: Sequence[BenchmarkProblem],
     console: terminal.Screen,
     aside: Aside | None,
+    told: dict[Path, Any],
 ) -> dict[Path, UserError]:
-    """Solve what is left; return why some arms cannot be had, by folder."""
+    """Solve what is left; return why some arms cannot be had, by folder.
+
+    ``told`` gets what was measured of costs, by folder.
+    """
     lacking: dict[Path, UserError] = {}
     with ExitStack() as stack:
         logs = begun[0][0].folder / SERVERS if begun else None
@@ -216,6 +237,7 @@ def _solve_all(
                 lanes.append(_Lane(arm, run, solver, frozenset(p.id for p in own)))
         if lanes:
             _in_turn(lanes, problems, next(iter(todo.values())), console, aside)
+            told |= {lane.arm.folder: lane.solver.told_costs() for lane in lanes}
     return lacking
 
 
@@ -246,6 +268,7 @@ def _measure(
     solver.measure(problems, run.measured, say)
     run.record_measured(solver.rule.measured())
     say(solver.rule.origin())
+    say(solver.stop.origin())
 
 
 def _in_turn(
@@ -267,6 +290,8 @@ def _in_turn(
             for lane, line in _solve_group(lanes, group, number, progress, aside):
                 lane.run.commit(line)
                 progress.advance(line)
+            for lane in lanes:
+                lane.remember(group)
 
 
 def _solve_group(
@@ -307,12 +332,14 @@ def _solve_group(
         progress.begin(asked[0].id, mode)
         began = time.perf_counter()
         finished: Iterator[Solution] = solver.solve(asked, mode)
-        if not solver.free:
-            finished = iter(list(finished))
+        audits = mode == "speculative" and solver.stop.audits
+        ended = list(finished) if audits or not solver.free else []
+        finished = iter(ended) if audits or not solver.free else finished
         lockstep = (time.perf_counter() - began) / len(asked) if len(asked) > 1 else None
+        unstopped = _unstopped(solver, ended) if audits else {}
         for done in finished:
             wall = done.share if solver.free else lockstep
-            solved = _solve(solver, done, wall, aside)
+            solved = _solve(solver, done, wall, aside, unstopped.get(done.problem.id, done))
             if mode == "plain":
                 plain[done.problem.id] = solved
             for lane in those:
@@ -326,7 +353,20 @@ def _solve_group(
         yield from complete(problem)
 
 
-def _solve(solver: Solver, done: Solution, wall: float | None, aside: Aside | None) -> Solve:
+def _unstopped(solver: Solver, ended: Sequence[Solution]) -> dict[str, Solution]:
+    """Solve to their natural ends those problems whose thinking was closed; return them by problem."""
+    cut = [d.problem for d in ended if any("closed" in r.stop for r in d.outcome.rounds)]
+    return {done.problem.id: done for done in solver.unstopped().solve(cut, "speculative")}
+
+
+def _solve(
+    solver: Solver,
+    done: Solution,
+    wall: float | None,
+    aside: Aside | None,
+    unstopped: Solution,
+) -> Solve:
+    """Grade a solution; ``unstopped`` is the one without a stop, or itself."""
     config = solver.config
     grade = config.benchmark.grade(done.problem, done.text)
     more: dict[str, Any] = {}
@@ -335,9 +375,30 @@ def _solve(solver: Solver, done: Solution, wall: float | None, aside: Aside | No
         found = asked and accepted_steps(done.outcome, done.text, grade, solver.said)
         more = {**asked, **found} if found else {}
         more |= aside(solver, done) if aside else {}
+        if config.benchmark.by_part:
+            more |= by_part(done.outcome.rounds, solver.text.piece)
+    if not solver.stop.plain:
+        more |= _stops(solver, done, grade, unstopped)
     if more:
         grade = replace(grade, details={**grade.details, **more})
     return Solve.from_outcome(done.outcome, done.text, grade, wall)
+
+
+def _stops(solver: Solver, done: Solution, grade: Grade, unstopped: Solution) -> Mapping[str, Any]:
+    """Count the tokens of the thinking, and what a stop has saved and changed."""
+    found: dict[str, Any] = {stopped.THINKING: solver.thought(done)}
+    if done.mode != "speculative":
+        return found
+    found |= stopped.counted(done.outcome)
+    if (asked := solver.stop.asked_risk()) is not None:
+        found[stopped.ASKED] = float(asked)
+    if solver.stop.audits:
+        natural = grade
+        if unstopped is not done:
+            natural = solver.config.benchmark.grade(done.problem, unstopped.text)
+        tokens = solver.thought(unstopped)
+        found |= stopped.compared(grade.correct, natural.correct, tokens)
+    return found
 
 
 def _warm_up(lanes: Sequence[_Lane], problem: BenchmarkProblem) -> None:

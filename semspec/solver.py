@@ -1,4 +1,4 @@
-"""Models, text and methods put together: solves questions in either mode.
+"""Models, text and methods put together: solves problems in either mode.
 
 solver = Solver(config)
 for done in solver.solve(problems, "speculative"): ...
@@ -6,49 +6,41 @@ for done in solver.solve(problems, "speculative"): ...
 
 from __future__ import annotations
 
-import os
+import copy
 import random
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from itertools import count, islice
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from semspec import registry
-from semspec.config import RunConfig, drawn_by, plugin_names
-from semspec.decoding.pace import Adaptive, Steady
+from semspec.choices.inside import asked_of, why_not
+from semspec.choices.survey import check_loaded, runs_of
+from semspec.config import check
+from semspec.decoding.costs import Costs, companies
+from semspec.decoding.stopping import Stopping, behind, closed
+from semspec.decoding.sweep import of_draft, of_target
 from semspec.decoding.thinking import Thinking
 from semspec.decoding.writing import Pen
-from semspec.deferred import load_torch
+from semspec.drafters import reference
 from semspec.driver import Driver, Timed
-from semspec.engines.bridge import BridgedEngine, bridged, build_bridge
 from semspec.errors import UserError
+from semspec.loading.loaded import Loaded
 from semspec.loop import Speculation, decode_plainly, speculate
-from semspec.models import hub
-from semspec.models.folders import Folders
-from semspec.models.location import KnownModels, ModelConfig, canonical_name
-from semspec.models.text import OPEN, Text
-from semspec.protocols import (
-    Bench,
-    BenchmarkProblem,
-    Drafter,
-    Engine,
-    Kit,
-    Need,
-    Plan,
-    Plugin,
-    Rule,
-    Run,
-    Source,
-    Splitter,
-)
-from semspec.results.identity import identities
+from semspec.models.location import canonical_name
+from semspec.models.text import OPEN, opening
+from semspec.protocols import Bench, BenchmarkProblem, Kit, Plan, Rule
+from semspec.results import tables
 from semspec.results.records import Mode
+from semspec.results.stopped import thought
+from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.token import TokenBoundary
-from semspec.storage.screen import LOG
-from semspec.types import Context, Outcome, Role, Round
+from semspec.stops.none import NoStop
+from semspec.types import Boundary, Context, Outcome, Role, Round
+
+LONGEST_STEP = 512  # tokens of a step where tokens are the unit
+LEAD = 16  # tokens of a prompt that are remembered before its answer: a match may begin there
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,274 +55,41 @@ class Solution:
     overhead: float  # share of the time that was spent outside model passes
 
 
-@dataclass(frozen=True)
-class Survey:
-    """What light files say of a run's models: their configurations and tokenizers, no weights."""
+class Solver(Loaded):
+    """Solves problems with the models of a configuration; ``Loaded`` says what it takes."""
 
-    models: Mapping[Role, ModelConfig]  # as given
-    own_prompt: Mapping[Role, bool]  # whether a model reads a prompt of its own
-    folders: Folders
-    texts: Mapping[Role, Text]
-    own: Run  # of the run's own pair
-    nested: Run  # of the pair that helps the target to write
-
-    @classmethod
-    def of(cls, config: RunConfig) -> Self:
-        """Fetch the light files of all models; raise UserError for one that is not there."""
-        models, own_prompt = models_of(config)
-        folders = Folders.of(models, config.engine.holds_weights)
-        texts = {
-            role: Text(str(folder), thinking=models[role].thinking)
-            for role, folder in folders.light.items()
-        }
-        prints = {role: text.fingerprint for role, text in texts.items()}
-        own, nested = runs_of(config, prints, folders)
-        return cls(models, own_prompt, folders, texts, own, nested)
-
-    def sources(self, config: RunConfig) -> list[Source]:
-        """Return all that the plugins are going to load; raise UserError where that is not known."""
-        return [s for plugin, run in bound_plugins(config, self.own, self.nested) for s in plugin.loads(run)]  # fmt: skip
-
-    def check(self, config: RunConfig) -> None:
-        """Raise UserError for what cannot work, or cannot run on this machine: all that light files tell."""
-        self.sources(config)
-        for role, text in self.texts.items():
-            if role != "target":
-                build_bridge(self.texts["target"], text)  # refuses tokenizers that do not agree
-        with hub.noted():
-            config.engine.check_machine(self.folders.pinned, config.max_new_tokens)
-
-
-def models_of(config: RunConfig) -> tuple[dict[Role, ModelConfig], dict[Role, bool]]:
-    """Return the models of a configuration, and which of them read a prompt of their own."""
-    pairs = [(config.nested, config.nested_accept)] if not config.nested.plain else []
-    pairs.append((config.draft, config.accept))
-    models: dict[Role, ModelConfig] = {"target": config.model}
-    own_prompt: dict[Role, bool] = {}
-    for drafter, rule in pairs:  # of two models with one role, the run's own pair has its own
-        models |= {**rule.models(), **drafter.models()}
-        own_prompt |= dict.fromkeys(drafter.models(), drafter.own_prompt)
-    return models, {role: own_prompt.get(role, False) for role in models}
-
-
-def runs_of(
-    config: RunConfig,
-    fingerprints: Mapping[Role, str | Callable[[], str]],
-    folders: Folders | None = None,
-) -> tuple[Run, Run]:
-    """Return the facts that plugins are bound to: of the run's own pair, and of the nested one."""
-    models, _ = models_of(config)
-    facts = KnownModels({role: (model, fingerprints[role]) for role, model in models.items()})
-    here = config.engine.holds_weights
-
-    def run(split: str, drafter: Drafter) -> Run:
-        return Run(
-            models=facts,
-            folders=folders.light if folders else {},
-            split=split,
-            sampling=config.sampling,
-            offers=config.engine.offers,
-            drafts=drawn_by(drafter),
-            given=models,
-            fetch=folders.fetch if folders and here else None,
-        )
-
-    return run(config.split, config.draft), run("token", config.nested)
-
-
-def bound_plugins(config: RunConfig, own: Run, nested: Run) -> list[tuple[Plugin, Run]]:
-    """Return the plugins that are bound, each with its run."""
-    found = [(config.accept, own), (config.draft, own), (config.benchmark, own)]
-    if not config.nested.plain:
-        found += [(config.nested_accept, nested), (config.nested, nested)]
-    return found
-
-
-class Engines:
-    """Loads engines, each once, for any number of solvers that take turns; closing it closes them all.
-
-    What an engine needs beside itself, such as servers, is made ready at the first load, for all models that are
-    expected by then. Its logs go into the folder ``logs``, lines about its progress to ``tell``.
-    """
-
-    def __init__(
-        self, logs: Path | None = None, tell: Callable[[str], object] = lambda line: None
-    ) -> None:
-        self._logs, self._tell = logs, tell
-        self._expected: dict[str, dict[tuple[Role, Path], Need]] = {}  # by engine
-        self._ready: dict[str, Any] = {}  # options to load with, or why there are none
-        self._hosts = ExitStack()
-        self._loaded: dict[tuple[object, ...], Engine] = {}
-        self.keys = count(1)  # of contexts: engines know them by their keys
-
-    def expect(self, engine: Any, needs: Sequence[Need]) -> None:
-        """Take note of models that are going to be loaded."""
-        known = self._expected.setdefault(repr(engine), {})
-        for need in needs:
-            before = known.get((need.role, need.folder), need)
-            known[need.role, need.folder] = replace(
-                need,
-                probes=tuple(dict.fromkeys([*before.probes, *need.probes])),
-                max_new_tokens=max(before.max_new_tokens, need.max_new_tokens),
-                problems=max(before.problems, need.problems),
-            )
-
-    def load(self, engine: Any, folder: Path, role: Role, probes: tuple[str, ...]) -> Engine:
-        key = (repr(engine), folder, role, probes)
-        if key not in self._loaded:
-            ready = self._made_ready(engine)
-            self._loaded[key] = ready.load(str(folder), role=role, probes=probes)
-        return self._loaded[key]
-
-    def _made_ready(self, engine: Any) -> Any:
-        key = repr(engine)
-        if key not in self._ready:
-            needs = list(self._expected[key].values())
-            logs = self._logs or Path(tempfile.gettempdir()) / f"semspec-servers-{os.getpid()}"
-            try:
-                hosted = engine.hosting(needs, logs, self._tell)
-                self._ready[key] = self._hosts.enter_context(hosted)
-            except UserError as error:  # it would fail for the next solver, too
-                self._ready[key] = error
-        if isinstance(self._ready[key], UserError):
-            raise self._ready[key]
-        return self._ready[key]
-
-    def close(self) -> None:
-        for engine in self._loaded.values():
-            engine.close()
-        self._loaded.clear()
-        self._ready.clear()
-        self._hosts.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def _length(config: RunConfig, group: str, reach: int) -> int:
-    """Return the length of drafts: the drafter's own reach, or else the option for it.
-
-    Warns where the option was given and has no effect.
-    """
-    option = f"{group}_length"
-    given: int = getattr(config, option)
-    if reach and given != getattr(RunConfig, option) and not config.quiet:
-        LOG.warning(
-            "%s=%d has no effect: %s=%s drafts up to %d tokens at a time, as its own options say;"
-            " leave %s out, or change those (docs/drafters.md)",
-            *(option, given, group, plugin_names(config)[group], reach, option),
-        )
-    return reach or given
-
-
-def opening(prompt: str) -> str:
-    """Return the opened thinking at the end of a prompt; it belongs to the assistant's turn."""
-    return prompt[prompt.rindex(OPEN) :] if prompt.rstrip().endswith(OPEN) else ""
-
-
-class Solver:
-    """Holds the models of a configuration; close it, or use it as a context manager.
-
-    ``identify`` is given the identities (``semspec.results.identity``) of all ``files`` before any weights
-    load, then those of ``servers``, and may refuse them with a UserError. ``shared``: engines that other
-    solvers use, too, and that outlive this one; all these solvers are made before the first of them loads.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        identify: Callable[[str, Mapping[str, str]], None] = lambda part, found: None,
-        shared: Engines | None = None,
-    ) -> None:
-        self.config = config
-        self._own, self._shared = shared is None, shared or Engines()
-        self._identify = identify
-        with hub.noted() as found:
-            self._bind()
-        self._files = identities(found)
-        identify("files", self._files)
-        if self._own:
-            self.fetch()
-            self.load()
-
-    def fetch(self) -> None:
-        """Fetch the weights that are missing here, and tell the engines which models are to be expected."""
-        config = self.config
-        if config.engine.holds_weights:
-            self._survey.folders.fetch_all()
-        needs = [
-            Need(role, folder, self.probes.get(role, ()), config.max_new_tokens, config.concurrency)
-            for role, folder in self._survey.folders.light.items()
-        ]
-        self._shared.expect(config.engine, needs)
+    # ---- before the first problem ---------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the models, if the engines are shared; a solver with its own ones has done so.
+        """Load the models, and measure what drafts cost if their lengths depend on it."""
+        super().load()
+        if (costs := self.pacing.costs) is not None and not costs.fixed:
+            self._sweep(costs)
 
-        The engines load nothing before all their solvers have fetched their weights.
-        """
-        self._load_all()
-        if self.served:
-            self._identify("servers", self.served)
+    def _sweep(self, costs: Costs) -> None:
+        """Ask a few questions of each size, to see what they cost; the first ones, which allocate, do not count."""
+        for driver in (Driver(self.engines), *(Driver(self.engines, costs),) * 2):
+            for together in companies(self.config.concurrency, every=self.beside):
+                for role in [role for role in ("target", "draft") if role in self.engines]:
+                    plans = [self._questions(role) for _ in range(together)]
+                    list(driver.run(plans, together))
 
-    def _bind(self) -> None:
-        """Bind the plugins, before any weights are fetched that they can do without."""
-        config = self.config
-        self.engines: dict[Role, Engine] = {}
-        survey = self._survey = Survey.of(config)
-        survey.check(config)
-        self.text, self.draft_text = survey.texts["target"], survey.texts.get("draft")
-        own, nested = survey.own, survey.nested
-        self.splitter: Splitter = registry.plugin("split", config.split).cls().bind(own)
-        self.probes = {role: (str(at),) for role, at in config.accept.probe_sources(own).items()}
-        # rules first: a drafter may ask for the target's weights
-        self.rule, self.drafter = config.accept.bind(own), config.draft.bind(own)
-        self.nested, self.nested_rule = config.nested, config.nested_accept
-        if not config.nested.plain:
-            self.nested_rule = config.nested_accept.bind(nested)
-            self.nested = config.nested.bind(nested)
-        reach = self.drafter.reach if config.split == "token" else 0
-        self.draft_length = _length(config, "draft", reach)
-        self.nested_length = _length(config, "nested", self.nested.reach)
+    def _questions(self, role: Role) -> tuple[Context, Plan[None]]:
+        text = "Count from one to a hundred, and say of each number whether it is even."
+        context, prompt = self._context(BenchmarkProblem("costs", text))
+        kit = self.kit("costs", prompt, "plain")
+        room = min(e.context_limit for e in self.engines.values()) - len(context) - 1
+        offers = self.engines[role].offers
+        if role != "target":
+            return context, of_draft(role, context, kit, offers, room)
+        who = [d.open(kit) for d in (self.drafter, self.nested) if not d.plain]
+        trees = self.rule.trees or (self.nested_rule.trees and not self.nested.plain)
+        return context, of_target(context, kit, offers, room, who, trees)
 
-    def _load_all(self) -> None:
-        load_torch()  # some rules and drafters ask for it first in the middle of a problem
-        self.served: dict[str, str] = {}  # by role: what its servers say that they hold
-        try:
-            self.engines["target"] = self._load("target")
-            for role in self._survey.texts:
-                if role != "target":
-                    self.engines[role] = self._load_other(role)
-        except BaseException:
-            self.close()
-            raise
-        self.driver = Driver(self.engines)
-
-    def _load(self, role: Role) -> Engine:
-        folder, text = self._survey.folders.light[role], self._survey.texts[role]
-        engine = self._shared.load(self.config.engine, folder, role, self.probes.get(role, ()))
-        if served := getattr(engine, "served", None):  # of engines over servers
-            self.served[f"{role}'s server"] = served
-        engine.stop_ids |= (
-            text.stop_ids
-        )  # a tokenizer may name an end that the weights' files do not
-        return engine
-
-    def _load_other(self, role: Role) -> Engine:
-        text = self._survey.texts[role]
-        engine = self._load(role)
-        bridge = build_bridge(
-            self.text,
-            text,
-            target_vocabulary=self.engines["target"].vocabulary,
-            draft_vocabulary=engine.vocabulary,
-        )
-        if bridge is None:
-            return engine
-        return bridged(engine, bridge, self._survey.own_prompt[role])
+    def told_costs(self) -> dict[str, Any]:
+        """Return what was measured and learned, as JSON; nothing if lengths of drafts do not depend on it."""
+        costs = self.pacing.costs
+        return {} if costs is None else tables.told(costs, self.pacing.economies)
 
     def measure(
         self,
@@ -348,11 +107,9 @@ class Solver:
             "files": sorted(set(self._files.values())),
             "servers": dict(self.served),
             "drafter": registry.name_of(config.draft),
-            **{name: getattr(config, name) for name in ("split", "longest_unit")},
-            **{
-                name: getattr(config.sampling, name)
-                for name in ("temperature", "top_k", "top_p", "min_p")
-            },
+            "split": config.split,
+            "longest_unit": config.longest_unit,
+            **asdict(config.sampling),
         }
         bench = Bench(
             identity=identity,
@@ -368,8 +125,11 @@ class Solver:
     def _tried(
         self, rule: Rule, problems: Sequence[BenchmarkProblem], budget: int
     ) -> Generator[int, None, None]:
-        """Solve problems again and again with another rule; yield how many tokens each has."""
+        """Solve problems over and over with another rule; yield how many tokens each of them has."""
+        if not self.drafts_here:
+            return
         own, self.rule = self.rule, rule
+        stop, self.stop = self.stop, NoStop()
         limit = self.config.max_new_tokens
         try:
             for number in count(1) if problems else ():
@@ -378,41 +138,14 @@ class Solver:
                     for done in self.solve(group, "speculative", min(budget, limit)):
                         yield len(done.outcome.tokens)
         finally:
-            self.rule = own
+            self.rule, self.stop = own, stop
 
-    @property
-    def free(self) -> bool:
-        """True if problems run freely beside each other, not in lockstep."""
-        return self.driver.free
-
-    def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
-        """Make the kit of a drafter or a rule for one problem.
-
-        The random numbers depend on seed, problem, mode and on who draws them alone: a drafter that
-        works ahead while the rule judges must not change what the rule draws.
-        """
-        config = self.config
-        return Kit(
-            prompt=prompt,
-            sampling=config.sampling,
-            boundary=lambda: self.splitter.open(self.text.piece, config.longest_unit),
-            stop_ids=self.engines["target"].stop_ids,
-            piece=self.text.piece,
-            decode=self.text.decode,
-            encode=self.text.encode,
-            aside=lambda question, prefill: self.text.aside(question, prefill)[1],
-            rng=random.Random(f"{config.seed} {problem_id} {mode} {who}".rstrip()),
-            evidence=self.rule.evidence(),
-            salvage=config.salvage,
-            max_repeats=config.max_repeats if config.split != "token" else 0,
-            trees=self.rule.trees and config.split == "token",
-            layers=self.engines["target"].layers,
-        )
+    # ---- problems -------------------------------------------------------------------------------
 
     def solve(
         self, problems: Sequence[BenchmarkProblem], mode: Mode, budget: int | None = None
     ) -> Iterator[Solution]:
-        """Solves problems, ``concurrency`` at a time; yields them as they end."""
+        """Solve problems, ``concurrency`` at a time; yield them as they end."""
         begun: dict[int, tuple[BenchmarkProblem, str]] = {}
 
         def plans() -> Iterator[tuple[Context, Plan[Outcome]]]:
@@ -428,18 +161,20 @@ class Solver:
                 problem,
                 mode,
                 outcome,
-                self._turn(prompt, outcome.tokens),
+                opening(prompt) + self.said(outcome.tokens),
                 done.share,
                 1 - done.model_seconds / done.seconds if done.seconds else 0.0,
             )
 
-    def stream(self, problem: BenchmarkProblem) -> Generator[Round, None, None]:
+    def stream(
+        self, problem: BenchmarkProblem, budget: int | None = None
+    ) -> Generator[Round, None, None]:
         """Solve one problem speculatively and yield its rounds as they end.
 
-        To close the iterator gives the problem up and frees the engines' sessions.
+        Closing the iterator gives the problem up and frees the engines' sessions.
         """
         rounds: list[Round] = []
-        context, _, plan = self._begin(problem, "speculative", None, rounds)
+        context, _, plan = self._begin(problem, "speculative", budget, rounds, live=True)
         yielded = 0
         with closing(self.driver.turns([(context, plan)])) as turns:
             for done in turns:
@@ -448,68 +183,56 @@ class Solver:
                 yielded = len(rounds)
 
     def _begin(
-        self, problem: BenchmarkProblem, mode: Mode, budget: int | None, rounds: list[Round]
+        self,
+        problem: BenchmarkProblem,
+        mode: Mode,
+        budget: int | None,
+        rounds: list[Round],
+        live: bool = False,
     ) -> tuple[Context, str, Plan[Outcome]]:
         """Return a problem's context, its prompt as text, and the plan that solves it.
 
-        A speculative plan adds its rounds to ``rounds`` as they end.
+        A speculative plan adds its rounds to ``rounds`` as they end; ``live``: also where a server runs the loop.
         """
+        context, prompt = self._context(problem)
+        longest = max(len(context), len(context.draft_prompt or ()))
+        room = self._room(problem, longest, budget or self.config.max_new_tokens)
+        references = [self.text.encode(text) for text in problem.references]
+        plain = mode == "plain" or not (self.drafts or (self.beside and references))
+
+        def writing(
+            text: Context, name: str, before: list[Round], stopping: Stopping | None = None
+        ) -> Plan[Outcome]:
+            if plain:
+                kit = self.kit(name, prompt, mode)
+                if stopping is not None:
+                    kit = replace(kit, boundary=self.step_boundary)
+                return decode_plainly(text, kit, room, stopping)
+            about = prompt, room, before, references, problem.tenant
+            speculation = self.speculation(text, name, *about)
+            speculation.stopping, speculation.piecewise = stopping, live
+            return speculate(speculation)
+
+        def answering(written: list[int], before: list[Round]) -> Plan[Outcome]:
+            """Write what follows the closed thinking, with new sessions and random numbers."""
+            return writing(self.behind(context, written), f"{problem.id}, answer", before)
+
+        # where there is no room for thinking and answer (a warm-up, the context's end), nothing is stopped
+        if mode == "plain" or self.stop.plain or self.room_to_think(room) < 1:
+            return context, prompt, writing(context, problem.id, rounds)
+        stopping = self.stopping(problem.id, prompt, room)
+        thinking = writing(context, problem.id, rounds, stopping)
+        return context, prompt, closed(thinking, stopping, room, answering)
+
+    def _context(self, problem: BenchmarkProblem) -> tuple[Context, str]:
+        if problem.prompt_ids is not None:
+            return self.context(problem.prompt_ids), self.text.decode(list(problem.prompt_ids))
         prompt, ids = self.text.prompt(problem.question, problem.system)
         draft_prompt = self.draft_prompt(problem.question, problem.system)
-        context = Context(next(self._shared.keys), ids, draft_prompt)
-        longest = max(len(ids), len(draft_prompt or ()))
-        room = self._room(problem, longest, budget or self.config.max_new_tokens)
-        return context, prompt, self._plan(context, problem.id, prompt, mode, room, rounds)
-
-    def _plan(
-        self,
-        context: Context,
-        problem_id: str,
-        prompt: str,
-        mode: Mode,
-        room: int,
-        rounds: list[Round],
-    ) -> Plan[Outcome]:
-        config, kit = self.config, self.kit(problem_id, prompt, mode)
-        if mode == "plain" or (self.drafter.plain and self.nested.plain):
-            return decode_plainly(context, kit, room)
-        pace = Adaptive if config.adaptive else Steady
-        problem = Speculation(
-            context,
-            kit,
-            room,
-            Timed(self.drafter.open(self.kit(problem_id, prompt, mode, "draft"))),
-            self.rule.open(kit),
-            pace(self.draft_length, config.longest_unit),
-            pen=None if self.nested.plain else self._pen(problem_id, prompt, mode),
-            ahead=config.ahead,
-            thinking=Thinking(self.text.piece) if config.answer_by == "target" else None,
-            rounds=rounds,
-        )
-        return speculate(problem)
-
-    def _pen(self, problem_id: str, prompt: str, mode: Mode) -> Pen:
-        """The target's own writing, token by token."""
-        kit = replace(
-            self.kit(problem_id, prompt, mode, "nested"),
-            boundary=TokenBoundary,
-            evidence=self.nested_rule.evidence(),
-            salvage=False,
-            max_repeats=0,
-            trees=self.nested_rule.trees,
-        )
-        return Pen(Timed(self.nested.open(kit)), self.nested_rule.open(kit), self.nested_length)
-
-    def draft_prompt(self, question: str, system: str | None = None) -> list[int] | None:
-        """Return the draft's own prompt, where it reads one; see ``Context.draft_prompt``."""
-        engine = self.engines.get("draft")
-        if self.draft_text is None or not isinstance(engine, BridgedEngine):
-            return None
-        return self.draft_text.prompt(question, system)[1] if engine.own_prompt else None
+        return self.context(ids, draft_prompt), prompt
 
     def _room(self, problem: BenchmarkProblem, prompt: int, budget: int) -> int:
-        limit: int = min(engine.context_limit for engine in self.engines.values())
-        limit -= self.rule.reserve
+        limit = self.context_limit
         if prompt >= limit:
             raise UserError(
                 f"the prompt of '{problem.id}' has {prompt} tokens, but the models' context ends at"
@@ -517,21 +240,186 @@ class Solver:
             )
         return min(budget, limit - prompt)
 
-    def said(self, tokens: Sequence[int]) -> str:
-        """Tokens of the target as text, without ends of text."""
-        stop_ids = self.engines["target"].stop_ids
-        return self.text.decode([t for t in tokens if t not in stop_ids])
+    def remember(self, asked: BenchmarkProblem, tokens: Sequence[int]) -> None:
+        """Keep an answer for later questions of its tenant, if the drafter uses earlier answers.
 
-    def _turn(self, prompt: str, tokens: Sequence[int]) -> str:
-        """The turn as text; templates of reasoning models open the thinking in the prompt."""
-        return opening(prompt) + self.said(tokens)
+        Nothing is kept unless this is called: called in the order of the questions, with no two of them solved
+        at once, it leads to the same answers every time.
+        """
+        if self.earlier is not None:
+            prompt = self.text.prompt(asked.question, asked.system)[1]
+            self.earlier.add(asked.tenant, [*prompt[-LEAD:], *tokens])
 
-    def close(self) -> None:
-        if self._own:
-            self._shared.close()
+    # ---- what works on one problem --------------------------------------------------------------
 
-    def __enter__(self) -> Self:
-        return self
+    def kit(self, problem_id: str, prompt: str, mode: Mode, who: str = "") -> Kit:
+        """Make the kit of a drafter or a rule for one problem.
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        The random numbers depend on nothing but the seed, the problem, the mode and who draws them: a drafter that
+        works ahead while the rule judges must not change what the rule draws.
+        """
+        config = self.config
+        return Kit(
+            prompt=prompt,
+            sampling=config.sampling,
+            boundary=lambda: self.splitter.open(self.text.piece, config.longest_unit),
+            stop_ids=self.stop_ids,
+            piece=self.text.piece,
+            decode=self.text.decode,
+            encode=self.text.encode,
+            aside=lambda question, prefill: self.text.aside(question, prefill)[1],
+            rng=random.Random(f"{config.seed} {problem_id} {mode} {who}".rstrip()),
+            evidence=self.rule.evidence(),
+            gate=self.rule.gate(),
+            salvage=config.salvage,
+            max_repeats=config.max_repeats if config.split != "token" else 0,
+            trees=self.rule.trees and config.split == "token",
+            layers=self.engines["target"].layers,
+        )
+
+    def speculation(
+        self,
+        context: Context,
+        problem_id: str,
+        prompt: str,
+        room: int,
+        rounds: list[Round],
+        references: Sequence[Sequence[int]] = (),
+        tenant: str = "",
+    ) -> Speculation:
+        """Return a problem that ``loop.speculate`` can solve.
+
+        ``references`` are texts that the answer may repeat; it may also repeat earlier answers to ``tenant``.
+        """
+        mode: Mode = "speculative"
+        config, kit = self.config, self.kit(problem_id, prompt, mode)
+        texts: dict[str, Any] = {
+            "references": references,
+            "earlier": self.earlier.of(tenant) if self.earlier else None,
+        }
+        drafting = replace(self.kit(problem_id, prompt, mode, "draft"), **texts)
+        drafter, length = self.drafter.open(drafting), self.draft_length
+        if self.beside and references and not self.drafter.refers:
+            drafter = reference.beside(drafter, drafting, length)
+            length = max(length, reference.LONGEST) if config.split == "token" else length
+        pen = None if self.nested.plain else self._pen(problem_id, prompt, mode, texts)
+        thinking = Thinking(self.text.piece) if config.answer_by == "target" else None
+        if thinking is not None:
+            thinking.feed(context.output)
+        pair, cap = (self.drafter, self.rule), config.longest_unit
+        if config.split == "token":
+            pace = self.pacing.of_tokens("draft", pair, drafter, config.sampling, length, cap)
+        else:
+            pace = self.pacing.of_steps("draft", pair, length, cap)
+        return Speculation(
+            context,
+            kit,
+            room,
+            Timed(drafter, self.pacing.costs),
+            self.rule.open(kit),
+            pace,
+            pen=pen,
+            ahead=config.ahead,
+            thinking=thinking,
+            rounds=rounds,
+            inside=self._asked_inside(bool(references) and self.beside),
+        )
+
+    def _pen(self, problem_id: str, prompt: str, mode: Mode, texts: Mapping[str, Any]) -> Pen:
+        """Return what helps the target write its own units, token by token; ``texts``: what the drafter may copy from."""
+        config = self.config
+        kit = replace(
+            self.kit(problem_id, prompt, mode, "nested"),
+            **texts,
+            boundary=TokenBoundary,
+            evidence=self.nested_rule.evidence(),
+            gate=None,
+            salvage=False,
+            max_repeats=0,
+            trees=self.nested_rule.trees,
+        )
+        nested = self.nested.open(kit)
+        pair = self.nested, self.nested_rule
+        pace = self.pacing.of_tokens("nested", pair, nested, config.sampling, self.nested_length)
+        return Pen(Timed(nested, self.pacing.costs), self.nested_rule.open(kit), pace)
+
+    def _asked_inside(self, references: bool) -> Mapping[str, Any] | None:
+        """Return what a request for a whole problem asks of the server; None if the loop runs here.
+
+        It runs here for a rule that only measures, for references, which the small model does not copy, and for a
+        stopper, which is asked between steps.
+        """
+        measures = type(self.rule) is not type(self.config.accept)
+        copies = references and self.drafts_here
+        if self.inside is None or measures or copies or not self.stop.plain:
+            return None
+        return asked_of(self.config, self.rule, self.inside)
+
+    # ---- the end of its thinking ----------------------------------------------------------------
+
+    def stopping(
+        self, problem_id: str, prompt: str, room: int, most: int | None = None
+    ) -> Stopping:
+        """Return what finds the end of a problem's thinking, which takes ``most`` tokens at most."""
+        kit = self.kit(problem_id, prompt, "speculative", "stop")
+        name = registry.name_of(self.config.stop)
+        most = self.room_to_think(room) if most is None else most
+        return Stopping.of(self.stop, name, kit, self.step_boundary, most)
+
+    def step_boundary(self) -> Boundary:
+        """Return what finds the ends of steps: the split's own units, or paragraphs if those are tokens."""
+        if self.config.split == "token":
+            return ParagraphBoundary(self.text.piece, LONGEST_STEP)
+        return self.splitter.open(self.text.piece, self.config.longest_unit)
+
+    def behind(self, context: Context, written: Sequence[int]) -> Context:
+        """Return a context for what follows another output to the same prompt, in the same session of the engines."""
+        self.rewind(context)
+        return behind(context, written)
+
+    def thought(self, solution: Solution) -> int:
+        """Count the tokens of a solution's thinking, without the words that a stopper has closed it in."""
+        opened = solution.text.startswith(OPEN) and not self.said(
+            solution.outcome.tokens
+        ).startswith(OPEN)
+        return thought(solution.outcome, self.text.piece, opened)
+
+    # ---- the same models, used in another way ---------------------------------------------------
+
+    def variant(self, ignore_eos: bool = False, **changes: Any) -> Solver:
+        """Return a solver of the same loaded models with other options: sampling, rule, lengths, seed.
+
+        Do not close it. Raise UserError for options that do not go together, and for a rule that asks for
+        models or probes that are not loaded.
+        """
+        made = copy.copy(self)
+        made._own, made.config = False, replace(self.config, **changes)
+        if ignore_eos:
+            made.stop_ids = frozenset()
+        if made.config.split != "token" or not made.drafter.reach:  # else its own options say it
+            made.draft_length = made.config.lengths["draft_length"]
+        check(made.config)
+        if set(changes) <= {"seed", "max_new_tokens", "draft_length"}:
+            return made
+        prints = {role: text.fingerprint for role, text in self._survey.texts.items()}
+        own, nested = runs_of(made.config, prints, self._survey.folders)
+        made._sources = made.config.accept.probe_sources(own)
+        if self.inside is not None:
+            why = why_not(made.config, self.inside, made._sources)
+            made.inside = None if why else self.inside
+            if why and not self.drafts_here:
+                raise UserError(f"the small model is inside the target's server, and {why}")
+        if made.inside is None:
+            check_loaded(made.config, self.engines, self.probes, made._sources)
+        made.rule = made.config.accept.bind(own)
+        made.stop = made.config.stop.bind(own)
+        if not made.config.nested.plain:
+            made.nested_rule = made.config.nested_accept.bind(nested)
+        made.measure(())
+        return made
+
+    def unstopped(self) -> Solver:
+        """Return the same solver with no stopper: the same seed gives the same text up to a stop, and what follows it."""
+        made = copy.copy(self)
+        made._own, made.stop = False, NoStop()
+        return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -111,6 +111,10 @@ class Read:
     probe: str = ""  # SCORE: the probe's digest, see ``artifacts.probe.Probe.digest``
 
 
+PROBS, LOGPROBS, EMBEDDINGS = Read(What.PROBS), Read(What.LOGPROBS), Read(What.EMBEDDINGS)
+LAST_STATES = Read(What.HIDDEN, layers=(-1,))  # what the language model's head reads
+
+
 @dataclass(frozen=True, slots=True)
 class Stops:
     """Hints for a server to stop where a boundary may find an end; the boundary decides."""
@@ -148,6 +152,10 @@ class Generate:
     limit: int  # tokens at most
     boundary: Boundary | None = None  # None: until end of text or the limit
     units: int = 1  # how many ends of ``boundary`` to wait for
+    # a loop that the engine runs by itself, as its servers are told of it; the rounds come with the answer
+    inside: Mapping[str, Any] | None = None
+    # of such a loop: the rounds as they come, a few with each answer; who asks again behind them gets the next ones
+    piecewise: bool = False
 
 
 @dataclass(slots=True)
@@ -183,6 +191,9 @@ class Answer:
     fed: int = 0  # tokens that went through the model
     cached: int = 0  # tokens of the prefix that did not have to
     seconds: float = 0.0  # wall time of the pass or passes; a batch counts whole for each member
+    rounds: list[Round] = field(
+        default_factory=list
+    )  # of the engine's own loop: ``Generate.inside``
 
     def __getitem__(self, read: Read) -> Any:
         return self.values[read]
@@ -213,6 +224,18 @@ class Room:
         return min(self.tokens, self.units * self.unit_cap)
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Where a rule stops the draft model: before a token whose row is too uncertain.
+
+    ``read`` is TOP_K or LOGITS; ``decoding.entropy`` says what the entropy of each is.
+    """
+
+    limit: float  # entropy of a row from which on it may not write
+    each: Literal["unit", "token"]  # the rows that are looked at: a unit's first one, or every one
+    read: Read
+
+
 @dataclass(slots=True)
 class Draft:
     """Proposed tokens, and where they may be cut.
@@ -232,8 +255,13 @@ class Draft:
         default_factory=dict
     )  # what the draft model read for a rule
     origins: list[str] = field(default_factory=list)  # where each token was taken from, if known
+    # how likely its drafter thinks each token is, given those before it; empty: it does not say
+    likely: list[float] = field(default_factory=list)
     found: str = ""  # how a retrieval came by its draft: lexical, semantic, none
     grade: int = 0  # how good a match its drafter thinks it is, 0 to 9
+    # entropies that the rule's gate saw, in order; ``halted``: at the last one it stopped the drafter
+    doubts: list[float] = field(default_factory=list)
+    halted: bool = False
     # that it took to make: the drafter's own work, stamped by the driver, and, added by the loop, its
     # questions
     seconds: float = 0.0
@@ -261,6 +289,15 @@ class Verdict:
     counts: dict[str, int] = field(
         default_factory=dict
     )  # for a run's figures, see ``results.bound``
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a stopper says at the end of a step: whether the thinking is done."""
+
+    done: bool
+    score: float | None = None  # how sure the answer is by now, 0 to 1; None: it was not asked for
+    why: str = ""  # one line for a transcript, where it is done
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +342,9 @@ class Round:
     origin: str = ""  # of the last drafted token that was kept; "mismatch" where none was
     found: str = ""  # as in ``Draft``
     counts: dict[str, int] = field(default_factory=dict)  # as in ``Verdict``
+    # where a stopper was asked: [tokens of the thinking, its score] of each end of a step ("asked"),
+    # and in the round that closes the thinking, who closes it ("closed")
+    stop: dict[str, Any] = field(default_factory=dict)
 
     @property
     def tokens(self) -> list[int]:
@@ -320,11 +360,3 @@ class Outcome:
     finish: Literal["eos", "budget"]
     rounds: list[Round]
     seconds: float = 0.0
-
-    def segments(self) -> Iterator[tuple[Writer, list[int]]]:
-        """The output in order, with who wrote each part."""
-        for r in self.rounds:
-            if r.kept:
-                yield "draft", r.kept
-            if r.written or r.handed:
-                yield "target", r.written + r.handed

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from semspec.artifacts import _card, binding
+from semspec.artifacts.binding import Measured
 from semspec.artifacts.upload import WHOLE, upload
 from semspec.deferred import Tensor, tensor_files
 from semspec.errors import UserError, first_line
-from semspec.models.hub import Access, Wanted, locate, split_revision
+from semspec.models.hub import Access, locate, split_revision
 from semspec.models.location import EMBEDDED, ModelFacts
-from semspec.protocols import Source
+from semspec.models.wanted import Wanted
+from semspec.protocols import Run, Source
 from semspec.storage import foreign, json_schema, manifests, provenance, swap
 from semspec.storage.files import dumps, os_errors_as_user_errors, replacing, write_all, write_bytes
 from semspec.storage.packaged import beside_package
@@ -256,8 +258,9 @@ class Artifact(ABC):
         role: str | None = None,
         allow_mismatch: bool = False,
         at: str = "model",
+        command: str = "",
     ) -> list[str]:
-        """Raise UserError, naming both sides, if it was made for another model or setting.
+        """Raise UserError, naming both sides and the command that makes one, if it was made for another model or setting.
 
         With ``allow_mismatch`` the differences are returned instead, except those that cannot work
         at all: other layers or another width. ``at`` is the part of the config about the model.
@@ -267,9 +270,23 @@ class Artifact(ABC):
             way = "" if impossible else "; allow_mismatch=true goes on all the same"
             raise UserError(
                 f"{self.kind} {self.name} does not fit: {'; '.join(impossible + unlike)}. Take the"
-                f" {self.kind} of this model, or make one with {self.made_by}{way}"
+                f" {self.kind} of this model, or make one with {command or self.made_by}{way}"
             )
         return unlike
+
+    def check_run(self, run: Run, allow_mismatch: bool) -> None:
+        """Raise UserError if it was made for another target, split or temperature than a run's."""
+        self.check(
+            run.models["target"],
+            split=run.split,
+            temperature=run.sampling.temperature,
+            allow_mismatch=allow_mismatch,
+        )
+
+    @property
+    def measured(self) -> Measured:
+        """How the drafts were drawn that it was measured on."""
+        return Measured.of(self.config["data"])
 
 
 def find(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from semspec.errors import UserError
 from semspec.models.location import ModelFacts
 from semspec.storage.json_schema import integer, record, string
 from semspec.types import Sampling
@@ -129,6 +130,22 @@ class Measured:
         drawn = f"top_k={sampling.top_k} top_p={sampling.top_p:g}"
         drawn += f" min_p={sampling.min_p:g}" if sampling.min_p else ""
         return f"{drawn} {by}"
+
+
+def check_shares(group: str, **given: float | None) -> None:
+    """Raise UserError for a risk, a share or a confidence that is given and is not between 0 and 1."""
+    for name, value in given.items():
+        if value is not None and not 0 < value < 1:
+            raise UserError(f"{group}.{name}={value}: give more than 0, less than 1")
+
+
+def check_alike(group: str, what: str, unlike: Sequence[str], way: str) -> None:
+    """Raise UserError where a guarantee was measured unlike the run; ``way`` names a way out."""
+    if unlike:
+        raise UserError(
+            f"what {what} guarantees was measured {' and '.join(unlike)}: {way}, or set"
+            f" {group}.allow_mismatch=true to go on without the guarantee"
+        )
 
 
 def _short(text: str | None) -> str:

@@ -141,14 +141,7 @@ def _eagle3(
         whose = "its own embedding" if tied and name == eagle3.LAST else "the target's own"
         told += [f"{name}: {whose}"] * (name not in tensors)
     sizes: dict[str, Any] = {
-        "hidden_size": shape.width,
-        "intermediate_size": shape.inner,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "num_hidden_layers": 1,
-        "vocab_size": shape.vocabulary,
-        "draft_vocab_size": shape.draft_vocabulary,
+        **eagle3.sizes_of(shape),
         "norm_before_residual": shape.normed_residual,
         "architectures": [eagle3_head.ARCHITECTURE],
     }

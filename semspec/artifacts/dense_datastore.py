@@ -22,7 +22,11 @@ from semspec.storage.tensors import Layout
 
 INDEX = "index.safetensors"
 # files: names and sizes in bytes; all of them are in one file
-_INDEX = record(name={"enum": list(indices.NAMES)}, files=mapping(datastore.COUNT))
+_INDEX = record(
+    name={"enum": list(indices.NAMES)},
+    files=mapping(datastore.COUNT),
+    **dict.fromkeys(("searched", "reordered"), integer(1, 1 << 24)),  # ``indices.Effort``
+) | {"required": ["name", "files"]}
 _OWN = {"model": binding.model_with("layers", "width"), "dims": integer(1, 4096), "index": _INDEX}
 
 
@@ -72,7 +76,9 @@ class DenseDatastore(datastore.Datastore):
             if len(shard) != entries:
                 raise UserError(f"{path} has {len(shard):,} entries, not {entries:,}")
         keys = [shard.keys for shard in shards]
-        name, sizes = self.config["index"]["name"], self.config["index"]["files"]
+        stored = self.config["index"]
+        name, sizes = stored["name"], stored["files"]
+        effort = indices.Effort(stored.get("searched", 0), stored.get("reordered", 0))
         found: indices.Index = indices.Exact(keys)
         if index and name != "exact":
             path = self.parts[INDEX]
@@ -82,7 +88,7 @@ class DenseDatastore(datastore.Datastore):
             def read() -> indices.Index:
                 # its hash first: a native reader checks little
                 manifests.check(path.parent, manifests.read(path.parent), (path.name,))
-                return indices.load(name, files, keys, path)
+                return indices.load(name, files, keys, path, effort)
 
             found = indices.Opening(read)
         return DenseStore(shards, self.projection(), found)

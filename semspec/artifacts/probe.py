@@ -24,9 +24,8 @@ from semspec.registry import register
 from semspec.storage.files import dumps
 from semspec.storage.json_schema import array, integer, mapping, record
 from semspec.storage.tensors import Layout
-from semspec.types import Read, What
+from semspec.types import LOGPROBS, Read, What
 
-LOGPROBS = Read(What.LOGPROBS)
 Spans = Sequence[tuple[int, int]]
 _FEATURES = record(
     pooling=array({"enum": ["mean", "max", "last"]}, maxItems=3, uniqueItems=True),

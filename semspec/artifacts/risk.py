@@ -41,7 +41,7 @@ class RiskCalibration(base.Artifact):
             "split": binding.SPLIT,
             "temperature": binding.TEMPERATURE,
             "probe": record(name=binding.TEXT, digest=binding.TEXT),
-            "score": {"enum": ["logprob"]},  # instead of a probe
+            "score": {"enum": ["logprob", "cascade"]},  # instead of a probe
             "metrics": mapping({"type": ["number", "null"]}),
         },
         ("model", "split", "temperature", "data", "metrics"),
@@ -63,8 +63,12 @@ class RiskCalibration(base.Artifact):
     def of_logprobs(
         cls, model: ModelFacts, split: str, columns: Columns, metrics: Facts, how: Facts
     ) -> Self:
-        """Build the calibration of the free score of a target's steps; ``how`` as in ``of``."""
-        return cls._of({"score": "logprob"}, binding.of(model), split, columns, metrics, how)
+        """Build the calibration of the free score of a target's steps; ``how`` as in ``of``.
+
+        With a column ``drafts``, the draft's own lowest log-probabilities, it is one of a cascade.
+        """
+        score = "cascade" if "drafts" in columns else "logprob"
+        return cls._of({"score": score}, binding.of(model), split, columns, metrics, how)
 
     @classmethod
     def _of(
@@ -88,15 +92,18 @@ class RiskCalibration(base.Artifact):
         if ("probe" in config) == ("score" in config):
             raise ValueError("it names either its probe or its score")
         numbers = dict.fromkeys(("scores", "semantic"), ((-1,), (torch.float32,)))
+        if config.get("score") == "cascade":
+            numbers["drafts"] = numbers["scores"]
         return {**numbers, "groups": ((-1,), (torch.int64,))}
 
     def check_content(self) -> None:
-        if len({len(self.tensors[name]) for name in COLUMNS}) != 1:
+        if len({len(column) for column in self.tensors.values()}) != 1:
             raise ValueError("the columns differ in length")
         scores = self.tensors["scores"]
         if self.free:
-            if bool((scores > 0).any()):
-                raise ValueError("scores are no log-probabilities")
+            for name in {"scores", "drafts"} & set(self.tensors):
+                if not bool((self.tensors[name] <= 0).all()):
+                    raise ValueError(f"{name} are no log-probabilities")
             scores = scores.exp()
         for name, column in (("scores", scores), ("semantic", self.tensors["semantic"])):
             if not bool(((column >= 0) & (column <= 1)).all()):
@@ -112,6 +119,16 @@ class RiskCalibration(base.Artifact):
         """Return scores, semantic probabilities and problem numbers."""
         scores, semantic, groups = (self.tensors[name].tolist() for name in COLUMNS)
         return scores, semantic, groups
+
+    @property
+    def cascade(self) -> tuple[list[float], list[float], list[float], list[int]]:
+        """Return the draft's scores, too, before the others; raise UserError for another calibration."""
+        if self.config.get("score") != "cascade":
+            raise UserError(
+                f"risk calibration {self.name} has no scores of the draft model: make one with"
+                " python -m semspec.calibrate_risk score=cascade"
+            )
+        return (self.tensors["drafts"].tolist(), *self.columns)
 
     def check_score(self, probe: Probe | None, allow_mismatch: bool) -> None:
         """Raise UserError if another probe scored the steps: a threshold holds for its own score only.
@@ -140,6 +157,11 @@ class RiskCalibration(base.Artifact):
             )
 
     def summary(self) -> str:
+        if self.config.get("score") == "cascade":
+            return (
+                "Lowest log-probabilities of fresh steps, the draft model's own and the target's, with their semantic"
+                " probabilities, which thresholds of `accept=cascade` are certified on."
+            )
         if self.free:
             return (
                 "Lowest log-probabilities of fresh steps with their semantic probabilities, which"
@@ -148,7 +170,7 @@ class RiskCalibration(base.Artifact):
         return super().summary()
 
     def maker(self) -> str:
-        return f"{self.made_by} score=logprob" if self.free else self.made_by
+        return f"{self.made_by} score={self.config['score']}" if self.free else self.made_by
 
     def figures(self) -> Mapping[str, float]:
         return {k: float(v) for k, v in self.config["metrics"].items() if v is not None}

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semspec.errors import UserError
-from semspec.models.hub import Listing, Wanted, content_hash, list_files, safe_message
+from semspec.models.online import Listing, content_hash, list_files, safe_message
+from semspec.models.wanted import Wanted
 from semspec.storage import manifests
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from semspec.benchmarks._answers import LETTERS, after_thinking, chosen_letter, last_boxed
 from semspec.benchmarks._grading import same_answer
 from semspec.errors import UserError
-from semspec.models.hub import DATASET, Access, Wanted, snapshot
+from semspec.models.hub import Access, snapshot
+from semspec.models.wanted import DATASET, Wanted
 from semspec.protocols import Benchmark, BenchmarkProblem, Grade, Run, Source
 from semspec.storage import dataset_rows as rows
 

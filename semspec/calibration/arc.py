@@ -14,7 +14,7 @@ from typing import Any
 
 from semspec.calibration.risk import Certified, certify
 from semspec.decoding.arc_bound import LARGEST_JS, Constants, bounds
-from semspec.deferred import Tensor, torch
+from semspec.deferred import Tensor, special, torch
 from semspec.errors import UserError
 from semspec.results.metrics import quantile, wilson
 
@@ -70,9 +70,7 @@ def upper_quantile(values: Tensor, by: Quantiles) -> float:
 
         place = int(binom.ppf(by.confidence, count, level)) + 1
     else:  # the first value for which Wilson's lower limit of the share below it reaches the level
-        from scipy.special import ndtri
-
-        z, first = float(ndtri(by.confidence)), math.ceil(count * level)
+        z, first = float(special.ndtri(by.confidence)), math.ceil(count * level)
         limits = ((n, wilson(n, count, z)) for n in range(max(first, 1), count + 1))
         place = next((n for n, found in limits if found and found[0] >= level), count + 1)
     if place > count:

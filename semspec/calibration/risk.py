@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
-from semspec.deferred import torch
+from semspec.deferred import special, torch
 from semspec.errors import UserError
 
 ALLOWED = (0, 2, 8)  # a sequence begins where a bound could hold with this many wrong steps
@@ -35,10 +35,8 @@ class Certified:
 
 def upper_bound(wrong: int, steps: int, delta: float) -> float:
     """Return the Clopper-Pearson bound: at this rate ``wrong`` or fewer have probability delta."""
-    # what scipy.stats.beta.ppf calls, without its checks; here, so that listing plugins stays quick
-    from scipy.special import betaincinv
-
-    return 1.0 if wrong >= steps else float(betaincinv(wrong + 1, steps - wrong, 1 - delta))
+    # what scipy.stats.beta.ppf calls, without its checks
+    return 1.0 if wrong >= steps else float(special.betaincinv(wrong + 1, steps - wrong, 1 - delta))
 
 
 def certify(

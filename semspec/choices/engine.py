@@ -11,7 +11,7 @@ from semspec import registry
 from semspec.choices.choice import Choice
 from semspec.choices.names import full_names, option_names
 from semspec.choices.presets import given_options
-from semspec.choices.rule import with_rule
+from semspec.choices.rule import choose_rule, with_rule
 from semspec.config import AUTO, GROUPS, RunConfig, build, compose, defaults, one_line, parse
 from semspec.deferred import hydra
 from semspec.errors import UserError
@@ -59,7 +59,7 @@ def _refusal(arguments: Sequence[str], engine: str) -> str:
     named = [a for a in arguments if a.partition("=")[0] != "engine"]
     choices = []
     try:
-        for text in full_names([*with_rule(named), f"engine={engine}"]):
+        for text in full_names([*with_rule(named, choose_rule(named)), f"engine={engine}"]):
             if text.startswith(("hydra.", "hydra/", "sweep=")):
                 continue
             (override,) = parse([text])

@@ -12,6 +12,8 @@ from semspec.models.location import ModelConfig
 from semspec.models.recommended import GENERATION_CONFIG, in_generation_config
 from semspec.models.recommended import presets as bringing
 
+BY_STATES = ("pld_plus", "adapld")  # drafters that compare states of one layer
+
 
 def with_preset(arguments: Sequence[str]) -> list[str]:
     """Add what the target's preset brings, for options that are not given (conf/presets.yaml).
@@ -22,7 +24,15 @@ def with_preset(arguments: Sequence[str]) -> list[str]:
     if brought is None:
         return list(arguments)
     pair = [] if "draft" in _groups(arguments) else brought.pair
-    return [*arguments, *_missing([*brought.options, *pair], arguments)]
+    added = [*_missing([*brought.options, *pair], arguments), *_layers(brought.layer, arguments)]
+    return [*arguments, *added]
+
+
+def _layers(layer: int, arguments: Sequence[str]) -> list[str]:
+    """Return the layer whose states a drafter that is given compares, where that is not given, too."""
+    given = given_options(arguments)
+    groups = [g for g in ("draft", "nested") if given.get(g) in BY_STATES] if layer else []
+    return [f"{g}.layer={layer}" for g in groups if not {f"{g}.layer", "layer"} & set(given)]
 
 
 def with_recommended(

@@ -37,9 +37,8 @@ def choose_rule(arguments: Sequence[str]) -> Choice | None:
     return Choice("rule", best, "; ".join(filter(None, reasons)))
 
 
-def with_rule(arguments: Sequence[str]) -> list[str]:
-    """Add ``accept=`` if none is given and another rule suits better than the default."""
-    choice = choose_rule(arguments)
+def with_rule(arguments: Sequence[str], choice: Choice | None) -> list[str]:
+    """Add ``accept=`` for a choice that is not the default."""
     if choice is None or choice.name == defaults()["accept"]:
         return list(arguments)
     return [*arguments, f"accept={choice.name}"]

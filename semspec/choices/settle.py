@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from semspec.choices.choice import Choice
 from semspec.choices.engine import choose_engine, with_engine
 from semspec.choices.names import full_names
-from semspec.choices.rule import with_rule
+from semspec.choices.rule import choose_rule, with_rule
 
 
-def expand_shorthands(
-    arguments: Sequence[str], auto: bool = True, brought: bool = False
-) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A command line with nothing left open, and what was chosen for it."""
+
+    arguments: list[str]
+    engine: Choice | None  # None: one was named
+    rule: Choice | None  # None: one was named
+
+
+def settle(arguments: Sequence[str], auto: bool = True, brought: bool = False) -> Settled:
     """Settle what is left to us, the engine and the rule, and give every option its full name.
 
     ``auto`` is False where the default of conf/config.yaml is the engine unless one is named. ``brought``: of plugins
     that are not chosen here, those count that the targets' presets will bring.
     """
-    choice = choose_engine(arguments, unless_named=auto)
-    return full_names(with_rule(with_engine(arguments, choice)), brought)
+    engine = choose_engine(arguments, unless_named=auto)
+    on_engine = with_engine(arguments, engine)
+    rule = choose_rule(on_engine)
+    return Settled(full_names(with_rule(on_engine, rule), brought), engine, rule)
+
+
+def expand_shorthands(
+    arguments: Sequence[str], auto: bool = True, brought: bool = False
+) -> list[str]:
+    """Return the arguments that ``settle`` makes of a command line."""
+    return settle(arguments, auto, brought).arguments

@@ -20,7 +20,8 @@ from semspec.cli.command import run_command
 from semspec.config import did_you_mean
 from semspec.errors import UserError
 from semspec.jobs.options import strings
-from semspec.models.hub import content_hash, hub_errors, list_files, split_revision
+from semspec.models.hub import split_revision
+from semspec.models.online import content_hash, hub_errors, list_files
 from semspec.report.terminal import open_console
 from semspec.storage import manifests
 from semspec.storage.packaged import beside_package

@@ -15,6 +15,7 @@ from typing import Any
 
 from semspec.calibration.arc import vacuous
 from semspec.choices.presets import with_recommended
+from semspec.choices.resumed import repeatable
 from semspec.choices.settle import expand_shorthands
 from semspec.cli.arguments import check_arguments
 from semspec.cli.command import run_command
@@ -22,7 +23,8 @@ from semspec.config import build, compose
 from semspec.errors import UserError
 from semspec.jobs.options import described, names, option, read_known
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console, table_of
+from semspec.report.terminal import Screen, interval, open_console, table_of
+from semspec.rules.arc import Calibrated
 from semspec.solver import Solver
 from semspec.storage.files import write_json
 from semspec.training.calibration.audit import Accepted, audited, summary
@@ -55,7 +57,7 @@ Every rule that keeps tokens can be audited; coverage only for accept=arc and ac
 def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     """Solve, measure, and return the figures; UserError for a rule that does not keep drafted tokens."""
     own, passed = read_known(Options, arguments, "semspec.audit")
-    passed = expand_shorthands(passed, auto=False)
+    passed = expand_shorthands(repeatable(passed), auto=False)
     check_arguments(passed, sweep=False, command="semspec.audit", own=names(Options))
     config = build(compose(passed))
     if config.accept.cuts != "tokens" or config.draft.plain:
@@ -76,13 +78,13 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
             for found in audited(solver, solved, measure):
                 kept += found
                 stage.by(1)
-        known = getattr(solver.rule, "known", None)
-        # arc_certified keeps tokens with a score of at least 0, by its own threshold
-        theta = getattr(config.accept, "theta", 0.0) if known is not None else None
-        figures: dict[str, Any] = {"problems": len(solved), "kept": summary(kept, theta)}
-        if known is not None:
-            figures["tau"] = float(known.setting.constants.tau)
+        figures: dict[str, Any] = {"problems": len(solved)}
+        if isinstance(rule := solver.rule, Calibrated):
+            figures["kept"] = summary(kept, rule.least_score)
+            figures["tau"] = float(rule.known.setting.constants.tau)
             figures["warning"] = vacuous(figures["tau"])
+        else:
+            figures["kept"] = summary(kept)
     if own.out:
         write_json(Path(own.out), figures | {"arguments": list(arguments)})
     return figures
@@ -93,8 +95,7 @@ def show(figures: dict[str, Any], console: Screen) -> None:
     for name, f in figures["kept"].items():
         share = "-"
         if f["coverage"] is not None:
-            low, high = f["coverage_interval"]
-            share = f"{f['coverage']:.3f} [{low:.3f}, {high:.3f}]"
+            share = f"{f['coverage']:.3f} {interval(f['coverage_interval'], 3)}"
         js = ("-" if f[k] is None else f"{f[k]:.4f}" for k in ("js_mean", "js_p99"))
         table.add_row(name, f"{f['tokens']:,}", *js, share)
     console.print(table)

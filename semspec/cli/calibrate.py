@@ -23,7 +23,7 @@ from semspec.jobs.options import described, names, option, pairs, read_known
 from semspec.jobs.stages import hold
 from semspec.models.location import ModelFacts, canonical_name
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console, table_of
+from semspec.report.terminal import Screen, interval, open_console, table_of
 from semspec.training.calibration.arc_card import card, plots
 from semspec.training.calibration.next_step import Measure
 from semspec.training.calibration.pairs import Spots, as_columns, measure_chains
@@ -222,9 +222,8 @@ def show(calibration: ArcCalibration, console: Screen) -> None:
         constants = [f"{x:.4g}" for x in (by.c_s, by.alpha_kappa, by.tau)]
         for kind in ("uniform", "drafted"):
             if figures := setting.figures.get(kind):
-                low, high = figures["coverage_interval"]
                 pairs, js = f"{figures['pairs']:,} {kind}", f"{figures['js_mean']:.4f}"
-                share = f"{figures['coverage']:.3f} [{low:.3f}, {high:.3f}]"
+                share = f"{figures['coverage']:.3f} {interval(figures['coverage_interval'], 3)}"
                 table.add_row(f"{setting.temperature:g}", *constants, pairs, js, share)
     console.print(table)
     for setting in calibration.settings:

@@ -3,7 +3,7 @@
 One context and one drafted step of each fresh problem, so that the steps are independent; the
 target continues every context many times, and a drafted step's cluster share is its semantic
 probability. Its score is a probe's (``accept=semantic_risk``), or with ``score=logprob`` its lowest
-log-probability (``accept=logprob``). Scores and probabilities go into the probe's folder (or a
+log-probability (``accept=logprob``), to which ``score=cascade`` adds the draft's own (``accept=cascade``). Scores and probabilities go into the probe's folder (or a
 copy, ``out=``) or into one of their own (``apart=``); ``measure=true`` compares them with the thresholds certified now.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any
 from semspec.artifacts import base
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
-from semspec.calibration.risk import certify
+from semspec.calibration.cascade import CertifiedCascade, certify_cascade
+from semspec.calibration.risk import Certified, certify
 from semspec.cli.command import run_command
 from semspec.deferred import torch
 from semspec.errors import UserError
@@ -27,7 +29,7 @@ from semspec.jobs.options import described, names, option, pairs, read_known
 from semspec.jobs.stages import hold
 from semspec.models.location import EMBEDDED, ModelFacts, canonical_name
 from semspec.report.progress import Steps
-from semspec.report.terminal import Screen, open_console, table_of
+from semspec.report.terminal import Screen, interval, open_console, percent, table_of
 from semspec.results.metrics import wilson
 from semspec.training.probes.compose import build
 from semspec.training.probes.contexts import provenance_of
@@ -36,9 +38,11 @@ from semspec.training.probes.pipeline import labelled_rows, sampled
 from semspec.training.probes.settings import ProbeConfig
 
 RISKS = (0.02, 0.05, 0.1)
-SCORES = ("probe", "logprob")
+SCORES = ("probe", "logprob", "cascade")
 Columns = tuple[Sequence[float], Sequence[float], Sequence[int]]
 """Scores, semantic probabilities, problem numbers."""
+CascadeColumns = tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[int]]
+"""The draft's scores, too, before the others."""
 COMMAND = "semspec.calibrate_risk"
 GIVEN = pairs(  # of semspec.train_probe's options, where the user says nothing else
     "draft=tiny chains=mixed problems=600 per_problem=1 samples=20 keep=1 drafted=1 batch=112"
@@ -55,7 +59,8 @@ class Options:
     out: str = option("", "the probe with its new calibration (default: its folder, if it is one)")
     apart: str = option("", "a folder for the calibration alone, for accept.calibration=; the probe stays as it is")
     score: str = option(
-        SCORES[0], "probe, or logprob: the steps' lowest log-probability, for accept=logprob, without a probe", choices=SCORES)
+        SCORES[0], "probe, or logprob: the steps' lowest log-probability, for accept=logprob, without a probe; cascade: the draft's own"
+        " as well, for accept=cascade", choices=SCORES)
     measure: bool = option(False, "calibrate nothing; measure on fresh steps the risk that the probe (or apart=) certifies")
     least: float = option(0.05, "a step below this semantic probability counts as wrong")
     # fmt: on
@@ -63,7 +68,7 @@ class Options:
 
 HELP = f"""\
 usage: python -m semspec.calibrate_risk probe=FOLDER_OR_REPO [out=FOLDER] [measure=true] [...]
-       python -m semspec.calibrate_risk score=logprob apart=FOLDER [model=...] [measure=true] [...]
+       python -m semspec.calibrate_risk score=logprob|cascade apart=FOLDER [model=...] [measure=true] [...]
 
 {described(Options)}
   problems=600 seed=1 draft=tiny folder=runs/...   and every other option of semspec.train_probe
@@ -83,14 +88,19 @@ class Judged:
     source: dict[str, Any]  # where problems and meanings come from
     model: ModelFacts  # the target
     split: str
+    drafts: list[float] | None = None  # the draft's own scores, for a cascade
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         columns = {"scores": self.scores, "semantic": self.semantic, "groups": self.groups}
+        if self.drafts is not None:
+            columns["drafts"] = self.drafts
         return {name: torch.tensor(column) for name, column in columns.items()}
 
 
-def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -> Judged:
+def drafted_steps(
+    probe: Probe | None, arguments: Sequence[str], steps: Steps, cascade: bool = False
+) -> Judged:
     """Sample, cluster and score: with a probe, or by the lowest log-probability, which needs no states."""
     given = dict(GIVEN)
     read: dict[str, Any] = {"pooling": [], "layers": "all", "logprobs": True}
@@ -111,13 +121,16 @@ def drafted_steps(probe: Probe | None, arguments: Sequence[str], steps: Steps) -
     oracle = "oracle" if model.startswith(EMBEDDED) else "nli"
     config = _composed({"cluster": oracle} | given)
     config = dataclasses.replace(config, features=dataclasses.replace(config.features, **read))
-    own = probe.name if probe else f"logprob-{model.rpartition('/')[2]}"
+    own = (
+        probe.name if probe else f"{'cascade' if cascade else 'logprob'}-{model.rpartition('/')[2]}"
+    )
     folder = Path(config.folder or f"runs/risk-{own}-{config.seed}")
     with hold(folder):
         chains, facts = sampled(config, folder, steps)
         if probe:
             probe.check(facts, split=config.split, temperature=config.temperature, role="target")
-        return _judged(probe, labelled_rows(config, folder, chains, facts, steps), config, facts)
+        rows = labelled_rows(config, folder, chains, facts, steps)
+        return _judged(probe, rows, config, facts, cascade)
 
 
 def _composed(given: Mapping[str, str]) -> ProbeConfig:
@@ -127,16 +140,22 @@ def _composed(given: Mapping[str, str]) -> ProbeConfig:
 def drawn(config: ProbeConfig) -> dict[str, Any]:
     """Describe how the steps are drawn: a guarantee holds only for steps drawn the same way."""
     draft = None if config.draft.plain else canonical_name(config.draft.model)
-    names = ("temperature", "top_k", "top_p", "min_p")
-    sampling = {name: getattr(config, name) for name in names}
-    return {**sampling, "draft": draft}
+    return {**dataclasses.asdict(config.sampling), "draft": draft}
 
 
-def _judged(probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFacts) -> Judged:
+def _judged(
+    probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFacts, cascade: bool
+) -> Judged:
     """Score the drafted steps among all rows, reading their states from the folder."""
     chosen = [i for i in range(len(rows)) if not rows.own[i]]
     if not chosen:
         raise UserError("no step was drafted: a draft= with a model is needed")
+    drafts = [float(x) for x in rows.drafted[chosen]] if cascade else None
+    if drafts is not None and any(math.isnan(x) for x in drafts):
+        raise UserError(
+            "the steps were sampled without what the draft model thinks of them, by an older version: give"
+            " another folder="
+        )
     numbers = {name: n for n, name in enumerate(dict.fromkeys(rows.chains))}
     scores = torch.from_numpy(rows.lowest)
     if probe:
@@ -152,52 +171,76 @@ def _judged(probe: Probe | None, rows: Rows, config: ProbeConfig, model: ModelFa
         provenance_of(config) | meanings,
         model,
         config.split,
+        drafts,
     )
 
 
 def measured(columns: Columns, fresh: Judged, least: float) -> list[dict[str, Any]]:
     """Compare asked and measured risk on steps that the calibration has not seen."""
+    return [_row(certify(*columns, risk=risk, least=least), risk, fresh, least) for risk in RISKS]
+
+
+def measured_cascade(columns: CascadeColumns, fresh: Judged, least: float) -> list[dict[str, Any]]:
+    """The same of a cascade; ``settled`` is the share of the fresh steps that the target would not read."""
     rows = []
     for risk in RISKS:
-        found = certify(*columns, risk=risk, least=least)
-        steps = zip(fresh.scores, fresh.semantic, strict=True)
-        kept = [true for score, true in steps if score >= found.threshold]
-        wrong = sum(true < least for true in kept)
-        rows.append(
-            {
-                "risk": risk,
-                "least": least,
-                "threshold": found.threshold,
-                "calibration_steps": found.steps,
-                "calibration_wrong": found.wrong,
-                "bound": found.bound,
-                "steps": len(fresh.scores),
-                "accepted": len(kept),
-                "wrong": wrong,
-                "measured": wrong / len(kept) if kept else None,
-                "interval": wilson(wrong, len(kept)),
-            }
-        )
+        found = certify_cascade(*columns, risk=risk, least=least)
+        rows.append(_row(found, risk, fresh, least))
     return rows
+
+
+def _row(
+    found: Certified | CertifiedCascade, risk: float, fresh: Judged, least: float
+) -> dict[str, Any]:
+    """Return asked and measured risk of what a threshold (or two) accepts."""
+    settled = [False] * len(fresh.scores)
+    if isinstance(found, CertifiedCascade):
+        assert fresh.drafts is not None
+        settled = [own >= found.sure for own in fresh.drafts]
+    steps = zip(fresh.scores, settled, fresh.semantic, strict=True)
+    kept = [true for score, sure, true in steps if sure or score >= found.threshold]
+    wrong = sum(true < least for true in kept)
+    row = {
+        "risk": risk,
+        "least": least,
+        "threshold": found.threshold,
+        "calibration_steps": found.steps,
+        "calibration_wrong": found.wrong,
+        "bound": found.bound,
+        "steps": len(fresh.scores),
+        "accepted": len(kept),
+        "wrong": wrong,
+        "measured": wrong / len(kept) if kept else None,
+        "interval": wilson(wrong, len(kept)),
+    }
+    if isinstance(found, CertifiedCascade):
+        row |= {"sure": found.sure, "settled": sum(settled) / len(settled)}
+    return row
 
 
 def _thresholds(fresh: Judged, least: float) -> dict[str, float | None]:
     """Return the certified threshold for each risk, None if there is none, for the card."""
     found: dict[str, float | None] = {f"threshold_{risk:g}": None for risk in RISKS}
     for name, risk in zip(found, RISKS, strict=True):
+        columns = fresh.scores, fresh.semantic, fresh.groups
         with contextlib.suppress(UserError):  # too few steps for so small a risk
-            certified = certify(fresh.scores, fresh.semantic, fresh.groups, risk=risk, least=least)
-            found[name] = certified.threshold
+            if fresh.drafts is None:
+                found[name] = certify(*columns, risk=risk, least=least).threshold
+                continue
+            both = certify_cascade(fresh.drafts, *columns, risk=risk, least=least)
+            found |= {name: both.threshold, f"sure_{risk:g}": both.sure}
     return found
 
 
 def show(rows: Sequence[dict[str, Any]], console: Screen) -> None:
-    table = table_of("asked risk", "threshold", "accepted", "measured [95 %]", words=0)
+    cascade = [] if "sure" not in rows[0] else ["draft's", "unread"]
+    table = table_of("asked risk", "threshold", *cascade, "accepted", "measured [95 %]", words=0)
     for row in rows:
-        low, high = row["interval"] or (0.0, 1.0)
-        found = "-" if row["measured"] is None else f"{row['measured']:.3f} [{low:.3f}, {high:.3f}]"
+        share, between = row["measured"], row["interval"]
+        found = "-" if share is None else f"{share:.3f} {interval(between, 3)}"
         accepted = f"{row['accepted']} of {row['steps']}"
-        table.add_row(f"{row['risk']:g}", f"{row['threshold']:.3f}", accepted, found)
+        more = [f"{row['sure']:.3f}", percent(row["settled"])] if cascade else []
+        table.add_row(f"{row['risk']:g}", f"{row['threshold']:.3f}", *more, accepted, found)
     console.print(table)
 
 
@@ -209,8 +252,13 @@ def run(arguments: Sequence[str]) -> None:
         raise UserError(f"{own.probe} is no folder: say where to write the probe, out=FOLDER")
     console = open_console()
     probe = Probe.load(own.probe) if own.probe else None
-    columns = _certifying(probe, own.apart) if own.measure else None
-    fresh = drafted_steps(probe, passed, Steps(console))
+    cascade = own.score == "cascade"
+    columns = _certifying(probe, own.apart) if own.measure and not cascade else None
+    both = RiskCalibration.load(own.apart).cascade if own.measure and cascade else None
+    fresh = drafted_steps(probe, passed, Steps(console), cascade)
+    if both:
+        show(measured_cascade(both, fresh, own.least), console)
+        return
     if columns:
         show(measured(columns, fresh, own.least), console)
         return
@@ -233,12 +281,13 @@ def run(arguments: Sequence[str]) -> None:
 
 def _check(own: Options) -> None:
     """Raise UserError for options that do not go together."""
-    if own.score == "logprob" and (own.probe or own.out):
-        raise UserError("score=logprob asks no probe: leave probe= and out= out")
-    if own.score == "logprob" and not own.apart:
+    free = own.score != SCORES[0]
+    if free and (own.probe or own.out):
+        raise UserError(f"score={own.score} asks no probe: leave probe= and out= out")
+    if free and not own.apart:
         way = "to write or with measure=true to read: apart=FOLDER"
         raise UserError(f"give the calibration's folder, {way}")
-    if own.score != "logprob" and not own.probe:
+    if not free and not own.probe:
         raise UserError("give the probe to calibrate: probe=FOLDER, or score=logprob (see --help)")
     if own.out and own.apart:
         raise UserError("out= writes into a probe, apart= beside it: give one of them")

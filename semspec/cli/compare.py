@@ -12,6 +12,7 @@ from semspec.jobs.options import described, option, read_known
 from semspec.report.comparison import Comparison, Finding, compare
 from semspec.report.terminal import number, open_console
 from semspec.report.words import p_value
+from semspec.results.equivalence import sentence
 from semspec.storage.files import dumps
 from semspec.storage.screen import echo, visible
 
@@ -22,7 +23,7 @@ class Options:
 
     # fmt: off
     margin: float = option(
-        2.0, "percentage points of pass@1: if the whole interval is within them, quality counts as the same",
+        2.0, "percentage points of pass@1 (of lengths: per cent): if the whole interval is within them, quality counts as the same",
         least=0, most=99.99, give="percentage points, such as margin=2", shown="2")
     json: bool = option(False, "print everything as JSON instead")
     # fmt: on
@@ -39,6 +40,8 @@ bootstrap interval over problems. A run without the target alone (plain=false) i
 different runs depend as much on the machine's load as on the method.
 Quality: problem by problem where both solved the same ones (McNemar's exact test, Newcombe's interval), else
 as two samples (exact permutation test).
+Equivalence: two one-sided tests (TOST) at 5 % each, of pass@1, answers cut off, lengths and agreement: is the 90 %
+interval within the margin? That no difference was found is not the same.
 
 {described(Options)}
 """
@@ -49,6 +52,8 @@ def sentences(found: Comparison) -> list[str]:
     of = "the same" if found.paired else "different"
     lines = [f"A: {found.a}", f"B: {found.b}", f"{found.problems} problems, {of} in both", ""]
     lines += [f"Speed: {_speed(found.speed, found)}", f"Quality: {_quality(found.quality, found)}"]
+    if found.equivalence:
+        lines += ["Equivalence:", *(f"  {sentence(one)}" for one in found.equivalence)]
     return [*lines, *(f"note: {note}" for note in found.notes)]
 
 

@@ -6,13 +6,12 @@ process that can open no file and reach no network, and are written as safetenso
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from semspec.artifacts.conversion import convert
-from semspec.cli.command import ends_in_one_line
+from semspec.cli.command import run_command
 from semspec.jobs.options import described, option, read
 from semspec.storage.screen import echo
 
@@ -40,9 +39,6 @@ lists the layouts.
 
 
 def run(arguments: Sequence[str]) -> None:
-    if not arguments or {"-h", "--help"} & set(arguments):
-        echo(HELP.rstrip())
-        return
     given = read(Options, arguments, "semspec.convert_head")
     out = Path(given.out).expanduser() if given.out else None
     made = convert(given.path, out, given.confine == "strict")
@@ -54,5 +50,4 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    ends_in_one_line(lambda: run(given))
+    run_command(run, HELP, arguments, bare=False)

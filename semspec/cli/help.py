@@ -39,7 +39,7 @@ def show(console: Screen | None = None) -> None:
         shown = config.AUTO if field.name == "engine" else shown
         rows.append((field.name, config.HELP[field.name], Text(_typed(shown), "dim")))
     show_rows(console, rows)
-    for group in ("model", "draft", "accept", "split", "engine", "benchmark"):
+    for group in ("model", "draft", "accept", "stop", "split", "engine", "benchmark"):
         show_title(console, f"\n{group}=")
         if group == "split":
             known = {name: plugin.summary for name, plugin in registry.plugins("split").items()}

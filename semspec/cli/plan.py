@@ -16,21 +16,24 @@ from rich.text import Text as Line
 
 from semspec import config as configs
 from semspec.choices.choice import Choice
+from semspec.choices.survey import bound_plugins, models_of, runs_of
 from semspec.config import RunConfig
 from semspec.errors import UserError
 from semspec.models import hub
 from semspec.models.hub import Stock
 from semspec.models.location import ModelConfig, canonical_name
-from semspec.models.memory import shown
+from semspec.models.memory import PROMPT, gib, held, shown
 from semspec.models.packaged import PACKAGED
+from semspec.models.published import published
 from semspec.models.text import Text
+from semspec.models.wanted import MODEL, WITHOUT_WEIGHTS
 from semspec.probes import commands
 from semspec.protocols import EngineOptions, Source
 from semspec.report.terminal import Screen, open_console
-from semspec.solver import bound_plugins, models_of, runs_of
 from semspec.types import Role
 
-UNKNOWN = "not downloaded, and the Hub cannot be asked: how large it is, is not known here"
+UNSIZED = ": how large it is, is not known here"
+UNKNOWN = f"not downloaded, and the Hub cannot be asked{UNSIZED}"
 NO_PROBE = "no probe"
 
 
@@ -57,7 +60,7 @@ class Plan:
             self.say(label, f"refused: {error}")
 
     def add_model(self, role: Role, model: ModelConfig, weights: bool = True) -> None:
-        wanted = hub.MODEL if weights else hub.WITHOUT_WEIGHTS
+        wanted = MODEL if weights else WITHOUT_WEIGHTS
         name = canonical_name(model)
         if model.path.startswith(PACKAGED) and not Path(model.location).is_dir():
             self.known = False
@@ -65,7 +68,10 @@ class Plan:
             return
         with self.checked(role):
             found = hub.stock(model.location, model.revision, wanted)
-            self.say(role, _stocked(name, model.revision, found))
+            told = _stocked(name, model.revision, found)
+            if found is None and (known := published(model.path)) is not None:
+                told = f"{told.removesuffix(UNSIZED)}; as published, {gib(known.size.weights)} of weights"
+            self.say(role, told)
             self._count(found)
 
     def add_source(self, source: Source) -> None:
@@ -89,7 +95,14 @@ class Plan:
         max_new_tokens: int,
         problems: int,
     ) -> None:
-        """Say what the models take of this machine, if their sizes are known."""
+        """Say what the models take of this machine, or of any where only their published sizes are known."""
+        listed = {role: published(model.path) for role, model in models.items()}
+        if not self.known and all(listed.values()):
+            for role, known in listed.items():
+                assert known is not None
+                tokens = min(max_new_tokens + PROMPT, known.size.context) * problems
+                self.say("memory", f"{role} {held(known.size, tokens)} at most, as published")
+            return
         if not self.known:
             self.say("memory", "not known before the models are")
             return
@@ -149,6 +162,8 @@ def plan_of(config: RunConfig, engine: Choice | None = None, rule: Choice | None
     plan.say("engine", _chosen(names["engine"], engine.why if engine else "as given"))
     plan.say("rule", _chosen(f"accept={names['accept']}", rule.why if rule else "as given"))
     plan.say("drafter", f"draft={names['draft']}, split={config.split}")
+    if not config.stop.plain:
+        plan.say("thinking", f"stop={names['stop']}")
     if not config.nested.plain:
         plan.say("drafter", f"nested={names['nested']}, nested_accept={names['nested_accept']}")
     for role, model in models.items():

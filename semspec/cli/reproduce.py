@@ -30,7 +30,10 @@ from semspec.jobs.job import Job as Run
 from semspec.jobs.launchers import options_of
 from semspec.jobs.options import split_hydra, take
 from semspec.report import arms
+from semspec.report.page import decoder
 from semspec.report.progress import Steps
+from semspec.report.rounds import read_rounds
+from semspec.report.runs import read_run
 from semspec.report.terminal import DASH, Screen, number, open_console, percent, seconds, table_of
 from semspec.results import paired
 from semspec.results.records import RunFolder
@@ -39,6 +42,7 @@ from semspec.storage.files import write_json
 
 OWN = ("experiment", "scale", "plan", "show", "only", "json", "hydra.run.dir")
 AUDIT = "audit.json"
+SIGNALS = {"auroc", "kept_right", "kept_wrong"}  # columns that are read from the rounds
 Record = dict[str, Any]
 Results = dict[str, dict[str, dict[str, Mapping[str, Any]]]]
 """The results of finished runs by block, row and column."""
@@ -73,11 +77,13 @@ def main(arguments: Sequence[str]) -> int:
             f" {' '.join(launching)} out"
         )
     only = [a.partition("=")[2] for a in arguments if a.startswith("only=")]
-    todo, built = _fitting(experiment, list(jobs(experiment, scale, extra, only)))
+    todo, built, lacking = _fitting(experiment, list(jobs(experiment, scale, extra, only)))
     made = built[0]
     console = open_console(quiet=made.quiet)
     for line in plan_of(experiment, scale, todo, [c for each in built for c in before(each)]):
         console.print(line, soft_wrap=True)  # commands can be copied
+    for why in lacking:
+        console.say(f"not run: {why}")
     if switches["plan"] == "true":
         return 0
     name = experiment.runs_of or experiment.name
@@ -102,6 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         found = collect(experiment, todo, folder)
         held, shown = record(experiment, scale, found), beside(experiment, scale, found)
+        held |= {"left_out": lacking} if lacking else {}
     files = [folder / f"{slug(experiment.name)}.json"]
     files += [Path(given["json"])] if given.get("json") else []
     for file in files:
@@ -115,20 +122,34 @@ def main(arguments: Sequence[str]) -> int:
 
 def _fitting(
     experiment: Experiment, todo: Sequence[Job]
-) -> tuple[list[Job], list[config.RunConfig]]:
-    """Return the jobs that can be built, all unless the experiment leaves some out, and their configurations."""
+) -> tuple[list[Job], list[config.RunConfig], list[str]]:
+    """Return the jobs that can be built, their configurations, and the others' rows with the reason, a line each.
+
+    An experiment that leaves out what does not go together names nothing. Raises UserError if none can be built.
+    """
     kept: list[tuple[Job, config.RunConfig]] = []
-    wrong = UserError("only= names nothing of this experiment: plan=true shows all of it")
-    for at, job in enumerate(todo):
+    lacking: dict[tuple[str, str], list[Job]] = {}
+    for job in todo:
         try:
-            kept.append((job, build(job)[0]))
+            kept.append((job, resolve(_run(job))[0]))
         except UserError as error:
-            if not experiment.fitting:
-                raise
-            wrong = wrong if at else error
+            lacking.setdefault((job.row, str(error)), []).append(job)
+            if not kept and len(lacking) > len({why for _, why in lacking}):
+                break  # two rows for one reason: it is none of theirs
     if not kept:
-        raise wrong
-    return [job for job, _ in kept], [made for _, made in kept]
+        ways = [UserError(f"{those[0]}: {why}") for (_, why), those in lacking.items()]
+        raise (ways or [UserError("only= names nothing of this experiment: plan=true shows all of it")])[0]  # fmt: skip
+    named = (
+        []
+        if experiment.fitting
+        else [f"{_places(those)}: {why}" for (_, why), those in lacking.items()]
+    )
+    return [job for job, _ in kept], [made for _, made in kept], named
+
+
+def _places(those: Sequence[Job]) -> str:
+    """Name one row's runs: the row, and how many there are of it."""
+    return f"{those[0].row} ({len(those)} runs)" if len(those) > 1 else str(those[0])
 
 
 def _run(job: Job, command: str = "") -> Run:
@@ -151,6 +172,7 @@ def record_arms(experiment: Experiment, scale: str, todo: Sequence[Job], folder:
     """Return the figures of arms for a file: rows by block, of all problems that are solved so far."""
     solved: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = {}
     absent: dict[str, str] = {}
+    signals: dict[tuple[str, str], dict[str, float | None]] = {}
     several = len(experiment.scale(scale).columns) > 1
     for job in todo:
         arm = _run(job, ARM)
@@ -162,15 +184,34 @@ def record_arms(experiment: Experiment, scale: str, todo: Sequence[Job], folder:
             rows.setdefault(job.row, {})[line["id"]] = line
             if line["plain"]:
                 rows[paired.PLAIN].setdefault(line["id"], line["plain"])
+        if SIGNALS & set(experiment.table) and rows.get(job.row):
+            signals[block, job.row] = signal(folder / arm.name)
+    tables = {
+        block: paired.rows(rows, experiment.baseline, experiment.rivals, experiment.floor)
+        for block, rows in solved.items()
+        if rows.get(experiment.baseline)
+    }
+    for (block, name), found in signals.items():
+        for row in tables.get(block, ()):
+            if row["config"] == name:
+                row.update(found)
+    record = {"experiment": experiment.name, "provenance": provenance.collect()}
+    return {**record, "left_out": absent, **tables}
+
+
+def signal(folder: Path) -> dict[str, float | None]:
+    """Return what a rule's drafted steps say of it where their truth is known.
+
+    AUROC: how often it scored a true step above a wrong one, of those that it has scored. Then which share of the
+    true ones it kept, and of the wrong ones.
+    """
+    run = read_run(folder)
+    questions = {line["id"]: line.get("question") or "" for line in run.problem_lines()}
+    found = read_rounds(run, questions, (), decoder(run)[0])
     return {
-        "experiment": experiment.name,
-        "provenance": provenance.collect(),
-        "left_out": absent,
-        **{
-            block: paired.rows(rows, experiment.baseline, experiment.rivals)
-            for block, rows in solved.items()
-            if rows.get(experiment.baseline)
-        },
+        "auroc": found.auroc(),
+        "kept_right": found.kept_share(right=True),
+        "kept_wrong": found.kept_share(right=False),
     }
 
 
@@ -207,7 +248,8 @@ def _make_first(commands: Sequence[str], console: Screen) -> None:
     """Run the commands that make missing artifacts."""
     for command in commands:
         words = shlex.split(command)
-        made = dict(word.partition("=")[::2] for word in words[1:]).get("out", "")
+        named = dict(word.lstrip("-").partition("=")[::2] for word in words[1:])
+        made = named.get("out", "")
         if made and Path(made).exists():
             continue
         console.say(f"making {made}")

@@ -28,7 +28,10 @@ from semspec.training.probes.settings import ProbeConfig
 EXAMPLES = (
     ("python -m semspec.train_probe draft=tiny chains=mixed", "the embedded target's probe"),
     ("python -m semspec.train_probe draft=tiny role=draft", "the embedded draft's"),
-    ("python -m semspec.train_probe features=plus", "same samples, other features"),
+    (
+        "python -m semspec.train_probe features=plus",
+        "more features of a step; 'pooling=[mean,max,last]' keeps all",
+    ),
     ("python -m semspec.train_probe model=r1-32b source=hub data=simplescaling/s1K", "the paper's"),
     (
         "python -m semspec.train_probe model=r1-32b engine=sglang engine.target_url=http://HOST:PORT ...",

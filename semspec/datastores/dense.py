@@ -19,13 +19,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from semspec.datastores.files import Mapped, Shapes, open_arrays, write_arrays
-from semspec.datastores.indices import Index
+from semspec.datastores.indices import (
+    PROMISED,
+    REORDERED,
+    Again,
+    Effort,
+    Exact,
+    Index,
+    default_searched,
+)
 from semspec.datastores.sparse import END, check_tokens
 from semspec.errors import UserError
 
 Floats = NDArray[np.float32]
 EPSILON = 1e-6  # of a variance: a dimension that never changes carries no information
 AT_ONCE = 2**24  # tokens scanned in one step
+BEST = 10  # neighbours that an index is measured by
+MOST_REORDERED = 3200  # neighbours that are compared again at most
+SAME = 1e-6  # cosines that differ by no more are equal but for rounding
+GAIN = 1e-3  # of recall, for which twice the work is worth it
 ROWS_BY_WIDTH = 4  # rows in a step of the incremental decomposition, times the states' width
 
 
@@ -162,21 +174,85 @@ def open_shards(paths: Sequence[Path], dims: int) -> list[DenseShard]:
     return [DenseShard(open_arrays(path, shapes(dims))) for path in paths]
 
 
-def measure(
-    keys: Sequence[NDArray[np.float16]], index: Index, exact: Index, count: int, seed: int
-) -> dict[str, Any]:
-    """Measure how often places find themselves (MRR, equation 4), and the index's recall."""
-    starts = np.cumsum([0, *map(len, keys)])
-    chosen = np.sort(np.random.default_rng(seed).permutation(starts[-1])[:count])
-    at = np.searchsorted(starts, chosen, "right") - 1
-    rows = [keys[s][e - starts[s]] for s, e in zip(at, chosen, strict=True)]
-    asked = np.stack(rows).astype(np.float32)
-    best = min(10, int(starts[-1]))
-    found = np.concatenate([index.search(row[None], best)[0] for row in asked])
-    batches = [asked[i : i + 64] for i in range(0, len(asked), 64)]
-    true = np.concatenate([exact.search(batch, best)[0] for batch in batches])
-    own = found == chosen[:, None]
+@dataclass(frozen=True)
+class Places:
+    """Some places of a datastore as questions, and how near their true neighbours are.
+
+    A place that is asked for is no neighbour of its own: what is found is what would be, were it the state of a
+    text that is not in the datastore. Of neighbours that are equally near any counts.
+    """
+
+    keys: Floats  # [n, dims]
+    entries: NDArray[np.int64]  # [n]
+    best: int  # neighbours that are looked for
+    least: Floats  # [n] the cosine of the last of them
+    again: Again
+
+    @classmethod
+    def drawn(cls, keys: Sequence[NDArray[np.float16]], count: int, seed: int) -> Places:
+        starts = np.cumsum([0, *map(len, keys)])
+        chosen = np.sort(np.random.default_rng(seed).permutation(starts[-1])[:count])
+        at = np.searchsorted(starts, chosen, "right") - 1
+        rows = [keys[s][e - starts[s]] for s, e in zip(at, chosen, strict=True)]
+        asked, best, exact = (
+            np.stack(rows).astype(np.float32),
+            min(BEST, starts[-1] - 1),
+            Exact(keys),
+        )
+        least = list[float]()
+        for i in range(0, len(asked), 64):
+            found = zip(chosen[i : i + 64], *exact.search(asked[i : i + 64], best + 1), strict=True)
+            least += [cosines[near != own][:best].min(initial=1.0) for own, near, cosines in found]
+        return cls(asked, chosen, int(best), np.array(least, np.float32), Again(keys))
+
+    def found(self, index: Index) -> NDArray[np.int64]:
+        """Return what an index finds, a place itself included: one place at a time, as a drafter asks.
+
+        An index may find fewer than it was asked for: -1 stands in their place.
+        """
+        found = np.full((len(self.keys), self.best + 1), -1, np.int64)
+        for row, key in zip(found, self.keys, strict=True):
+            entries = index.search(key[None], len(row))[0][0]
+            row[: len(entries)] = entries
+        return found
+
+    def recall(self, found: NDArray[np.int64]) -> float:
+        """Return the share of the true neighbours that were found."""
+        if not self.best:
+            return 1.0
+        others = np.where(found == self.entries[:, None], -1, found)
+        near = self.again.cosines(others, self.keys) >= self.least[:, None] - SAME
+        return float(np.minimum(near.sum(1), self.best).mean()) / self.best
+
+
+def measure(places: Places, index: Index) -> dict[str, Any]:
+    """Measure how often places find themselves (MRR, equation 4), and an index's recall of the others."""
+    found = places.found(index)
+    own = found == places.entries[:, None]
     ranks = np.where(own.any(1), own.argmax(1) + 1, np.inf)
-    shared = [len(set(f) & set(t)) for f, t in zip(found.tolist(), true.tolist(), strict=True)]
-    recall = float(np.mean(shared)) / best
-    return {"mrr": float((1 / ranks).mean()), "recall_at_10": recall, "asked": len(asked)}
+    return {
+        "mrr": float((1 / ranks).mean()),
+        "recall_at_10": places.recall(found),
+        "asked": len(places.keys),
+    }
+
+
+def tuned(places: Places, load: Callable[[Effort], Index], leaves: int) -> Effort:
+    """Return an effort that finds as many neighbours as is promised, or where more of it gains nothing.
+
+    Step by step either twice as many leaves are searched or twice as many of the best compared again,
+    whichever finds more.
+    """
+    effort = Effort(default_searched(leaves), REORDERED)
+    recall = places.recall(places.found(load(effort)))
+    while recall < PROMISED:
+        more = [
+            Effort(min(leaves, 2 * effort.searched), effort.reordered),
+            Effort(effort.searched, min(MOST_REORDERED, 2 * effort.reordered)),
+        ]
+        tried = [(places.recall(places.found(load(e))), e) for e in more if e != effort]
+        better, wider = max(tried, key=lambda pair: pair[0], default=(recall, effort))
+        if better < recall + GAIN:
+            break
+        recall, effort = better, wider
+    return effort

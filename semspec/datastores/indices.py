@@ -6,11 +6,13 @@ and faiss are optional; their own readers are native code, which only gets files
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,10 +31,25 @@ WANTED_BY_SCANN = 20_000  # the fewest entries for which a tree pays
 TOO_MANY_FOR_SCANN = 10_000_000  # entries, of which each takes 164 bytes of memory
 SAMPLE = 250_000  # keys that quantisers are trained on
 REORDERED = 200  # of the best, compared again in bf16
+PROMISED = 0.95  # recall@10 among keys that were not asked for
 SCANN_FILES = {
     *("ah_codebook.pb", "bfloat16_dataset.npy", "datapoint_to_token.npy", "hashed_dataset.npy"),
     *("scann_assets.pbtxt", "scann_config.pb", "serialized_partitioner.pb"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What an index looks at for a question; 0: as it was built."""
+
+    searched: int = 0  # leaves
+    reordered: int = 0  # of the best, compared again
+
+    def as_json(self) -> dict[str, int]:
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+NO_EFFORT = Effort()
 
 
 class Index(Protocol):
@@ -72,19 +89,56 @@ def _best(entries: NDArray[np.int64], cosines: Floats, count: int) -> Found:
     return np.take_along_axis(entries, order, 1), np.take_along_axis(cosines, order, 1)
 
 
-class Scann:
-    """A tree over the keys, quantised anisotropically, the best reordered in bf16 (Guo et al. 2020)."""
+class Again:
+    """Keys of an approximate index, with which the best that it finds are compared again, exactly.
 
-    def __init__(self, searcher: Any) -> None:
-        self.searcher = searcher
+    States of natural text have neighbours whose cosines differ in the fourth digit: what an index keeps of a
+    key does not tell them apart.
+    """
+
+    TIMES = 8  # as many are compared again as are wanted
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        self._starts = np.cumsum([0, *map(len, keys)])
+
+    def cosines(self, entries: NDArray[np.int64], queries: Floats) -> Floats:
+        """Return the true cosines of entries [queries, n]; -inf of what is none."""
+        at = np.clip(np.searchsorted(self._starts, entries, "right") - 1, 0, len(self.keys) - 1)
+        found = np.full(entries.shape, -np.inf, np.float32)
+        for number, query in enumerate(queries):
+            own = (entries[number] >= 0) & (entries[number] < self._starts[-1])
+            for shard in np.unique(at[number][own]):
+                which = own & (at[number] == shard)
+                rows = self.keys[shard][entries[number][which] - self._starts[shard]]
+                found[number, which] = rows.astype(np.float32) @ query
+        return found
+
+    def best(self, entries: NDArray[np.int64], queries: Floats, count: int) -> Found:
+        cosines = self.cosines(entries, queries)
+        return _best(np.where(np.isfinite(cosines), entries, -1), cosines, count)
+
+
+class Scann:
+    """A tree over the keys, quantised anisotropically, the best reordered in bf16 (Guo et al. 2020).
+
+    The best of these are compared again with the mapped keys.
+    """
+
+    def __init__(self, searcher: Any, keys: Keys, effort: Effort = NO_EFFORT) -> None:
+        self.searcher, self.effort, self.again = searcher, effort, Again(keys)
 
     def search(self, queries: Floats, count: int) -> Found:
+        wanted = Again.TIMES * count
+        options: dict[str, int] = {"final_num_neighbors": wanted}
+        if self.effort.searched:
+            options["leaves_to_search"] = self.effort.searched
+        options["pre_reorder_num_neighbors"] = max(wanted, self.effort.reordered or REORDERED)
         if len(queries) == 1:
-            entries, cosines = self.searcher.search(queries[0], final_num_neighbors=count)
-            entries, cosines = entries[None], cosines[None]
+            entries = self.searcher.search(queries[0], **options)[0][None]
         else:
-            entries, cosines = self.searcher.search_batched(queries, final_num_neighbors=count)
-        return entries.astype(np.int64), cosines
+            entries = self.searcher.search_batched(queries, **options)[0]
+        return self.again.best(entries.astype(np.int64), queries, count)
 
     @staticmethod
     def build(keys: Keys, leaves: int, searched: int) -> Files:
@@ -115,7 +169,7 @@ class Scann:
             return {f.name: np.fromfile(f, np.uint8) for f in sorted(Path(folder).iterdir())}
 
     @classmethod
-    def load(cls, files: Files) -> Scann:
+    def load(cls, files: Files, keys: Keys, effort: Effort = NO_EFFORT) -> Scann:
         """Load an index from a folder with exactly ScaNN's files; raise ValueError for any others.
 
         ScaNN would read more from a folder than it wrote there.
@@ -131,28 +185,20 @@ class Scann:
         with tempfile.TemporaryDirectory() as folder:
             for name, data in files.items():
                 data.tofile(Path(folder) / name)
-            return cls(module.scann_ops_pybind.load_searcher(folder))
+            return cls(module.scann_ops_pybind.load_searcher(folder), keys, effort)
 
 
 class Faiss:
     """Lists of keys by nearest centre, a few bytes each; the best are compared again, exactly."""
 
-    AGAIN = 8  # times as many are compared again as are wanted
-
-    def __init__(self, index: Any, keys: Keys) -> None:
-        self.index, self.keys = index, keys
-        self._starts = np.cumsum([0, *map(len, keys)])
+    def __init__(self, index: Any, keys: Keys, effort: Effort = NO_EFFORT) -> None:
+        self.index, self.effort, self.again = index, effort, Again(keys)
+        index.nprobe = effort.searched or index.nprobe
 
     def search(self, queries: Floats, count: int) -> Found:
-        _, entries = self.index.search(np.ascontiguousarray(queries), self.AGAIN * count)
-        at = np.clip(np.searchsorted(self._starts, entries, "right") - 1, 0, len(self.keys) - 1)
-        cosines = np.full(entries.shape, -np.inf, np.float32)
-        for number, query in enumerate(queries):
-            for shard in np.unique(at[number]):
-                own = (at[number] == shard) & (entries[number] >= 0)
-                rows = self.keys[shard][entries[number][own] - self._starts[shard]]
-                cosines[number, own] = rows.astype(np.float32) @ query
-        return _best(entries.astype(np.int64), cosines, count)
+        wanted = max(Again.TIMES * count, self.effort.reordered)
+        _, entries = self.index.search(np.ascontiguousarray(queries), wanted)
+        return self.again.best(entries.astype(np.int64), queries, count)
 
     @staticmethod
     def build(keys: Keys, leaves: int, searched: int) -> Files:
@@ -172,7 +218,7 @@ class Faiss:
         return {"index": module.serialize_index(index)}
 
     @classmethod
-    def load(cls, files: Files, keys: Keys, where: Path) -> Faiss:
+    def load(cls, files: Files, keys: Keys, where: Path, effort: Effort = NO_EFFORT) -> Faiss:
         """Load headers and centres from the file's one array; its lists are mapped, whatever their size.
 
         Reading the bytes themselves would allocate and fill memory for all of them. Raise ValueError if
@@ -194,7 +240,7 @@ class Faiss:
         if index.d != keys[0].shape[1] or index.ntotal != count or sum(sizes) != count:
             raise ValueError("its index is of other keys")
         lists.prefetch_nthread = 0  # threads for each query cost more than they save
-        return cls(index, keys)
+        return cls(index, keys, effort)
 
 
 class Opening:
@@ -216,15 +262,23 @@ def suitable_index(entries: int) -> str:
     return "scann" if entries >= WANTED_BY_SCANN else "exact"
 
 
+def default_leaves(entries: int) -> int:
+    return max(1, round(math.sqrt(entries)))
+
+
+def default_searched(leaves: int) -> int:
+    return max(1, min(leaves, leaves // 20 + 20))
+
+
 def build(name: str, keys: Keys, leaves: int = 0) -> Files:
     """Build an index and return its files; raise UserError if there are too few entries.
 
-    By default (0) there are about as many leaves as the root of the entries; enough are searched for a
-    recall of 0.95 or more.
+    By default (0) there are about as many leaves as the root of the entries. How many of them are searched is
+    a beginning: ``effort`` says more for the keys at hand (``dense.tuned``).
     """
     count = _counted(keys)
-    leaves = leaves or max(1, round(count**0.5))
-    searched = max(1, min(leaves, leaves // 20 + 20))
+    leaves = leaves or default_leaves(count)
+    searched = default_searched(leaves)
     if name == "exact":
         return {}
     if count < 1000:
@@ -234,12 +288,14 @@ def build(name: str, keys: Keys, leaves: int = 0) -> Files:
     return Faiss.build(keys, leaves, searched)
 
 
-def load(name: str, files: Files, keys: Keys, where: Path) -> Index:
+def load(name: str, files: Files, keys: Keys, where: Path, effort: Effort = NO_EFFORT) -> Index:
     """Load an index; raise UserError where it is damaged, whatever native code makes of that."""
     if name == "exact":
         return Exact(keys)
     try:
-        return Scann.load(files) if name == "scann" else Faiss.load(files, keys, where)
+        if name == "scann":
+            return Scann.load(files, keys, effort)
+        return Faiss.load(files, keys, where, effort)
     except UserError:
         raise
     except (ValueError, TypeError, RuntimeError, OSError, MemoryError) as error:

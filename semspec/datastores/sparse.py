@@ -115,6 +115,12 @@ class Shard:
         low = bisect_left(ranks, end, key=lambda rank: self._key(rank, 4))
         return int.from_bytes(self._key(low - 1, 4), "big") if low else END
 
+    def text(self) -> Tokens:
+        """Return all tokens in the order of the documents, END before each of these."""
+        forward: Tokens = self._tokens[::-1].astype(np.int64)
+        forward[forward == 0xFFFFFFFF] = END
+        return forward
+
     def following(self, match: Match, length: int, most: int) -> Tokens:
         """Return what follows [places, length], END after its end, of at most ``most`` places."""
         ranks = np.arange(match.first, match.end)
@@ -125,6 +131,11 @@ class Shard:
         over = (found == 0xFFFFFFFF) | (at < 0)
         found[np.logical_or.accumulate(over, axis=1)] = END
         return found
+
+
+def open_shard(path: Path) -> Shard:
+    """Map a file; only its header is read."""
+    return Shard(open_arrays(path, SHAPES))
 
 
 def _shared(key: bytes, wanted: bytes) -> int:
@@ -152,7 +163,7 @@ class SparseStore:
     @classmethod
     def open(cls, paths: Sequence[Path], depth: int) -> SparseStore:
         """Map the files; only headers are read."""
-        return cls([Shard(open_arrays(path, SHAPES)) for path in paths], depth)
+        return cls(list(map(open_shard, paths)), depth)
 
     def longest(self, context: Sequence[int], longest: int, shortest: int = 1) -> list[Match]:
         """Find the longest suffix of the context in the corpus, in every shard that has it."""

@@ -58,18 +58,19 @@ def trim(
     assert len(draft.tokens) <= left, "a drafter proposed more tokens than there was room for"
     stop = next((i + 1 for i, token in enumerate(draft.tokens) if token in stop_ids), None)
     if stop is not None:
-        _cut(draft, stop)
+        shorten(draft, stop)
     at = thinking.closes_at(draft.tokens) if thinking is not None else None
     if at is not None:
-        _cut(draft, next((end for end in draft.ends if end >= at), len(draft.tokens)))
+        shorten(draft, next((end for end in draft.ends if end >= at), len(draft.tokens)))
 
 
-def _cut(draft: Draft, length: int) -> None:
+def shorten(draft: Draft, length: int) -> None:
     """Shorten a chain to its first ``length`` tokens."""
     if length == len(draft.tokens):
         return
-    del draft.tokens[length:]
-    draft.ends = [end for end in draft.ends if end < length] + [length]
+    draft.tokens, draft.halted = draft.tokens[:length], False
+    draft.ends = [end for end in draft.ends if end < length] + [length] * (length > 0)
+    draft.origins, draft.likely = draft.origins[:length], draft.likely[:length]
     if draft.probs is not None:
         draft.probs = draft.probs[:length]
 
@@ -101,6 +102,8 @@ def keep_nodes(draft: Draft, nodes: Sequence[int]) -> None:
     draft.ends = list(range(1, len(nodes) + 1))
     if draft.origins:
         draft.origins = [draft.origins[node] for node in nodes]
+    if draft.likely:
+        draft.likely = [draft.likely[node] for node in nodes]
     if draft.probs is not None:
         draft.probs = draft.probs[nodes]
     draft.evidence = {

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from semspec.decoding.arc_bound import Moments, inverse_deviation
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
-from semspec.types import Answer, Context, Query, Read, What
+from semspec.types import EMBEDDINGS, Answer, Context, Query
 
-EMBEDDINGS = Read(What.EMBEDDINGS)
 PART = 8192  # rows of a whole table that are read at a time
+WHOLE = 4096  # rows of a table that is read at once, the first time that one of them is asked for
 LIMIT = 16384  # rows that are kept at most: a large model's take 16 KiB each
 
 
@@ -30,7 +30,8 @@ class Whitened:
             self.scale = inverse_deviation((yield from deviation(context, kit, vocabulary)))
         # again if another problem's tokens took the room while these were being read
         while missing := [t for t in dict.fromkeys(tokens) if t not in self._places]:
-            self._keep(missing, (yield from embeddings(missing, context, kit)))
+            wanted = range(vocabulary) if vocabulary <= WHOLE else missing
+            self._keep(wanted, (yield from embeddings(wanted, context, kit)))
         return [self._places[token] for token in tokens]
 
     def _keep(self, tokens: Sequence[int], rows: Tensor) -> None:

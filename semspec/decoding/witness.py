@@ -26,15 +26,17 @@ class Witness:
         wanted = [read for session in self.watchers for read in session.watches]
         self.reads: tuple[Read, ...] = tuple(dict.fromkeys(wanted))
         self._scored: tuple[Draft, int, Answer] | None = None
+        self.resting = False  # while the target writes, nothing is read: watchers ask for it later
 
     def joined(self, query: Query) -> Query:
         """Add the watchers' reads to a query."""
-        query.reads += tuple(read for read in self.reads if read not in query.reads)
+        if not self.resting:
+            query.reads += tuple(read for read in self.reads if read not in query.reads)
         return query
 
     def judging(self, plan: Plan[T], draft: Draft) -> Plan[T]:
         """Run a rule's plan; its pass over the draft also reads for the watchers."""
-        self._scored = None
+        self._scored, self.resting = None, False
         if not self.reads:
             return plan
 
@@ -68,7 +70,7 @@ class Witness:
     def wrote(self, answer: Answer) -> None:
         """Hand over the rows that the target drew the context's last tokens from."""
         count = len(answer.tokens)
-        if self.reads and count:
+        if self.reads and count and not self.resting:
             values = {read: answer[read] for read in self.reads}
             self._show(Seen(len(self.context) - count - 1, count, values))
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from semspec.decoding.booking import add, book, booked, drafted
+from semspec.decoding.pace import Pace
 from semspec.decoding.trim import trim
 from semspec.decoding.witness import Witness
 from semspec.protocols import DraftSession, Kit, Plan, RuleSession
@@ -29,7 +30,7 @@ class Pen:
 
     drafter: DraftSession
     rule: RuleSession
-    length: int  # tokens in a nested draft, or levels of a nested tree
+    pace: Pace  # how much is drafted at a time
 
 
 @dataclass(slots=True)
@@ -63,10 +64,10 @@ class Writing:
     def outcome(self, rounds: list[Round]) -> Outcome:
         return Outcome(self.context.output, "eos" if self.ended else "budget", rounds)
 
-    def judged(self, rule: RuleSession, draft: Draft, done: Round) -> Plan[Verdict]:
-        """Let a rule judge a draft; if nothing was drafted, the target writes one unit."""
-        if not draft.tokens:
-            return Verdict(handover=Handover(units=1))
+    def judged(self, rule: RuleSession, draft: Draft, done: Round, alone: int = 1) -> Plan[Verdict]:
+        """Let a rule judge a draft; if nothing was drafted, the target writes ``alone`` units."""
+        if not draft.tokens and not draft.halted:
+            return Verdict(handover=Handover(units=alone))
         judging = booked(rule.judge(self.context, draft), done)
         return (yield from self.witness.judging(judging, draft))
 
@@ -105,8 +106,11 @@ class Writing:
         while len(done.handed) < generate.limit and len(done.handed_ends) < generate.units:
             left = generate.limit - len(done.handed)
             inner = Round()
-            draft = yield from drafted(pen.drafter.draft(context, Room(left, pen.length, 1)), inner)
-            trim(draft, left, stop_ids)
+            draft = yield from self._draft_nested(pen, left, inner)
+            if not draft.tokens and (alone := pen.pace.alone(left)) > 1:
+                add(inner, done, "write")
+                yield from self._write_on(pen, alone, generate, done)
+                continue
             verdict = yield from self.judged(pen.rule, draft, inner)
             kept = kept_tokens(draft, verdict)
             tokens = [*kept, *verdict.write][:left]
@@ -129,7 +133,33 @@ class Writing:
             inner.drafted, inner.ends, inner.parents = draft.tokens, draft.ends, draft.parents
             inner.kept, inner.written = kept[:taken], tokens[len(kept) : taken]
             inner.units_kept = len(inner.kept)
+            pen.pace.observe(inner)
             pen.drafter.observe(context, inner)
+
+    def _draft_nested(self, pen: Pen, left: int, inner: Round) -> Plan[Draft]:
+        """Ask the pen's drafter for what its pace says, as far as it could be committed."""
+        if not (units := pen.pace.units()):
+            return Draft()
+        draft = yield from drafted(pen.drafter.draft(self.context, Room(left, units, 1)), inner)
+        pen.pace.asked(units, draft.seconds)
+        trim(draft, left, self.kit.stop_ids)
+        pen.pace.cut(draft)
+        return draft
+
+    def _write_on(self, pen: Pen, limit: int, generate: Generate, done: Round) -> Plan[None]:
+        """Let the target write plainly, up to the units' end: a pen rests whose drafts do not pay."""
+        self.witness.resting = pen.pace.resting
+        units, inner = generate.units - len(done.handed_ends), Round()
+        answer = yield from self._ask(Generate(limit, generate.boundary, units), inner)
+        done.handed_ends += [len(done.handed) + end for end in answer.ends]
+        done.handed += answer.tokens
+        self.context.extend(answer.tokens)
+        self.witness.wrote(answer)
+        add(inner, done, "write")
+        if not self.ended:
+            inner.written = answer.tokens
+            pen.pace.observe(inner)
+            pen.drafter.observe(self.context, inner)
 
 
 def kept_tokens(draft: Draft, verdict: Verdict) -> list[int]:

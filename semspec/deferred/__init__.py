@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import hydra.core.override_parser.overrides_parser
     import hydra.errors
     import safetensors.torch as tensor_files
+    import scipy.special as special
     import torch as torch
     import torch.nn.functional as functional
     from torch import Tensor as Tensor
@@ -38,6 +39,7 @@ else:
 
     hydra = _Deferred("hydra")
     tensor_files = _Deferred("safetensors.torch")
+    special = _Deferred("scipy.special")
     torch = _Deferred("torch")
     functional = _Deferred("torch.nn.functional")
     Tensor = Any
@@ -48,4 +50,4 @@ def load_torch() -> None:
     import_module("torch")
 
 
-__all__ = ["Tensor", "functional", "hydra", "load_torch", "tensor_files", "torch"]
+__all__ = ["Tensor", "functional", "hydra", "load_torch", "special", "tensor_files", "torch"]

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from semspec.drafters._memory import CHUNK, Positions, Sketch, with_room
 from semspec.protocols import Kit, Plan
-from semspec.types import Answer, Context, Query, Read, What
+from semspec.types import EMBEDDINGS, Answer, Context, Query
 
 NOWHERE: Positions = array("q")
-EMBEDDINGS = Read(What.EMBEDDINGS)
 
 
 class Anchors:

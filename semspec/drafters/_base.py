@@ -34,6 +34,14 @@ class DrafterBase(Plugin):
         return self.levels
 
     @property
+    def refers(self) -> bool:
+        return False
+
+    @property
+    def remembers(self) -> int:
+        return 0
+
+    @property
     def own_prompt(self) -> bool:
         return False
 
@@ -87,6 +95,23 @@ class CopyingDrafter(DrafterBase):
     @property
     def reach(self) -> int:
         return self.longest
+
+
+class MatchingDrafter(CopyingDrafter):
+    """A drafter that copies what followed a match, more after a longer one."""
+
+    stretch: float
+    shortest: int
+    match: int
+
+    def check_match(self) -> None:
+        """Raise UserError for lengths that do not go together."""
+        if self.longest < 1 or not 1 <= self.shortest <= self.match or self.stretch <= 0:
+            raise UserError(
+                f"longest={self.longest}, stretch={self.stretch:g}, shortest={self.shortest},"
+                f" match={self.match}: give longest at least 1, stretch more than 0, and shortest"
+                " from 1 to match"
+            )
 
 
 class DraftSessionBase:

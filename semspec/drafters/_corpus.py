@@ -5,32 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from semspec import config
 from semspec.artifacts import base
 from semspec.artifacts.datastore import Datastore
 from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.datastores.dense import DenseStore
 from semspec.datastores.sparse import SparseStore
 from semspec.errors import UserError
-from semspec.models.location import ModelFacts
-from semspec.protocols import Source
+from semspec.models.location import EMBEDDED, ModelConfig, ModelFacts
+from semspec.protocols import Run, Source
 from semspec.types import Role
 
+CORPUS = "HuggingFaceH4/ultrachat_200k"  # what REST and DReSD copy from
 D = TypeVar("D", bound=Datastore)
 
 
-def sources(kind: type[Datastore], name: str) -> list[Source]:
+def sources(kind: type[Datastore], name: str, run: Run) -> list[Source]:
     """Return where a datastore is; raise UserError if none is named."""
     if not name:
-        way = f"give datastore=FOLDER_OR_REPO, made by {kind.made_by}"
-        raise UserError(f"no datastore is named: {way}")
+        command, out = building(kind, run.places["target"])
+        raise UserError(
+            f"no datastore is named: give datastore=FOLDER_OR_REPO; '{command}' makes {out}"
+            " of the target's own answers"
+        )
     return [base.source("datastore", name)]
 
 
-def load(kind: type[D], name: str, models: Mapping[Role, ModelFacts], allow_mismatch: bool) -> D:
-    """The datastore of that name, if it is this target's."""
-    sources(kind, name)
+def building(kind: type[Datastore], target: ModelConfig) -> tuple[str, str]:
+    """Return the whole command that makes a datastore for a target, and the folder that it makes."""
+    short = kind.kind.partition("_")[0]
+    out = f"datastores/{target.path.rstrip('/').rpartition('/')[2]}-{short}"
+    corpus = "embedded" if target.path.startswith(EMBEDDED) else CORPUS
+    naming = config.naming("model", target)
+    return " ".join([kind.made_by, *naming, f"corpus={corpus}", f"out={out}"]), out
+
+
+def load(kind: type[D], name: str, run: Run, allow_mismatch: bool) -> D:
+    """Return the datastore of that name; raise UserError if it is not this target's."""
+    sources(kind, name, run)
     store = kind.load(name)
-    store.check(models["target"], allow_mismatch=allow_mismatch)
+    command, _ = building(kind, run.places["target"])
+    store.check(run.models["target"], allow_mismatch=allow_mismatch, command=command)
     return store
 
 
@@ -40,16 +55,14 @@ def bind(name: str, store: SparseStore | DenseStore, models: Mapping[Role, Model
         store.bind(name, vocabulary)
 
 
-def opened(
-    name: str, models: Mapping[Role, ModelFacts], allow_mismatch: bool, option: str, least: int
-) -> SparseStore:
-    """A suffix array that holds matches of as many tokens as the drafter's option asks for at least."""
-    store = load(SparseDatastore, name, models, allow_mismatch).open()
+def opened(name: str, run: Run, allow_mismatch: bool, option: str, least: int) -> SparseStore:
+    """Return a suffix array that holds matches of as many tokens as the drafter's option asks for at least."""
+    store = load(SparseDatastore, name, run, allow_mismatch).open()
     if store.depth < least:
         raise UserError(
             f"{name} was built with depth={store.depth}, and {option}={least} asks for longer matches:"
             f" nothing would be drafted from it; build it with depth={least} or more, or give"
             f" {option}={store.depth}"
         )
-    bind(name, store, models)
+    bind(name, store, run.models)
     return store

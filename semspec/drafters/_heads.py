@@ -9,10 +9,10 @@ from semspec.deferred import Tensor, torch
 from semspec.drafters._base import DraftSessionBase
 from semspec.drafters._trees import TreeOptions, tree_sampling
 from semspec.heads.published import needs_conversion
-from semspec.models.hub import MODEL
 from semspec.models.location import ModelConfig
+from semspec.models.wanted import MODEL
 from semspec.protocols import Kit, Source
-from semspec.types import Draft, Read, Room, Sampling, What
+from semspec.types import PROBS, Draft, Room, Sampling
 
 
 def head_sources(head: ModelConfig) -> list[Source]:
@@ -66,5 +66,5 @@ class HeadSession(DraftSessionBase):
             draft.ends.append(count + 1)  # what was left open counts as a unit
         if not kit.sampling.greedy:  # greedy tokens were not sampled: point masses
             draft.probs = torch.cat(rows)
-            draft.evidence = {Read(What.PROBS): draft.probs}
+            draft.evidence = {PROBS: draft.probs}
         return draft

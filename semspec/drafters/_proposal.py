@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 
 from semspec.protocols import Kit
 from semspec.splitters.token import TokenBoundary
@@ -76,12 +77,16 @@ class Proposal:
         longest: int,
         parent: int = ROOT,
         origin: str = "main",
+        rounds: bool = False,
     ) -> None:
         """Append ``source`` from ``start`` on: ``longest`` tokens, and to the end of their unit.
 
         Where each token is a unit that is ``longest``; a step that was begun is copied whole.
+        With ``rounds`` a copy that comes to the end of periodic text goes on with another round of it.
         """
         tokens = source[start : start + self.room.limit]
+        if rounds and len(tokens) < self.room.limit:
+            tokens = _another_round(source, start, min(longest + len(tokens), self.room.limit))
         if len(tokens) > longest:
             tokens = tokens[: self._rounded(tokens, longest)]
         self.extend(parent, tokens, origin)
@@ -149,6 +154,14 @@ class Proposal:
             if parent == (path[-1] if path else ROOT):  # the first after it: parents come first
                 path.append(node)
         return path
+
+
+def _another_round(source: Sequence[int], start: int, longest: int) -> Sequence[int]:
+    """The end of ``source`` from ``start`` on, over and over where it stands there twice in a row."""
+    period = source[start:]
+    if not period or list(source[max(0, start - len(period)) : start]) != list(period):
+        return period
+    return [*islice(cycle(period), max(longest, len(period)))]
 
 
 def cut_into_units(kit: Kit, room: Room, tokens: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -17,12 +17,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from semspec.decoding.sampling import draw
 from semspec.deferred import Tensor, torch
 from semspec.drafters._base import DrafterBase
 from semspec.errors import UserError
 from semspec.protocols import Kit
-from semspec.types import Draft, Read, Room, Sampling, What
+from semspec.types import PROBS, Draft, Room, Sampling
 
 ROOT = -1
 TREES = ("chain", "static", "dynamic", "sampled")
@@ -104,8 +106,10 @@ class Growth:
             parents=[number[self.parents[node]] for node in chosen],
         )
         if with_rows:
-            rows = torch.cat(self._rows)[[self._row[self.parents[node]] for node in chosen]]
-            draft.evidence = {Read(What.PROBS): rows}
+            of = torch.tensor([self._row[self.parents[node]] for node in chosen])
+            rows = torch.cat(self._rows)
+            rows = rows.index_select(0, of.to(rows.device))
+            draft.evidence = {PROBS: rows}
             draft.probs = rows if sampled else None
         return draft
 
@@ -121,33 +125,33 @@ class BestFirst(Growth):
     def __init__(self, size: Size, stop_ids: Collection[int]) -> None:
         super().__init__(size, stop_ids)
         self.scores: list[float] = []
+        self._kept: list[int] = []  # the best nodes so far, the best first
 
     def _children(self, rows: Tensor) -> None:
-        width = min(self.size.top_k, rows.shape[-1])
+        width, nodes = min(self.size.top_k, rows.shape[-1]), self.size.nodes
         best = rows.topk(width, -1)
-        above = [self.scores[node] if node != ROOT else 0.0 for node in self.open]
-        sums = best.values.log().clamp_max(0.0) + torch.tensor(above, device=rows.device)[:, None]
-        # no more nodes of one level than the whole tree may have; in the order of their parents
-        count = min(self.size.nodes, sums.numel())
-        flat = sums.flatten().topk(count).indices.sort().values
-        parents, tokens = (flat // width).tolist(), best.indices.flatten()[flat].tolist()
-        scores = sums.flatten()[flat].tolist()
-        for parent, token, score in zip(parents, tokens, scores, strict=True):
-            if score > -torch.inf:
-                self.parents.append(self.open[parent])
-                self.tokens.append(token)
-                self.scores.append(score)
-
-    def _best(self, nodes: Collection[int], count: int) -> list[int]:
-        return sorted(nodes, key=lambda node: (-self.scores[node], node))[:count]
+        above = np.array([self.scores[node] if node != ROOT else 0.0 for node in self.open])
+        sums = (np.minimum(best.values.log().cpu().numpy(), 0.0) + above[:, None]).ravel()
+        # what is worse than all that a full tree has is not kept, and neither are its children
+        least = self.scores[self._kept[-1]] if len(self._kept) == nodes else -np.inf
+        (flat,) = (sums > least).nonzero()
+        if len(flat) > nodes:
+            flat = np.sort(flat[(-sums[flat]).argsort(kind="stable")[:nodes]])
+        first = len(self.tokens)
+        self.parents += [self.open[parent] for parent in (flat // width).tolist()]
+        self.tokens += best.indices.cpu().numpy().ravel()[flat].tolist()
+        self.scores += sums[flat].tolist()
+        self._kept += range(first, len(self.tokens))
+        self._kept.sort(key=self.scores.__getitem__, reverse=True)  # of equals the older first
+        del self._kept[nodes:]
 
     def _opened(self, born: list[int]) -> list[int]:
-        kept = self._chosen()
         # what would not be kept itself has no children that are
-        return sorted(self._best(set(born).intersection(kept), self.size.top_k))
+        kept = set(born)
+        return sorted([node for node in self._kept if node in kept][: self.size.top_k])
 
     def _chosen(self) -> list[int]:
-        return sorted(self._best(range(len(self.tokens)), self.size.nodes))
+        return sorted(self._kept)
 
 
 class Fixed(Growth):

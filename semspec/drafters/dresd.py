@@ -18,9 +18,8 @@ from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
 from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
-from semspec.types import Context, Draft, Read, Room, Seen, What
+from semspec.types import LAST_STATES, Context, Draft, Room, Seen, What
 
-LAST = Read(What.HIDDEN, layers=(-1,))  # what the language model's head reads
 SHAPES = {True: (3, 20), False: (10, 10)}  # greedy: drafts, and tokens in each (section 5.5)
 
 
@@ -51,10 +50,10 @@ class Dresd(DrafterBase):
     store: ClassVar[DenseStore]  # once bound
 
     def loads(self, run: Run) -> Sequence[Source]:
-        return _corpus.sources(DenseDatastore, self.datastore)
+        return _corpus.sources(DenseDatastore, self.datastore, run)
 
     def bind(self, run: Run) -> Self:
-        found = _corpus.load(DenseDatastore, self.datastore, run.models, self.allow_mismatch)
+        found = _corpus.load(DenseDatastore, self.datastore, run, self.allow_mismatch)
         store = found.open(index=True)
         _corpus.bind(self.datastore, store, run.models)
         return self.bound(store=store)
@@ -75,7 +74,7 @@ class DresdSession(DraftSessionBase):
     (section 3.1).
     """
 
-    watches = (LAST,)
+    watches = (LAST_STATES,)
 
     def __init__(self, options: Dresd, store: DenseStore, kit: Kit) -> None:
         self.options, self.store, self.kit = options, store, kit
@@ -84,7 +83,7 @@ class DresdSession(DraftSessionBase):
     def see(self, seen: Seen) -> None:
         """The last row may be the last token's own, where the target wrote what was drafted."""
         newest = range(max(0, seen.count - 2), seen.count)
-        rows = seen.values[LAST][newest.start : newest.stop, 0].float().numpy(force=True)
+        rows = seen.values[LAST_STATES][newest.start : newest.stop, 0].float().numpy(force=True)
         self._states = {seen.start + at: row for at, row in zip(newest, rows, strict=True)}
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:

@@ -71,8 +71,7 @@ class Eagle3Session(HeadSession):
         self.pending: list[Tensor] = []  # [n, 3, width] features from position ``pairs`` on
         self.cache = PairCache(head)
         self.outputs = torch.empty(0)  # a [1 + n, width]: of the last pair, and of n nodes drafted
-        self.sees = torch.empty(0, 0, dtype=torch.bool)  # [n, n] which nodes a node looks at
-        self.depth: list[int] = []
+        self.sees: list[list[int]] = []  # of each node drafted, its ancestors and itself
 
     def see(self, seen: Seen) -> None:
         new = seen.start + seen.count - self.known
@@ -102,7 +101,7 @@ class Eagle3Session(HeadSession):
             mask = torch.ones(end - start, end, dtype=torch.bool, device=g.device).tril(start)
         self.pairs = end
         self.outputs = self._read(tokens[start + 1 :], g, start, start, mask)[-1:]
-        self.sees, self.depth = self.sees.new_empty(0, 0), []
+        self.sees = []
 
     def _read(
         self, tokens: Sequence[int], hidden: Tensor, at: int, position: int, mask: Tensor | None
@@ -127,20 +126,16 @@ class Eagle3Session(HeadSession):
 
     def _nodes(self, tokens: Sequence[int], parents: list[int]) -> Tensor:
         """a of new nodes of one level: their parents' outputs stand in for features."""
-        before, count = len(self.depth), len(tokens)
-        self.depth += [1 if parent < 0 else self.depth[parent] + 1 for parent in parents]
-        sees = torch.zeros(before + count, before + count, dtype=torch.bool)
-        sees[:before, :before] = self.sees
+        before, count = len(self.sees), len(tokens)
         for node, parent in enumerate(parents, start=before):
-            if parent >= 0:
-                sees[node] = sees[parent]
-            sees[node, node] = True
-        self.sees, mask = sees, None
-        if count > 1 or not bool(sees[-1].all()):
-            whole = torch.ones(count, self.pairs, dtype=torch.bool)
-            mask = torch.cat([whole, sees[before:]], 1).to(self.outputs.device)
+            self.sees.append([*(self.sees[parent] if parent >= 0 else []), node])
+        mask, depth = None, len(self.sees[-1])
+        if count > 1 or depth <= before:  # else it sees all that was drafted
+            mask = torch.ones(count, self.pairs + before + count, dtype=torch.bool)
+            mask[:, self.pairs :].zero_().scatter_(1, torch.tensor(self.sees[before:]), True)
+            mask = mask.to(self.outputs.device)
         hidden = self.outputs[[parent + 1 for parent in parents]]
-        position = self.pairs + self.depth[-1] - 1
+        position = self.pairs + depth - 1
         new = self._read(tokens, hidden, self.pairs + before, position, mask)
         self.outputs = torch.cat([self.outputs, new])
         return new

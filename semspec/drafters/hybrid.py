@@ -3,34 +3,59 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from semspec import registry
 from semspec.artifacts.dense_datastore import DenseDatastore
+from semspec.artifacts.eagle3_head import Eagle3Head
 from semspec.artifacts.sparse_datastore import SparseDatastore
 from semspec.decoding.witness import followed
-from semspec.drafters._base import DrafterBase, DraftSessionBase, rows_of
-from semspec.drafters._memory import RememberingSession
+from semspec.drafters._base import DrafterBase, DraftSessionBase
+from semspec.drafters._first import FirstSession, all_watches, catch_up
 from semspec.errors import UserError
+from semspec.models.location import ModelConfig
 from semspec.protocols import DraftSession, Kit, Plan, Run, Source
 from semspec.registry import register
-from semspec.types import Context, Draft, Room, Seen, What
+from semspec.types import PROBS, Context, Draft, Role, Room, Sampling, Seen, What
 
 PRIOR = 1.0  # tokens that a draft nothing is known about is expected to gain: so each is tried
 KEEP = 0.95  # of what was measured before, at each new measurement
+PUBLIC = (
+    5  # tokens that must match in the public code of SAM decoding, and the bias against a corpus
+)
+MODELS = {"lm": "model", "eagle3": "head"}  # sources that run a model, and their option for it
+MATCHING: Mapping[
+    str, Callable[[int], Mapping[str, int]]
+] = {  # sources that know how many tokens matched: their options for so many at least
+    "suffix": lambda least: {"shortest": least, "threshold": least + PUBLIC},
+    "prompt_lookup": lambda least: {"shortest": least, "ngram": max(3, least)},
+    "rest": lambda least: {"shortest": least, "span": max(16, least)},
+    "reference": lambda least: {"shortest": least},
+}
+MOST = 59  # of ``match``: suffix cuts matches at 64
 
 
 @register("drafter", "hybrid")
 @dataclass(frozen=True, kw_only=True)
 class Hybrid(DrafterBase):
-    """The best of several sources, by match, similarity and what their drafts have been worth."""
+    """The best of several sources: by match and what drafts were worth, or copies beside a model."""
 
     sources: Any = "suffix+adapld+token_recycling"  # joined by plus signs, or [one,after,another]
     sparse: str = ""  # the datastore of rest, and a static one for suffix
     dense: str = ""  # the datastore of dresd
+    # tokens that must match for a copy, below which the last source drafts; 0: by worth (lm, eagle3: 5)
+    match: int = 0
+    lm: str = "embedded/tiny-draft"  # the model of lm: a folder or OWNER/NAME[@REVISION]
+    eagle3: str = "embedded/eagle3-tiny"  # the head of eagle3, likewise
+    chain: int = 5  # tokens that these two draft at a time, where they grow no tree
+    tree: str = ""  # of these two, as their own option ("": chains by lm, dynamic by eagle3)
+    tree_depth: int = 6
+    tree_top_k: int = 10
+    tree_nodes: int = 32
+    remember: int = 0  # of suffix
 
     def __post_init__(self) -> None:
         given = self.sources
@@ -43,20 +68,63 @@ class Hybrid(DrafterBase):
                 f"sources={given}: give different drafters, joined by plus signs (suffix+adapld)"
             )
         object.__setattr__(self, "sources", "+".join(names))  # frozen, and to be hashed
-        self._drafters()
+        if not 0 <= self.match <= MOST or self.chain < 1:
+            raise UserError(
+                f"match={self.match}, chain={self.chain}: give match from 0 to {MOST}, chain at least 1"
+            )
+        drafters = self._drafters()
+        if self.least:
+            self._check_order(list(drafters))
+
+    def _check_order(self, names: Sequence[str]) -> None:
+        *copying, last = names
+        if not copying:
+            raise UserError(
+                f"sources={self.sources}: give something to copy from before {last} (suffix+{last})"
+            )
+        if wrong := [name for name in copying if name not in MATCHING]:
+            way = (
+                "as the last one" if wrong[0] in MODELS else "as the last one, or leave match= out"
+            )
+            raise UserError(
+                f"sources={self.sources}: {wrong[0]} counts no tokens that match, as"
+                f" {', '.join(MATCHING)} do: give it {way}"
+            )
 
     def _drafters(self) -> dict[str, Any]:
         names = self.sources.split("+")
-        stores = {"rest": self.sparse, "suffix": self.sparse, "dresd": self.dense}
-        given = {name: {"datastore": store} for name, store in stores.items() if store}
-        drafters = {n: registry.plugin("drafter", n).cls(**given.get(n, {})) for n in names}
+        drafters = {n: registry.plugin("drafter", n).cls(**self._options(n)) for n in names}
         for name, drafter in drafters.items():
-            if drafter.models() or drafter.plain or drafter.levels:
+            if name not in MODELS and (drafter.models() or drafter.plain or drafter.levels):
                 raise UserError(
                     f"sources={self.sources}: {name} finds nothing in a text; choose among suffix,"
-                    " prompt_lookup, pld_plus, adapld, token_recycling, logitspec, rest and dresd"
+                    " prompt_lookup, reference, pld_plus, adapld, token_recycling, logitspec, rest and"
+                    " dresd, and as the last one lm or eagle3"
                 )
         return drafters
+
+    @property
+    def least(self) -> int:
+        """Return the tokens that must match for a copy; 0: every source drafts, and the best is taken."""
+        return self.match or (PUBLIC if set(MODELS) & set(self.sources.split("+")) else 0)
+
+    def _options(self, name: str) -> dict[str, Any]:
+        """Return the options that a source is built with."""
+        if name in MODELS:
+            sizes = {n: getattr(self, n) for n in ("tree_depth", "tree_top_k", "tree_nodes")}
+            own = {"tree": self.tree} if self.tree else {}
+            return {MODELS[name]: ModelConfig(path=getattr(self, name)), **sizes, **own}
+        given: dict[str, Any] = {}
+        if store := {"rest": self.sparse, "suffix": self.sparse, "dresd": self.dense}.get(name):
+            given["datastore"] = store
+        if name == "suffix" and self.remember:
+            given["remember"] = self.remember
+        if self.least and name in MATCHING:
+            given |= MATCHING[name](self.least)
+        return given
+
+    def models(self) -> Mapping[Role, ModelConfig]:
+        return {role: m for d in self._drafters().values() for role, m in d.models().items()}
 
     @property
     def needs(self) -> frozenset[What]:
@@ -64,8 +132,28 @@ class Hybrid(DrafterBase):
         return frozenset[What]().union(*(drafter.needs for drafter in self._drafters().values()))
 
     @property
+    def levels(self) -> int:
+        """Levels of a model's trees; those of retrieval go by what the rule can walk."""
+        return max(int(drafter.levels) for drafter in self._drafters().values())
+
+    @property
     def reach(self) -> int:
         return max(int(drafter.reach) for drafter in self._drafters().values())
+
+    @property
+    def refers(self) -> bool:
+        return any(drafter.refers for drafter in self._drafters().values())
+
+    @property
+    def remembers(self) -> int:
+        return max(int(drafter.remembers) for drafter in self._drafters().values())
+
+    @property
+    def own_prompt(self) -> bool:
+        return any(drafter.own_prompt for drafter in self._drafters().values())
+
+    def drawn(self, sampling: Sampling) -> bool:
+        return any(drafter.drawn(sampling) for drafter in self._drafters().values())
 
     drafters: ClassVar[Mapping[str, Any] | None] = None  # once bound
 
@@ -75,17 +163,29 @@ class Hybrid(DrafterBase):
     def bind(self, run: Run) -> Self:
         return self.bound(drafters={n: d.bind(run) for n, d in self._drafters().items()})
 
-    def open(self, kit: Kit) -> HybridSession:
+    def open(self, kit: Kit) -> DraftSession:
         drafters = self.drafters or self._drafters()
-        return HybridSession({name: d.open(kit) for name, d in drafters.items()}, kit)
+        if not self.least:
+            return HybridSession({name: d.open(kit) for name, d in drafters.items()}, kit)
+        *copying, last = drafters
+        rows = tuple(
+            read for read in kit.evidence if read == PROBS
+        )  # whatever else a rule compares
+        other = drafters[last].open(replace(kit, evidence=rows, gate=None))
+        length = drafters[last].reach or self.chain
+        return FirstSession([drafters[name].open(kit) for name in copying], other, kit, length)
 
     @classmethod
     def example(cls, folder: Path) -> Iterator[Self]:
         yield cls()
         SparseDatastore.example().save(folder / "sparse")
         DenseDatastore.example().save(folder / "dense")
-        stores = {"sparse": str(folder / "sparse"), "dense": str(folder / "dense")}
+        stores: dict[str, Any] = {"sparse": str(folder / "sparse"), "dense": str(folder / "dense")}
         yield cls(sources="rest,dresd,suffix", **stores)
+        yield cls(sources="suffix+lm", match=2)
+        Eagle3Head.example().save(folder / "head")
+        head: dict[str, Any] = {"eagle3": str(folder / "head"), "sparse": stores["sparse"]}
+        yield cls(sources="rest+suffix+eagle3", match=2, **head)
 
 
 @dataclass(slots=True)
@@ -112,15 +212,14 @@ class HybridSession(DraftSessionBase):
 
     def __init__(self, sources: dict[str, DraftSession], kit: Kit) -> None:
         self.sources, self.kit = sources, kit
-        self.watches = tuple(
-            dict.fromkeys(read for session in sources.values() for read in session.watches)
-        )
+        self.sessions = list(sources.values())
+        self.watches = all_watches(self.sessions)
         self.worth: dict[tuple[str, str, int], Worth] = {}  # by source, find and grade
         self._drafts: dict[str, Draft] = {}
         self._drafted_at = 0
 
     def see(self, seen: Seen) -> None:
-        for session in self.sources.values():
+        for session in self.sessions:
             session.see(seen)
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
@@ -128,7 +227,7 @@ class HybridSession(DraftSessionBase):
         for name, draft in self._drafts.items():
             self._kind(name, draft).add(len(followed(draft, came)))
         self._drafts, self._drafted_at = {}, len(context)
-        yield from self._catch_up(context)
+        yield from catch_up(self, context, self.kit)
         best, most = Draft(found="none"), 0.0
         for name, session in self.sources.items():
             draft = yield from session.draft(context, room)
@@ -141,10 +240,3 @@ class HybridSession(DraftSessionBase):
 
     def _kind(self, name: str, draft: Draft) -> Worth:
         return self.worth.setdefault((name, draft.found, draft.grade), Worth())
-
-    def _catch_up(self, context: Context) -> Plan[None]:
-        """One question for all sources: the prompt is read once."""
-        keeping = [s for s in self.sources.values() if isinstance(s, RememberingSession)]
-        start = min((session.memory.known for session in keeping), default=len(context))
-        if start < len(context) - 1:
-            self.see((yield from rows_of(context, self.kit, self.watches, start, -1)))

@@ -7,14 +7,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from semspec.decoding.entropy import entropies
 from semspec.drafters._base import DraftSessionBase
 from semspec.drafters._trees import TreeOptions, tree_sampling
 from semspec.models.location import ModelConfig
 from semspec.protocols import Kit, Plan
 from semspec.registry import register
-from semspec.types import Answer, Context, Draft, Generate, Query, Read, Role, Room, What
-
-PROBS = Read(What.PROBS)
+from semspec.types import (
+    PROBS,
+    Answer,
+    Boundary,
+    Context,
+    Draft,
+    Gate,
+    Generate,
+    Query,
+    Read,
+    Role,
+    Room,
+    What,
+)
 
 
 @register("drafter", "lm")
@@ -52,6 +64,8 @@ class LanguageModelSession(DraftSessionBase):
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         kit = self.kit
+        if kit.gate is not None:
+            return (yield from self._gated(kit.gate, context, room))
         own = context, kit.sampling, kit.rng, room.tail
         wanted = Generate(room.limit, kit.boundary(), room.units)
         answer: Answer = yield Query(
@@ -59,6 +73,42 @@ class LanguageModelSession(DraftSessionBase):
         )
         values = answer.values
         return Draft(answer.tokens, answer.unit_ends(), values.get(PROBS), evidence=values)
+
+    def _gated(self, gate: Gate, context: Context, room: Room) -> Plan[Draft]:
+        """Draw a token by itself wherever the gate looks, and leave it out where it shuts."""
+        kit, draft = self.kit, Draft()
+        own = context, kit.sampling, kit.rng
+
+        def written(limit: int, boundary: Boundary | None, reads: tuple[Read, ...]) -> Plan[Answer]:
+            behind, generate = [*room.tail, *draft.tokens], Generate(limit, boundary)
+            answer: Answer = yield Query(
+                "draft", *own, behind, reads=reads, generate=generate, purpose="draft"
+            )
+            return answer
+
+        boundary, begun = kit.boundary(), 0  # ``begun``: where the unit that is open begins
+        while len(draft.tokens) < room.limit and len(draft.ends) < room.units:
+            answer = yield from written(1, None, (gate.read,))
+            draft.doubts += entropies(gate.read, answer[gate.read])
+            if draft.doubts[-1] >= gate.limit:
+                draft.halted = True
+                break
+            draft.tokens += answer.tokens
+            if draft.tokens[-1] in kit.stop_ids:
+                break
+            end = boundary.feed(draft.tokens[-1])
+            if end is None and gate.each == "unit" and len(draft.tokens) < room.limit:
+                answer = yield from written(room.limit - len(draft.tokens), boundary, ())
+                end = answer.ends[0] - len(answer.tokens) if answer.ends else None
+                draft.tokens += answer.tokens
+                if draft.tokens[-1] in kit.stop_ids:
+                    break
+            if end is not None:
+                begun = len(draft.tokens) + end
+                draft.ends.append(begun)
+        if begun < len(draft.tokens) and len(draft.ends) < room.units:
+            draft.ends.append(len(draft.tokens))  # the limit or an end of text left it open
+        return draft
 
 
 class TreeSession(LanguageModelSession):

@@ -18,9 +18,7 @@ from semspec.heads.medusa import Medusa
 from semspec.models.location import ModelConfig
 from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
-from semspec.types import Context, Draft, Read, Room, Sampling, Seen, What
-
-LAST = Read(What.HIDDEN, layers=(-1,))
+from semspec.types import LAST_STATES, Context, Draft, Room, Sampling, Seen, What
 
 
 @register("drafter", "medusa")
@@ -64,7 +62,7 @@ class MedusaDrafter(TreeOptions):
 class MedusaSession(HeadSession):
     """Keeps the states that it saw last: the last token but one is among them, which was read."""
 
-    watches = (LAST,)
+    watches = (LAST_STATES,)
 
     def __init__(self, kit: Kit, options: TreeOptions, heads: Medusa) -> None:
         super().__init__(kit, options)
@@ -83,7 +81,7 @@ class MedusaSession(HeadSession):
             return Draft()
         if not self.seen.start <= at < self.seen.start + self.seen.count:
             self.seen = yield from rows_of(context, self.kit, self.watches, at)
-        state = self.seen.values[LAST][at - self.seen.start]
+        state = self.seen.values[LAST_STATES][at - self.seen.start]
         with torch.inference_mode():
             self.heads = self.heads.on(state.device)
             self.logits = self.heads.logits(state)[:, 0]

@@ -48,5 +48,5 @@ class PromptLookupSession(DraftSessionBase):
         proposal = Proposal(self.kit, room, found="lexical" if match else "none")
         if match is not None:
             proposal.grade = min(match.length, 9)
-            proposal.copy(tokens, match.start, self.options.longest)
+            proposal.copy(tokens, match.start, self.options.longest, rounds=True)
         return proposal.draft()

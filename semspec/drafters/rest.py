@@ -45,10 +45,10 @@ class Rest(CopyingDrafter):
     store: ClassVar[SparseStore]  # once bound
 
     def loads(self, run: Run) -> Sequence[Source]:
-        return _corpus.sources(SparseDatastore, self.datastore)
+        return _corpus.sources(SparseDatastore, self.datastore, run)
 
     def bind(self, run: Run) -> Self:
-        given = self.datastore, run.models, self.allow_mismatch
+        given = self.datastore, run, self.allow_mismatch
         return self.bound(store=_corpus.opened(*given, "shortest", self.shortest))
 
     def open(self, kit: Kit) -> RestSession:

@@ -1,7 +1,9 @@
 """The longest suffix of the text that was there before, by a suffix automaton (SAM decoding).
 
 With a datastore also the longest one that is in a corpus. SAM decoding (Hu et al. 2024) takes the context
-unless the corpus matches more by a bias, and trusts no corpus match below a threshold.
+unless the corpus matches more by a bias, and trusts no corpus match below a threshold. With ``remember``
+answers to earlier questions count like the context where they match more, as in SuffixDecoding
+(Oliaro et al. 2025).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from semspec.datastores.sparse import SparseStore
 from semspec.datastores.trie import greediest
 from semspec.drafters import _corpus
 from semspec.drafters._automaton import SuffixAutomaton
-from semspec.drafters._base import CopyingDrafter, DraftSessionBase
+from semspec.drafters._base import DraftSessionBase, MatchingDrafter
 from semspec.drafters._ngrams import Match
 from semspec.drafters._proposal import Proposal
 from semspec.errors import UserError
@@ -28,7 +30,7 @@ from semspec.types import Context, Draft, Room
 
 @register("drafter", "suffix")
 @dataclass(frozen=True, kw_only=True)
-class Suffix(CopyingDrafter):
+class Suffix(MatchingDrafter):
     """Copies what last followed the longest repeated end of the text, more after a longer match."""
 
     longest: int = 40  # tokens in a draft; a step that was begun is copied to its end
@@ -40,29 +42,31 @@ class Suffix(CopyingDrafter):
     threshold: int = 5  # tokens that must match in the corpus
     places: int = 256  # of a match in the corpus that are looked at
     allow_mismatch: bool = False
+    remember: int = 0  # MiB of answers to earlier questions that are searched, too; 0: none
 
     def __post_init__(self) -> None:
-        if self.longest < 1 or not 1 <= self.shortest <= self.match or self.stretch <= 0:
-            raise UserError(
-                f"longest={self.longest}, stretch={self.stretch:g}, shortest={self.shortest},"
-                f" match={self.match}: give longest at least 1, stretch more than 0, and shortest"
-                " from 1 to match"
-            )
+        self.check_match()
         if self.bias < 0 or not 1 <= self.threshold <= self.match or self.places < 1:
             raise UserError(
                 f"bias={self.bias}, threshold={self.threshold}, places={self.places}: give bias 0 or"
                 f" more, threshold from 1 to match={self.match}, places at least 1"
             )
+        if self.remember < 0:
+            raise UserError(f"remember={self.remember}: give a number of MiB, 0 for none")
+
+    @property
+    def remembers(self) -> int:
+        return self.remember
 
     store: ClassVar[SparseStore | None] = None  # once bound, with a datastore
 
     def loads(self, run: Run) -> Sequence[Source]:
-        return _corpus.sources(SparseDatastore, self.datastore) if self.datastore else ()
+        return _corpus.sources(SparseDatastore, self.datastore, run) if self.datastore else ()
 
     def bind(self, run: Run) -> Self:
         if not self.datastore:
             return self
-        given = self.datastore, run.models, self.allow_mismatch
+        given = self.datastore, run, self.allow_mismatch
         return self.bound(store=_corpus.opened(*given, "threshold", self.threshold))
 
     def open(self, kit: Kit) -> SuffixSession:
@@ -88,15 +92,30 @@ class SuffixSession(DraftSessionBase):
         self.automaton.extend(context.tokens[self.automaton.size :])
         match = self.automaton.match
         length = 0 if match is None else match.length
+        earlier = self._remembered(context, room, max(options.shortest, length + 1))
+        length = earlier[1].length if earlier else length
         least = max(options.threshold, length + options.bias + 1 if length else 1)
         if self.store is not None and least <= options.match:
             stored = self.store.longest(context.tokens, options.match, least)
             if stored:
                 rows = self.store.following(stored, max(room.limit, 1), options.places)
                 return greediest(rows), Match(0, stored[0].length)
+        if earlier:
+            return earlier
         if match is None or length < options.shortest:
             return None
         return context.tokens, match
+
+    def _remembered(
+        self, context: Context, room: Room, least: int
+    ) -> tuple[Sequence[int], Match] | None:
+        """What followed in answers to earlier questions, where they match ``least`` tokens."""
+        kit, options = self.kit, self.options
+        if kit.earlier is None or not options.remember or least > options.match:
+            return None
+        tail = context.tokens[-options.match :]
+        hit = kit.earlier.find(tail, options.match, least, min(room.limit, options.longest))
+        return (greediest(hit[1]), Match(0, hit[0])) if hit else None
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
         yield from ()
@@ -106,5 +125,5 @@ class SuffixSession(DraftSessionBase):
             source, match = hit
             length = min(self.options.longest, ceil(match.length * self.options.stretch))
             proposal.grade = min(match.length, 9)
-            proposal.copy(source, match.start, length)
+            proposal.copy(source, match.start, length, rounds=True)
         return proposal.draft()

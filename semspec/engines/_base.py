@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from semspec.models.location import ModelConfig
-from semspec.protocols import Need, Plugin
+from semspec.protocols import Need, Plugin, Setup
 from semspec.types import Answer, Generate, Role, What
 
 
@@ -21,6 +21,12 @@ class EngineBase(Plugin):
 
     @property
     def holds_weights(self) -> bool:
+        return True
+
+    def verifies(self, setup: Setup) -> tuple[bool, str]:
+        return False, ""
+
+    def reaches(self, role: Role) -> bool:
         return True
 
     @classmethod

@@ -334,8 +334,14 @@ class BridgedServer(BridgedEngine):
         return outer
 
 
-def bridged(engine: Engine, bridge: Bridge, own_prompt: bool = False) -> BridgedEngine:
-    """Wrap an engine in a bridge; the result is concurrent if the engine is."""
+def bridged(
+    engine: Engine, text: Text, target: Engine, target_text: Text, own_prompt: bool
+) -> Engine:
+    """Return an engine that speaks the target's ids: the same one if there is nothing to translate, else a bridged one."""
+    sizes = {"target_vocabulary": target.vocabulary, "draft_vocabulary": engine.vocabulary}
+    bridge = build_bridge(target_text, text, **sizes)
+    if bridge is None:
+        return engine
     kind = BridgedServer if isinstance(engine, Concurrent) else BridgedEngine
     return kind(engine, bridge, own_prompt)
 

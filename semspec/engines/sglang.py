@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from semspec import registry
 from semspec.engines import servers
 from semspec.engines._base import EngineBase
 from semspec.errors import UserError, without_passwords
@@ -23,12 +24,13 @@ from semspec.models.hub import locate
 from semspec.models.location import ModelConfig
 from semspec.models.memory import Gpu, ModelSize
 from semspec.models.spec import read_stop_ids
-from semspec.protocols import Engine, Need
+from semspec.protocols import Engine, Need, Setup
 from semspec.registry import register
 from semspec.sglang_plugin import settings
 from semspec.sglang_plugin.compat import KNOWN
 from semspec.types import Role, What
 
+AUTO = "auto"
 WAIT = 1800.0  # seconds that a server of a run's own may take to load its model
 KEY = "SEMSPEC_SGLANG_KEY"  # an environment variable, as secrets do not belong in a run's folder
 
@@ -50,6 +52,8 @@ class Sglang(EngineBase):
     server_args: Any = None  # {name: value, ...}; Hydra would reject new names in a typed field
     target_memory: float | None = None
     draft_memory: float | None = None
+    # auto, true, false: whether servers with semspec's plugin judge steps by themselves, one request a problem
+    inside: Any = AUTO
 
     offers: ClassVar[frozenset[What]] = frozenset(
         {What.TOP_K, What.LOGPROBS, What.POOLED, What.SCORE}
@@ -64,6 +68,15 @@ class Sglang(EngineBase):
     own: ClassVar[Mapping[tuple[Role, Path], tuple[str, Path]]] = {}
 
     def __post_init__(self) -> None:
+        if self.inside not in (AUTO, True, False):
+            raise UserError(f"engine.inside={self.inside}: give auto, true or false")
+        if self.inside is True:  # its servers salvage, and draft what the target writes
+            object.__setattr__(self, "offers", self.offers | {What.PROBS})
+        if self.inside is True and not self.connects:
+            raise UserError(
+                "inside=true is for servers that run already: name one that drafts inside with engine.target_url="
+                " (docs/sglang.md)"
+            )
         if self.timeout <= 0 or self.patience < 0:
             raise UserError("engine.timeout is above 0 seconds, engine.patience at least 0")
         for name in ("target_memory", "draft_memory"):
@@ -77,6 +90,21 @@ class Sglang(EngineBase):
                 "engine.server_args are for servers that a run starts; one that is there has its own: leave"
                 " them out, or leave engine.target_url and engine.draft_url out"
             )
+
+    def verifies(self, setup: Setup) -> tuple[bool, str]:
+        rule, by = setup.rule, registry.name_of(setup.drafter)
+        tokens = setup.split == "token" and rule.lossless and rule.in_server is not None
+        if not tokens or setup.nested or setup.ahead or by != "lm" or setup.drafter.levels:
+            return False, ""
+        if not self.connects or self.inside is False:
+            return (
+                False,
+                "name a server that drafts and verifies tokens by itself, engine.target_url= (docs/sglang.md)",
+            )
+        return True, ""
+
+    def reaches(self, role: Role) -> bool:
+        return not self.connects or bool(self.urls(role))
 
     @property
     def connects(self) -> bool:

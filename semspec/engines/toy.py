@@ -34,10 +34,15 @@ class ToyEngine:
         shape = (vocabulary, vocabulary, self.layers + 1, self.width)
         self.features = torch.randn(shape, generator=generator)
         self._rows = lru_cache(maxsize=64)(self._table)
+        self._places = lru_cache(maxsize=4096)(self._placed)
 
     def _table(self, sampling: Sampling) -> Tensor:
         rows = probabilities(self.logits.reshape(-1, self.vocabulary), sampling)
         return rows.reshape(self.logits.shape)
+
+    def _placed(self, states: tuple[tuple[int, int], ...]) -> Tensor:
+        """Return where the rows of these states are in a table whose first two axes are made one."""
+        return torch.tensor([first * self.vocabulary + second for first, second in states])
 
     def law(
         self, prompt: Sequence[int], length: int, sampling: Sampling
@@ -113,10 +118,12 @@ class ToyEngine:
             tokens, row_states = answer.tokens, states[len(query.tokens) : -1]
         if what is not What.LOGPROBS:
             row_states = self._rows_asked(query, row_states)
-        first, second = (torch.tensor(part) for part in zip(*row_states, strict=True))
+        places = self._places(tuple(row_states))
         if what is What.PROBS:
-            return self._rows(query.sampling)[first, second]
-        logits = self.logits[first, second]
+            return self._rows(query.sampling).flatten(0, 1)[places]
+        if what is What.HIDDEN:
+            return self.features.flatten(0, 1)[places][:, list(read.layers or (-1,))]
+        logits = self.logits.flatten(0, 1)[places]
         if what is What.LOGITS:
             return logits
         if what is What.TOP_K:
@@ -127,8 +134,6 @@ class ToyEngine:
             at = range(len(tokens)) if parents is None else [p + 1 for p in parents]
             rows = logits.log_softmax(-1)[torch.tensor(list(at), dtype=torch.long)]
             return rows.gather(-1, torch.tensor(tokens, dtype=torch.long)[:, None])[:, 0]
-        if what is What.HIDDEN:
-            return self.features[first, second][:, list(read.layers or (-1,))]
         if what is What.EMBEDDINGS:
             return self.features[0, torch.tensor(tokens, dtype=torch.long), 0]
         assert what is What.POOLED, what
@@ -139,8 +144,7 @@ class ToyEngine:
         layers = list(read.layers or range(self.layers + 1))
         pooled = torch.empty(len(spans), len(layers), self.width)
         for into, (start, end) in zip(pooled, spans, strict=True):
-            a, b = (torch.tensor(part) for part in zip(*own[start:end], strict=True))
-            over = self.features[a, b][:, layers]
+            over = self.features.flatten(0, 1)[self._places(tuple(own[start:end]))][:, layers]
             into[:] = {"mean": over.mean(0), "max": over.amax(0), "last": over[-1]}[read.reduce]
         return pooled
 

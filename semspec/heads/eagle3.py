@@ -311,6 +311,20 @@ class Eagle3:
         return own if self.ids is None else int(self.ids[own])
 
 
+def sizes_of(shape: Shape) -> dict[str, Any]:
+    """Return a head's sizes under the names that its config.json has."""
+    return {
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "num_hidden_layers": 1,
+        "vocab_size": shape.vocabulary,
+        "draft_vocab_size": shape.draft_vocabulary,
+    }
+
+
 def config_of(shape: Shape, target: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Return config.json like the published checkpoints'; ``target`` is the target's."""
     rope = target.get("rope_parameters") or {}
@@ -318,18 +332,11 @@ def config_of(shape: Shape, target: Mapping[str, Any], **more: Any) -> dict[str,
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "hidden_act": "silu",
-        "hidden_size": shape.width,
-        "intermediate_size": shape.inner,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "num_hidden_layers": 1,
+        **sizes_of(shape),
         "max_position_embeddings": target["max_position_embeddings"],
         "rms_norm_eps": shape.eps,
         "rope_theta": rope.get("rope_theta", target.get("rope_theta", 10000.0)),
         "tie_word_embeddings": False,
-        "vocab_size": shape.vocabulary,
-        "draft_vocab_size": shape.draft_vocabulary,
         "eagle_config": {
             "eagle_aux_hidden_state_layer_ids": [i - 1 for i in shape.layers],
             "use_aux_hidden_state": True,

@@ -1,4 +1,4 @@
-"""Pickled heads that others published: read by a confined process, handed over as safetensors.
+"""Pickled heads and judges that others published: read by a confined process, handed over as safetensors.
 
 What comes back is a foreign file like any other, and is read as one (``semspec.storage.foreign``).
 """
@@ -29,7 +29,13 @@ REPLY = 4096  # bytes of what the process says
 WAY_OUT = "take a head published as safetensors"
 
 
-def hand_over(path: Path, out: Path, prefixes: tuple[str, ...] = (), strict: bool = True) -> None:
+def hand_over(
+    path: Path,
+    out: Path,
+    prefixes: tuple[str, ...] = (),
+    strict: bool = True,
+    way_out: str = WAY_OUT,
+) -> None:
     """Write the tensors of a pickled checkpoint to ``out`` as safetensors.
 
     Where names begin with one of ``prefixes``, these alone. A process of its own reads the checkpoint,
@@ -41,11 +47,11 @@ def hand_over(path: Path, out: Path, prefixes: tuple[str, ...] = (), strict: boo
         file = foreign.open_plain(path)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UserError(f"{path} cannot be read ({reason}): {WAY_OUT}") from error
+        raise UserError(f"{path} cannot be read ({reason}): {way_out}") from error
     with file, out.open("wb") as written:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST:
-            raise UserError(f"{path} has {size:,} bytes, which no head needs: {WAY_OUT}")
+            raise UserError(f"{path} has {size:,} bytes, which is too much: {way_out}")
         seconds = STARTING + size / SPEED
         order: dict[str, Any] = {
             "read": file.fileno(),
@@ -59,18 +65,18 @@ def hand_over(path: Path, out: Path, prefixes: tuple[str, ...] = (), strict: boo
         }
         reply, status = _ask(order, seconds)
     if reply is None:
-        raise UserError(f"{path} took more than {seconds:,.0f} s to read: {WAY_OUT}")
+        raise UserError(f"{path} took more than {seconds:,.0f} s to read: {way_out}")
     if reply.get("unconfined"):
         raise UserError(
             f"this system cannot confine a process ({reply['unconfined']}), so {path.name} is not read:"
             " give confine=limits to read it with limits of time and memory only"
         )
     if "error" in reply:
-        raise UserError(f"{path} is not read ({ascii(reply['error'])[1:-1]}): {WAY_OUT}")
+        raise UserError(f"{path} is not read ({ascii(reply['error'])[1:-1]}): {way_out}")
     if "tensors" not in reply:
         raise UserError(
             f"{path} ended the process that read it (exit status {status}): it needs more than"
-            f" {order['memory'] >> 20:,} MiB, or is no checkpoint; {WAY_OUT}"
+            f" {order['memory'] >> 20:,} MiB, or is no checkpoint; {way_out}"
         )
 
 

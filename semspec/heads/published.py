@@ -16,8 +16,9 @@ from typing import Any
 
 from semspec.errors import UserError
 from semspec.models.folder import PICKLES, read_json, weight_files
-from semspec.models.hub import Wanted, known_files, split_revision
+from semspec.models.hub import known_files, split_revision
 from semspec.models.location import EMBEDDED
+from semspec.models.wanted import Wanted
 from semspec.storage import manifests, swap
 
 COMMAND = "python -m semspec.convert_head"

@@ -27,6 +27,8 @@ from semspec.results.reuse import LONGEST
 from semspec.storage.packaged import beside_package
 
 FOLDER = beside_package("conf") / "experiment"
+# what a paper (or a table of ours) gives a length for is drafted at that length, whatever it costs here
+STEADY = "adaptive=false"
 SCALES = ("real", "tiny")
 METRICS = {  # of result.json, and how a table names it
     "pass_at_1": "pass@1",
@@ -38,6 +40,7 @@ METRICS = {  # of result.json, and how a table names it
     "accept_length": "tau",
     "acceptance_rate": "accepted",
     "acceptance_rate_tokens": "accepted",
+    "mean_acceptance_rate": "MAR",
     "pruned": "rho",
     "calls": "target passes",
     "draft_to_verify": "drafting",
@@ -58,11 +61,12 @@ METRICS = {  # of result.json, and how a table names it
     f"reuse.lengths.{LONGEST}": f"{LONGEST} or more",
 }
 INSTEAD = {  # tables that are no comparison of runs
+    "semanticspec/figure2": "it shows states by semantic probability: states.svg beside every probe's card",
     "adapld/table5": "it lists the benchmarks and their sizes, which adapld/table1 to table3 use",
     "adapld/table6": "it lists the layers, which the recipes of adapld use",
 }
 COMMANDS = ("run", "audit")
-SHARES = ("acceptance", "target_share", "draft_to_verify", "reuse.")
+SHARES = ("acceptance", "mean_acceptance", "target_share", "draft_to_verify", "reuse.")
 Cell = dict[str, float | None]
 
 
@@ -104,6 +108,7 @@ class Experiment:
     divergence: bool = False  # of arms: also measure how far kept tokens moved the next step
     baseline: str = PLAIN  # of arms: what speed and quality are held against
     rivals: dict[str, str] = field(default_factory=dict)  # what some arms are held against as well
+    floor: str = ""  # of arms: the one that keeps all drafts, from which others win back
 
     @property
     def audits(self) -> bool:
@@ -227,7 +232,13 @@ def jobs(
                 continue
             for number, (column, data) in enumerate(setting.columns.items()):
                 names = {**_names(pair), **_names(data)}
-                listed = [*setting.common, *_options(pair), *_options(data), *_options(method)]
+                listed = [
+                    STEADY,
+                    *setting.common,
+                    *_options(pair),
+                    *_options(data),
+                    *_options(method),
+                ]
                 filled = [option.format(**names) for option in listed]
                 fewest = _fewest(_options(method), extra)
                 options = _last_wins([*filled, "transcript=false", *extra, *fewest])

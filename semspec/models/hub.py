@@ -8,78 +8,36 @@ because the Hub's client checks sizes only.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
-import socket
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from semspec.errors import UserError, first_line
+from semspec.errors import UserError
 from semspec.models.intact import check_model
+from semspec.models.online import (
+    COMMIT,
+    HASH,
+    Listing,
+    content_hash,
+    hub_errors,
+    list_files,
+    reachable,
+)
+from semspec.models.wanted import MODEL, Wanted
 from semspec.storage import foreign, manifests
 from semspec.storage.files import dumps, read_json
-from semspec.storage.provenance import masked
 from semspec.storage.swap import recover
 
-PATIENCE = 3.0  # seconds to wait for the Hub to answer at all
 AT_A_TIME = 8  # files
 GIB = 1 << 30
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISION = re.compile(r"(?!.*\.\.)[\w][\w./+-]{0,199}")
-_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-Listing = Mapping[str, tuple[int, str]]
-"""Name -> size and hash: sha256 for files in LFS, else git's."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The files of a repository that are needed, and the words that errors use for them."""
-
-    noun: str
-    option: str  # the option that the user would change
-    patterns: tuple[str, ...]
-    unwanted: tuple[str, ...] = ()
-    repo_type: Literal["model", "dataset"] = "model"
-    refuses: Callable[[Iterable[str]], str | None] | None = None  # says what is wrong with names
-
-    def of(self, names: Iterable[str]) -> list[str]:
-        def among(name: str, patterns: tuple[str, ...]) -> bool:
-            return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-        return [n for n in names if among(n, self.patterns) and not among(n, self.unwanted)]
-
-    def check(self, names: Collection[str], at: str) -> None:
-        """Raise UserError for a repository with refused or strangely named files, or no wanted ones."""
-        if self.refuses and (wrong := self.refuses(names)):
-            raise UserError(f"{at} holds {wrong}: it is not loaded; take another {self.noun}")
-        if strange := [name for name in self.of(names) if not name.isprintable()]:
-            # the Hub client's progress bars print their names to the terminal
-            raise UserError(f"{at} holds a file named {strange[0]!r}: take another {self.noun}")
-        if not self.of(names):
-            raise UserError(f"{at} holds no {self.noun}: check {self.option}")
-
-
-MODEL = Wanted(
-    noun="model",
-    option="model.path",
-    # top level only; "consolidated" is a second copy of the same weights in another naming
-    patterns=("*.safetensors", "*.json", "tokenizer*", "*.txt", "*.model", "*.jinja"),
-    unwanted=("*/*", "consolidated*"),
-)
-WITHOUT_WEIGHTS = replace(  # for a model that runs elsewhere
-    MODEL, patterns=tuple(p for p in MODEL.patterns if p != "*.safetensors")
-)
-TABLES = ("*.parquet", "*.jsonl", "*.json")
-DATASET = Wanted(noun="data set", option="data", patterns=TABLES, repo_type="dataset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +123,7 @@ def snapshot(repo: str, revision: str | None, wanted: Wanted, access: Access) ->
     at = f"{repo} at revision {revision}" if revision else repo
     with hub_errors(repo, at, wanted):
         cache = _Cache(repo, wanted, access)
-        known = _COMMIT.fullmatch(revision or "")
+        known = COMMIT.fullmatch(revision or "")
         if known and not access.force and cache.lacks(known[0]) == []:
             with contextlib.suppress(_ChangedError):
                 return cache.checked(known[0], at)
@@ -271,7 +229,7 @@ def stock(
 
 
 def _is_commit(revision: str | None) -> bool:
-    return revision is not None and _COMMIT.fullmatch(revision) is not None
+    return revision is not None and COMMIT.fullmatch(revision) is not None
 
 
 def _sizes_in(folder: Path, wanted: Wanted) -> dict[str, int]:
@@ -324,30 +282,6 @@ def sizes(
     return dict(known.sizes)
 
 
-def list_files(
-    repo: str, revision: str | None, wanted: Wanted, token: str | None = None
-) -> tuple[str, Listing]:
-    """Return the commit of a revision and its listing; raise UserError for an implausible one."""
-    from huggingface_hub import HfApi
-
-    info = HfApi(token=token).repo_info(
-        repo, revision=revision, repo_type=wanted.repo_type, files_metadata=True
-    )
-    commit, listing = str(info.sha), {}
-    for file in getattr(info, "siblings", None) or ():
-        name, size = file.rfilename, file.size
-        listed_hash = file.lfs.sha256 if file.lfs is not None else file.blob_id
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name or not name.isprintable():
-            raise UserError(f"{repo} lists {name[:80]!a}, which is no name of a file: not loaded")
-        if not isinstance(size, int) or not _HASH.fullmatch(str(listed_hash)):
-            raise UserError(f"{repo}: the Hub does not tell size and hash of {name}: not loaded")
-        listing[name] = (size, str(listed_hash))
-    if not _COMMIT.fullmatch(commit):
-        raise UserError(f"{repo}: the Hub tells no commit, but {commit[:80]!a}: not loaded")
-    return commit, listing
-
-
 def known_files(
     repo: str, revision: str | None, wanted: Wanted, access: Access | None = None
 ) -> tuple[Path, list[str]] | None:
@@ -391,14 +325,14 @@ class _Cache:
 
     def resolved(self, revision: str) -> str | None:
         """Return the commit that a revision was when it was last looked up."""
-        known = _COMMIT.fullmatch(revision)
+        known = COMMIT.fullmatch(revision)
         commit = revision if known else (_text(self.root / "refs" / revision) or "").strip()
-        return commit if _COMMIT.fullmatch(commit) else None
+        return commit if COMMIT.fullmatch(commit) else None
 
     def remember(self, commit: str, listing: Listing, revision: str) -> None:
         self.listings[commit] = listing
         self._put(self.own / f"{commit}.json", dumps(listing))
-        if not _COMMIT.fullmatch(revision):
+        if not COMMIT.fullmatch(revision):
             self._put(self.root / "refs" / revision, commit)
 
     def _put(self, path: Path, text: str) -> None:
@@ -461,7 +395,7 @@ class _Cache:
             hashes = {name: (folder / name).resolve().name for name in self.wanted.of(there)}
         for name, wanted in hashes.items():
             path = folder / name
-            if _HASH.fullmatch(wanted):
+            if HASH.fullmatch(wanted):
                 state = path.stat()
                 mark = self.own / "hashed" / wanted
                 seen = f"{state.st_size} {state.st_mtime_ns}"
@@ -477,64 +411,3 @@ def _text(path: Path) -> str | None:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8")
     return None
-
-
-def content_hash(path: Path, like: str) -> str:
-    """Return a file's hash as the Hub lists it: sha256 (64 digits) in LFS, else git's blob hash."""
-    if len(like) == 64:
-        return manifests.sha256(path)
-    begun = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: begun).hexdigest()
-
-
-@contextlib.contextmanager
-def hub_errors(repo: str, at: str, wanted: Wanted) -> Iterator[None]:
-    """Turn errors of the Hub and its client into a UserError of one line, without any token."""
-    from huggingface_hub import errors
-
-    try:
-        yield
-    except UserError:
-        raise
-    except errors.HFValidationError as e:
-        raise UserError(f"'{repo}' is neither a folder nor a Hub repository (owner/name)") from e
-    except errors.GatedRepoError as e:
-        raise UserError(
-            f"{repo} is gated: accept its terms on the Hub and log in with 'hf auth login', or point"
-            f" {wanted.option} at a local copy"
-        ) from e
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as e:
-        raise UserError(
-            f"{at} is not on the Hub: check {wanted.option} and its revision "
-            "(a private repository needs 'hf auth login')"
-        ) from e
-    except Exception as e:  # disk, network: errors of whatever HTTP library the Hub client uses
-        raise UserError(
-            f"could not get {at} ({safe_message(e)}): check the network and the free disk space and try"
-            f" again, or point {wanted.option} at a local folder"
-        ) from e
-
-
-def safe_message(error: BaseException) -> str:
-    """Return the first line of an error's cause, without anything that looks like a token."""
-    text = first_line(error.__cause__ or error)
-    token: Any = None
-    with contextlib.suppress(Exception):
-        from huggingface_hub import get_token
-
-        token = get_token()
-    return masked([text.replace(token, "***") if token else text])[0]
-
-
-def reachable(endpoint: str) -> bool:
-    """Return whether the Hub answers at all: its client would retry for half a minute first."""
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
-        return True  # a proxy may reach hosts that this machine cannot
-    url = urlsplit(endpoint)
-    port = url.port or (443 if url.scheme == "https" else 80)
-    try:
-        with socket.create_connection((url.hostname or "", port), timeout=PATIENCE):
-            return True
-    except OSError:
-        return False

@@ -12,8 +12,9 @@ from omegaconf import MISSING
 
 from semspec.errors import UserError
 from semspec.models import packaged
-from semspec.models.hub import MODEL, WITHOUT_WEIGHTS, locate, split_revision
+from semspec.models.hub import locate, split_revision
 from semspec.models.intact import AGAIN
+from semspec.models.wanted import MODEL, WITHOUT_WEIGHTS
 from semspec.storage import foreign
 from semspec.storage.packaged import beside_package
 from semspec.types import Role

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError
@@ -149,6 +150,16 @@ def _listed(told: str) -> dict[str, Gpu]:
 def machine_memory() -> int:
     """Return the bytes of this machine's own memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def available() -> int:
+    """Return the bytes of this machine's memory that new work can have without others being moved out of it."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # no Linux
+        return machine_memory()
+    found = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+    return int(found["MemAvailable"][0]) << 10 if "MemAvailable" in found else machine_memory()
 
 
 # ---- what a model needs -------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class Preset:
     context: int
     options: Sequence[str]
     pair: Sequence[str]  # the draft that goes with the model
+    layer: int = 0  # whose states draft=pld_plus and draft=adapld compare; 0: theirs
 
 
 @cache

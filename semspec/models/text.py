@@ -18,15 +18,15 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError, first_line
-from semspec.models.hub import WITHOUT_WEIGHTS
 from semspec.models.intact import check_model, check_tokenizer
 from semspec.models.template import TemplateRefusedError, render
+from semspec.models.wanted import WITHOUT_WEIGHTS
 from semspec.storage import foreign
 
 OPEN, CLOSE = "<think>", "</think>"  # around the thinking, in the templates of reasoning models
@@ -34,6 +34,11 @@ SWITCHES = ("enable_thinking", "thinking")  # what templates call it: Qwen3's, a
 _TURN = "an-open-turn"  # a stand-in for the running turn while the template is rendered
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def opening(prompt: str) -> str:
+    """Return the opened thinking at the end of a prompt; it belongs to the assistant's turn."""
+    return prompt[prompt.rindex(OPEN) :] if prompt.rstrip().endswith(OPEN) else ""
 
 
 def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
@@ -95,6 +100,12 @@ class Text:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
+    def encode_whole(self, text: str) -> list[int]:
+        """Return the ids of a text that nothing precedes: with the beginning of text where the model wants one."""
+        ids = self.encode(text)
+        begins = self.bos is not None and self.tokenizer.encode("")[:1] == [self.bos]
+        return [self.bos, *ids] if begins and ids[:1] != [self.bos] else ids  # type: ignore[list-item]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, including special tokens, without any clean-up."""
         text: str = self.tokenizer.decode(
@@ -131,7 +142,21 @@ class Text:
         """
         if not question.strip():
             raise UserError("the question is empty: there is nothing to solve")
-        for text in (question, system or ""):
+        turns = [("system", system)] if system is not None else []
+        turns.append(("user", question))
+        return self.conversation(turns, "mend the template, or leave the system message out")
+
+    def conversation(
+        self,
+        turns: Sequence[tuple[str, str]],
+        way_out: str = "mend the template, or leave out what it refuses",
+        told: Mapping[str, Any] | None = None,
+    ) -> tuple[str, list[int]]:
+        """Return a chat of (role, text) turns in the model's format, as text and ids, ready for the answer.
+
+        ``told`` goes to the template as further variables. Raise UserError as ``prompt`` does.
+        """
+        for _, text in turns:
             if half := _SURROGATE.search(text):
                 raise UserError(
                     f"'{text[: half.end()][-40:]}' ends in half a character (a lone surrogate), which no"
@@ -142,9 +167,7 @@ class Text:
                 f"'{self.name}' has no chat template: take an instruction-tuned model, "
                 "or put a chat_template.jinja into its folder"
             )
-        turns = [("system", system)] if system is not None else []
-        turns.append(("user", question))
-        text = self._render(turns, "mend the template, or leave the system message out")
+        text = self._render(turns, way_out, told)
         ids = self.encode(text)
         if not ids:
             raise UserError(f"the chat template of '{self.name}' makes an empty prompt: mend it")
@@ -175,11 +198,17 @@ class Text:
         self._asides[question, prefill] = text, self.encode(text)
         return self._asides[question, prefill]
 
-    def _render(self, turns: Iterable[tuple[str, str]], way_out: str) -> str:
+    def _render(
+        self,
+        turns: Iterable[tuple[str, str]],
+        way_out: str,
+        told: Mapping[str, Any] | None = None,
+    ) -> str:
         variables = {
             **self.tokenizer.special_tokens_map,
             **dict.fromkeys(("tools", "documents")),
             **self.told,
+            **(told or {}),
             "messages": [{"role": role, "content": content} for role, content in turns],
             "add_generation_prompt": True,
         }

@@ -121,6 +121,14 @@ def interleave(rows: Tensor, head_dim: int) -> Tensor:
     return pairs.transpose(1, 2).reshape(rows.shape)
 
 
+def _wide(matrix: Tensor) -> Tensor:
+    """Store a matrix with many outputs input by input, where a CPU's products with few rows are faster.
+
+    On 3072 x 576 a product with one row takes .6 of the time, with two rows .5; with forty the same.
+    """
+    return matrix.t().contiguous().t() if matrix.device.type == "cpu" else matrix
+
+
 def _block(take: Callable[[str], Tensor], spec: Spec, i: int) -> Block:
     at = f"model.layers.{i}."
 
@@ -141,8 +149,8 @@ def _block(take: Callable[[str], Tensor], spec: Spec, i: int) -> Block:
     norm2: Tensor | None
     norm1, norm2 = get("input_layernorm post_attention_layernorm", "weight")
     if qkv.dtype == torch.float32:  # bfloat16 would round the product
-        qkv, norm1 = qkv * norm1, None  # W (n * x) = (W n) x
-        gate_up, norm2 = gate_up * norm2, None
+        qkv, norm1 = _wide(qkv * norm1), None  # W (n * x) = (W n) x
+        gate_up, norm2 = _wide(gate_up * norm2), None
     qk_norm = None
     if spec.qk_norm:
         both = get("self_attn.q_norm self_attn.k_norm", "weight")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from semspec import config
-from semspec.models import memory
 from semspec.models.location import EMBEDDED, ModelConfig
 from semspec.probes import index
 from semspec.types import Role
@@ -31,7 +30,6 @@ def arguments(
         given += ["chains=mixed"] if "draft" in models else []
     else:
         given += ["engine=auto", "source=hub", f"data={DATA}", f"problems={PROBLEMS}", *BOUNDS]
-        given += ["cluster.device=cuda"] if _has_gpu() else []
     return [*given, f"out={place(models, role, features, split)}"]
 
 
@@ -44,10 +42,3 @@ def place(models: Mapping[Role, ModelConfig], role: Role, features: str, split: 
 def training(models: Mapping[Role, ModelConfig], role: Role, features: str, split: str) -> str:
     """Return the whole command."""
     return " ".join(["python -m semspec.train_probe", *arguments(models, role, features, split)])
-
-
-def _has_gpu() -> bool:
-    try:
-        return bool(memory.visible_gpus())
-    except memory.DriverError:
-        return False

@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from itertools import chain, pairwise
-from typing import Literal
 
 from semspec.deferred import Tensor, torch
 from semspec.deferred import functional as F
 
-Activation = Literal["relu", "gelu"]
 NAMES = tuple(f"layers.{i}.{kind}" for i in range(3) for kind in ("weight", "bias"))
 
 

@@ -52,10 +52,6 @@ def _reuse(part: str) -> Callable[[Row], str]:
     return written
 
 
-def _pruned(row: Row) -> str:
-    return "" if row.get("pruned") is None else f"{100 * row['pruned']:.1f} %"
-
-
 def _sides(row: Row) -> str:
     """Return the shares of kept tokens by the side of the bound, and of those that are rare."""
     kept = (row.get("bound") or {}).get("kept")
@@ -70,12 +66,21 @@ def _milliseconds(row: Row) -> str:
     return ", ".join(f"{1000 * (seconds[p] or 0):.0f}" for p in ("draft", "verify", "write"))
 
 
+def _where_known(name: str, written: Callable[[Row], str]) -> Callable[[Row], str]:
+    """Return how a figure is written that not every row has."""
+    return lambda row: written({name: None, **row})
+
+
 COLUMNS: dict[str, Column] = {  # by the name that an experiment gives
     "problems": ("problems", lambda row: str(row["problems"])),
     "pass_at_1": ("pass@1 [95 %]", _interval("pass_at_1", ".3f")),
     "starred": ("pass@1 [95 %]", _quality),
     "gain": ("change, points", _interval("gain", "+.1f", 100)),
     "lost_won": ("lost / won", lambda row: f"{row['lost']} / {row['won']}"),
+    "recovered": (
+        "won back [95 %]",
+        _where_known("recovered", _interval("recovered", ".0f", 100, " %")),
+    ),
     "speedup": ("speed-up [95 %]", _interval("speedup", ".2f", unit="x")),
     "speedup_median": ("median", _figure("speedup_median", unit="x")),
     "over": ("over its rival [95 %]", _over),
@@ -84,6 +89,20 @@ COLUMNS: dict[str, Column] = {  # by the name that an experiment gives
     "tokens_per_target_pass": ("tokens a target pass", _figure("tokens_per_target_pass")),
     "cost_model": ("cost model", _figure("cost_model", unit="x")),
     "target_share": ("by target", _figure("target_share", ".0f", 100, " %")),
+    "target_passes": (
+        "target's passes",
+        _where_known("target_passes", _figure("target_passes", ".0f")),
+    ),
+    "draft_passes": ("draft's", _where_known("draft_passes", _figure("draft_passes", ".0f"))),
+    "auroc": ("AUROC", _where_known("auroc", _figure("auroc"))),
+    "kept_right": (
+        "right steps kept",
+        _where_known("kept_right", _figure("kept_right", ".0f", 100, " %")),
+    ),
+    "kept_wrong": (
+        "wrong steps kept",
+        _where_known("kept_wrong", _figure("kept_wrong", ".0f", 100, " %")),
+    ),
     "overhead": ("outside passes", _figure("overhead", ".1f", 100, " %")),
     "found": ("found", _reuse("found")),
     "origin": ("origin", _reuse("origin")),
@@ -97,7 +116,9 @@ COLUMNS: dict[str, Column] = {  # by the name that an experiment gives
     "js_mean": ("mean JS", _figure("js_mean", ".4f")),
     "js_other": ("of these", _figure("js_other", ".3f")),
     "coverage": ("JS <= U", _interval("coverage", ".2f")),
-    "pruned": ("rho", _pruned),
+    "thinking_saved": ("thinking saved", _figure("thinking_saved", ".0f", 100, " %")),
+    "stop_harm": ("spoilt by a stop [95 %]", _interval("stop_harm", ".3f")),
+    "pruned": ("rho", _where_known("pruned", _figure("pruned", ".1f", 100, " %"))),
     "sides": ("by embedding / logit / both", _sides),
 }
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from semspec.errors import UserError
 from semspec.report.runs import Run, read_run, unlike_machines
+from semspec.results.equivalence import Answer, Equivalence, compared
 from semspec.results.metrics import Interval, central, mcnemar, ratio
 from semspec.results.significance import ALPHA, FEWEST, difference, paired_difference, permutation
 from semspec.storage.digest import value_of
@@ -59,6 +60,7 @@ class Comparison:
     lost: int | None = None  # right in A only
     won: int | None = None  # right in B only
     notes: list[str] = field(default_factory=list)
+    equivalence: list[Equivalence] = field(default_factory=list)
 
 
 def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Comparison:
@@ -95,6 +97,9 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
         lost=lost,
         won=won,
         notes=_notes(first, second, own_a, own_b, over),
+        equivalence=compared(
+            [one["said"] for one in own_a], [one["said"] for one in own_b], margin, paired
+        ),
     )
 
 
@@ -103,6 +108,7 @@ def _solved(run: Run) -> dict[str, Solved]:
     return {
         line["id"]: {name: line.get(name) for name in ("question", "gold", "correct", "wall")}
         | {"alone": line["plain"]["wall"] if line["plain"] else None}
+        | {"said": Answer.of_line(line)}
         for line in run.problem_lines()
     }
 

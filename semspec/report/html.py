@@ -86,7 +86,7 @@ def page(title: str, kind: str, body: Iterable[str], links: Sequence[tuple[str, 
     style = (_HERE / "style.css").read_text(encoding="utf-8")
     script = (_HERE / "script.js").read_text(encoding="utf-8")
     policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}';"
+        f"default-src 'none'; style-src '{source_of(style)}'; script-src '{source_of(script)}';"
         " img-src data:; base-uri 'none'; form-action 'none'"
     )
     inside = "\n".join(part for part in body if part)
@@ -116,5 +116,6 @@ def page(title: str, kind: str, body: Iterable[str], links: Sequence[tuple[str, 
 """
 
 
-def _hash(text: str) -> str:
+def source_of(text: str) -> str:
+    """Return what a content security policy calls a style or a script by."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from semspec import world
@@ -59,6 +60,9 @@ class Rounds:
     taken: Counter[int] = field(default_factory=Counter)
     trees: bool = False
     scored: list[tuple[float, bool]] = field(default_factory=list)  # score, truth of the step
+    judged: Counter[tuple[bool, bool]] = field(
+        default_factory=Counter
+    )  # truth of a step, and if it was kept
     left_out: bool = False  # True if there were more scores than are kept
     shown: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)  # rounds by problem
 
@@ -100,6 +104,11 @@ class Rounds:
         columns = [tuple(zip(*part, strict=True)) for part in parts]  # scores, truths
         return [Share.counted(math.fsum(s) / len(s), sum(t), len(t)) for s, t in columns]
 
+    def kept_share(self, *, right: bool) -> float | None:
+        """Return how often a drafted step was kept, of those that are true, or of those that are not."""
+        kept, refused = self.judged[right, True], self.judged[right, False]
+        return kept / (kept + refused) if kept + refused else None
+
     def auroc(self) -> float | None:
         """Return how often a true step has a higher score than a false one; ties count half."""
         true = sorted(score for score, is_true in self.scored if is_true)
@@ -126,15 +135,14 @@ class _Truth:
     text: str = ""  # committed, and no whole step yet
     before: list[world.Meaning] = field(default_factory=list)
 
-    def scores(self, r: Mapping[str, Any]) -> list[tuple[float, bool]]:
-        """Return scores and truth of a round's steps; needs whole steps in what was committed before."""
-        scores, ends = r["scores"], r["ends"]
-        if not scores or len(scores) > len(ends) or self.text:
+    def steps(self, r: Mapping[str, Any]) -> list[bool]:
+        """Return the truth of a round's drafted steps; needs whole steps in what was committed before."""
+        if self.text:
             return []
         before, found = list(self.before), []
-        for score, start, end in zip(scores, (0, *ends), ends, strict=False):
+        for start, end in pairwise([0, *r["ends"]]):
             meaning = world.meaning(self.problem, self.decode(r["drafted"][start:end]))
-            found.append((float(score), world.is_next(self.problem, before, meaning)))
+            found.append(world.is_next(self.problem, before, meaning))
             before.append(meaning or ("unreadable",))
         return found
 
@@ -173,7 +181,12 @@ def read_rounds(
             begun = posed and written[name] and not r["round"]
             truths[name] = _Truth(posed, decode) if posed and begun else None
         if truth := truths[name]:
-            found.scored += truth.scores(r)
+            steps = truth.steps(r)
+            if len(r["scores"]) <= len(steps):
+                found.scored += [(float(score), true) for score, true in zip(r["scores"], steps, strict=False)]  # fmt: skip
+            # steps behind the first that was refused were not judged
+            judged = steps[: r["units_kept"] + 1]
+            found.judged.update((true, at < r["units_kept"]) for at, true in enumerate(judged))
             truth.commit(r)
             found.left_out = len(found.scored) > MOST_SCORES
     return found

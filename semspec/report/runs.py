@@ -77,7 +77,7 @@ class Run:
     @property
     def method(self) -> str:
         """The method, as options of the command line."""
-        words = [f"{g}={self.plugins[g]}" for g in ("draft", "accept") if g in self.plugins]
+        words = [f"{g}={self.plugins[g]}" for g in ("draft", "accept", "stop") if g in self.plugins]
         words += [f"split={self.split}"] if self.split else []
         words += ["salvage=true"] if self.config.get("salvage") is True else []
         nested = self.plugins.get("nested", "none")

@@ -6,7 +6,7 @@ import io
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -17,6 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from semspec.results.by_part import PARTS, part_length
 from semspec.results.metrics import Interval, ratio
 from semspec.results.records import Mode
 from semspec.results.significance import ALPHA
@@ -244,6 +245,8 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     row("tokens per problem", lambda f: number(f["tokens"], 1))
     row("units accepted", lambda f: percent(f["acceptance_rate"]))
     row("tokens accepted", lambda f: percent(f["acceptance_rate_tokens"]))
+    if result.get("mean_acceptance_rate") not in (None, result["acceptance_rate_tokens"]):
+        row("mean acceptance rate", lambda f: percent(f.get("mean_acceptance_rate")))
     row("tokens per verification", lambda f: number(f["accept_length"]))
     if result.get("pruned") is not None:
         row("nodes pruned", lambda f: percent(f.get("pruned")))
@@ -260,12 +263,38 @@ def result_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         measured = f"{number(risk['measured'], 3)} {interval(risk['measured_interval'], 3)}".strip()
         row("risk asked", lambda f: f"{risk['asked']:g}" if f is result else DASH)
         row("risk measured [95 %]", lambda f: measured if f is result else DASH)
+    if stop := result.get("stop"):
+        rows.extend(_stop_rows(result, stop))
+    if PARTS <= set(result["details"]):
+        lengths = (number(part_length(result["details"], part)) for part in ("thinking", "answer"))
+        both = " / ".join(lengths)
+        row("  in thinking / answer", lambda f: both if f is result else DASH)
     if "rating" in result["details"]:
         row("judge's rating", lambda f: number(f["details"].get("rating")))
     for name in result["details"]:
         if name.endswith("_share"):
             row(name.removesuffix("_share").replace("_", " "), share("details", name))
     return rows
+
+
+def _stop_rows(result: Mapping[str, Any], stop: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows about where the thinking ended, and what was saved by that."""
+    plain = result["plain"]
+    beside = [DASH] if plain else []
+    alone = (
+        plain["details"].get("thinking_tokens") if plain else None
+    )  # other arms' may not be counted
+    tokens = [number(alone and alone / plain["problems"], 1)] if plain else []
+    yield "tokens of thinking", *tokens, number(stop["thinking_tokens"], 1)
+    limit = f", {stop['by_limit']} by the limit" if stop["by_limit"] else ""
+    yield "thinking closed", *beside, f"{stop['stopped']} of {result['problems']}{limit}"
+    if stop["saved"] is not None:
+        yield "thinking saved", *beside, percent(stop["saved"])
+    if stop["checked"]:
+        measured = f"{number(stop['measured'], 3)} {interval(stop['measured_interval'], 3)}"
+        asked = DASH if stop["asked"] is None else f"{stop['asked']:g}"
+        yield "risk of a stop asked", *beside, asked
+        yield "risk of a stop measured [95 %]", *beside, measured.strip()
 
 
 def significant(result: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from semspec.models.spelling import Spelling
 from semspec.storage.screen import visible
 from semspec.types import Round, Writer
 
@@ -27,7 +28,6 @@ _CLOSERS = ")]\"'”’*"
 BESIDE = " | "  # between branches of one tree
 MOST = 3  # branches shown at a place: a tree can have a dozen
 LONGEST = 6  # tokens shown of a branch
-_HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder returns for half a character
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -52,38 +52,6 @@ class Piece:
         return "salvaged" if self.salvaged else self.writer
 
 
-class _Decoder:
-    """Decodes tokens as they come: spaces and characters can depend on the tokens before."""
-
-    WINDOW = 8  # tokens decoded again for every piece: few, so that the whole stays linear
-
-    def __init__(self, decode: Decode) -> None:
-        self._decode = decode
-        self._before: list[int] = []
-        self._pending: list[int] = []  # ends in half a character
-        self._waited = 0
-
-    def peek(self, tokens: Sequence[int]) -> str:
-        """Return the text that ``tokens`` would add."""
-        whole = self._decode([*self._before, *self._pending, *tokens])
-        return whole[len(self._decode(self._before)) :]
-
-    def feed(self, tokens: Sequence[int]) -> str:
-        if not tokens:
-            return ""
-        if self.peek(tokens).endswith(_HALF) and self._waited < self.WINDOW:
-            self._pending += tokens
-            self._waited += 1  # not for ever: a model may write broken characters
-            return ""
-        return self.flush(tokens)
-
-    def flush(self, tokens: Sequence[int] = ()) -> str:
-        text = self.peek(tokens)
-        self._before = [*self._before, *self._pending, *tokens][-self.WINDOW :]
-        self._pending, self._waited = [], 0
-        return text
-
-
 def pieces(
     rounds: Iterable[Round | Mapping[str, Any]],
     decode: Decode,
@@ -94,7 +62,7 @@ def pieces(
     With ``unit="tokens"`` there are no ends of units and no scores: a token is not a line. Of a tree
     the branches are shown that were refused where the target went on, and the nodes are counted.
     """
-    decoder = _Decoder(decode)
+    decoder = Spelling(decode)
     for one in rounds:
         r = one if isinstance(one, Mapping) else {f.name: getattr(one, f.name) for f in fields(one)}
         yield from _of_round(r, decoder, decode, unit == "steps")
@@ -103,7 +71,7 @@ def pieces(
 
 
 def _of_round(
-    r: Mapping[str, Any], decoder: _Decoder, decode: Decode, steps: bool
+    r: Mapping[str, Any], decoder: Spelling, decode: Decode, steps: bool
 ) -> Iterator[Piece]:
     drafted, kept, lost = r["drafted"], r["kept"], list[Piece]()
     parents = r.get("parents")

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from semspec.decoding.trim import depths
 from semspec.protocols import Grade
 from semspec.results import bound, reuse
-from semspec.results.metrics import CACHE, SUMMED
+from semspec.results.metrics import LATER, SUMMED
 from semspec.storage import json_schema
-from semspec.types import Outcome
+from semspec.types import Outcome, Round
 
 _NUMBER = {"type": "number"}
 _TEXT = {"type": ["string", "null"]}
@@ -19,7 +20,7 @@ _SOLVE: dict[str, Any] = {
     "type": "object",
     "required": [*SUMMED, "finish", "correct", "details"],
     "properties": {
-        **dict.fromkeys((*SUMMED, *CACHE, "rounds"), _NUMBER),
+        **dict.fromkeys((*SUMMED, *LATER, "rounds"), _NUMBER),
         "text": {"type": "string"},
         "answer": _TEXT,
         "finish": {"type": "string"},
@@ -72,6 +73,7 @@ class Solve:
     draft_cached: int = 0
     target_fed: int = 0
     target_cached: int = 0
+    drafted_length: int = 0  # of all drafts: a tree is as long as it is deep
     details: Mapping[str, Any] = field(default_factory=dict)
     reuse: Mapping[str, int] = field(default_factory=dict)  # ``reuse.count``
     counts: Mapping[str, int] = field(default_factory=dict)  # ``bound.count``
@@ -103,6 +105,7 @@ class Solve:
             drafts=len(drafts),
             drafted_units=sum(len(r.ends) for r in drafts),
             drafted_tokens=sum(len(r.drafted) for r in drafts),
+            drafted_length=sum(map(_length, drafts)),
             kept_units=sum(r.units_kept for r in drafts),
             kept_tokens=sum(len(r.kept) for r in drafts),
             written_tokens=sum(len(r.written) for r in rounds),
@@ -113,6 +116,11 @@ class Solve:
             counts=bound.count(rounds),
             **by_role,
         )
+
+
+def _length(done: Round) -> int:
+    """Return the tokens of a draft along its longest path."""
+    return len(done.drafted) if done.parents is None else max(depths(done.parents))
 
 
 def problem_line(

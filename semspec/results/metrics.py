@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from semspec.results import bound, reuse
+from semspec.results import bound, reuse, stopped
 from semspec.results.step_truth import ACCEPTED, ASKED, LEAST, WRONG
 
 Interval = tuple[float, float]
@@ -25,7 +25,8 @@ SUMMED = tuple(
     " handed_tokens gained_tokens draft_passes target_passes draft_seconds verify_seconds"
     " write_seconds".split()
 )
-CACHE = ("draft_fed", "draft_cached", "target_fed", "target_cached")  # older lines lack them
+CACHE = ("draft_fed", "draft_cached", "target_fed", "target_cached")
+LATER = (*CACHE, "drafted_length")  # older lines lack them
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -100,6 +101,7 @@ class _Tally:
 
     sums: Counter[str] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
+    accepted: list[float] = field(default_factory=list)  # a problem's share of its drafts' lengths
     graded: int = 0
     correct: int = 0
     cut_off: int = 0
@@ -110,7 +112,9 @@ class _Tally:
 
     def add(self, solve: Mapping[str, Any]) -> None:
         self.sums.update({name: solve[name] for name in SUMMED})
-        self.sums.update({name: solve.get(name, 0) for name in CACHE})
+        self.sums.update({name: solve.get(name, 0) for name in LATER})
+        if length := solve.get("drafted_length"):
+            self.accepted.append(solve["kept_tokens"] / length)
         self.latencies.append(solve["seconds"])
         self.cut_off += solve["finish"] == "budget"
         if solve["correct"] is not None:
@@ -141,6 +145,7 @@ class _Tally:
             "tokens": ratio(s["tokens"], n),
             "acceptance_rate": ratio(s["kept_units"], s["drafted_units"]),
             "acceptance_rate_tokens": ratio(s["kept_tokens"], s["drafted_tokens"]),
+            "mean_acceptance_rate": mean(self.accepted),
             "accept_length": ratio(s["gained_tokens"], s["drafts"]),
             "target_share": ratio(by_target, by_target + s["kept_tokens"]),
             "target_passes": s["target_passes"],
@@ -188,6 +193,9 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
     - ``acceptance_rate``: units kept / units drafted, ``acceptance_rate_tokens``: the same in
       tokens. Drafted counts everything proposed, also what came after a rejection, and in a tree
       every node.
+    - ``mean_acceptance_rate`` (MAR, DReSD, section 4.3): tokens kept / the drafts' lengths, of each
+      problem, averaged over the problems that have drafts. A tree is as long as it is deep: its
+      branches stand beside each other, and one of them can be kept.
     - ``accept_length`` (tau): tokens gained per verification of a draft, that is (kept + written by
       the rule: correction, residual, bonus) / (rounds with a draft). What the target writes after
       a handover costs passes of its own and does not count; nested drafts are not seen.
@@ -213,6 +221,13 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
     ``risk``, where a rule was asked for one and the benchmark knows the truth of steps: what was
     ``asked`` (of steps that the target says with a probability below ``least``), and beside it the
     share of ``accepted`` drafted steps that are ``wrong``, with Wilson's 95 % interval.
+
+    ``stop``, where a stopper was at work: how many problems were ``stopped``, of these ``by_limit`` (the answer
+    needed the rest of the budget); ``trials``: how often the stopper asked. ``thinking_tokens``: a problem's mean.
+    ``checked`` problems were also solved to their natural end, with the same seed: ``saved`` is the share of the thinking that
+    was left out (None unless all were checked), ``harmed`` went from right to wrong by the stop, ``mended`` the
+    other way; ``measured`` is the share of harmed ones, with Wilson's interval, beside the risk ``asked``.
+    ``saved_of_plain``: measured against the target alone.
     """
     own, plain, paired = _Tally(), _Tally(), _Tally()
     pairs: list[tuple[float, float]] = []
@@ -240,6 +255,31 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
         "pass_at_1_p": mcnemar(lost, won) if graded else None,
         "plain": plain.figures() if pairs else None,
         "risk": _risk(figures["details"]),
+        "stop": _stop(figures, plain.figures()["details"] if pairs else {}),
+    }
+
+
+def _stop(own: Mapping[str, Any], plain: Mapping[str, float]) -> dict[str, Any] | None:
+    """Return what a stopper saved and changed; None where there was none."""
+    details, problems = own["details"], own["problems"]
+    if stopped.STOPPED not in details:
+        return None
+    checked, harmed = (int(details.get(name, 0)) for name in (stopped.CHECKED, stopped.HARMED))
+    tokens = details[stopped.THINKING]
+    whole, alone = details.get(stopped.UNSTOPPED), plain.get(stopped.THINKING)
+    return {
+        "stopped": int(details[stopped.STOPPED]),
+        "by_limit": int(details[stopped.LIMITED]),
+        "trials": int(details[stopped.TRIED]),
+        "thinking_tokens": ratio(tokens, problems),
+        "saved": 1 - tokens / whole if whole and checked == problems else None,
+        "saved_of_plain": 1 - tokens / alone if alone else None,
+        "asked": details.get(stopped.ASKED),
+        "checked": checked,
+        "harmed": harmed,
+        "mended": int(details.get(stopped.MENDED, 0)),
+        "measured": ratio(harmed, checked),
+        "measured_interval": wilson(harmed, checked),
     }
 
 

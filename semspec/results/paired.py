@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from semspec.results import bound, reuse
+from semspec.results import bound, reuse, stopped
 from semspec.results.metrics import mcnemar, mean, quantile, ratio, ratio_interval, wilson
 from semspec.results.significance import ALPHA, holm, paired_difference
 
@@ -20,12 +20,16 @@ DRAFT_PASS = 0.05
 
 
 def rows(
-    solved: Mapping[str, Solved], baseline: str, rivals: Mapping[str, str] | None = None
+    solved: Mapping[str, Solved],
+    baseline: str,
+    rivals: Mapping[str, str] | None = None,
+    floor: str = "",
 ) -> list[Row]:
     """Return a row for each arm, on the problems that the baseline has solved, too.
 
     The target alone is the one that took turns with the arm (``plain`` of its lines). ``rivals``: arms that are held
-    against another one as well ("over"). Raises KeyError where nothing has the baseline's name.
+    against another one as well ("over"); ``floor``: the arm that keeps all drafts ("recovered"). Raises KeyError where
+    nothing has the baseline's name.
     """
     known = solved[baseline]
     found: list[Row] = []
@@ -37,6 +41,8 @@ def rows(
         rival = (rivals or {}).get(name, "")
         if rival in solved:
             row["over"] = {"config": rival, **_over(own, solved[rival])}
+        if floor in solved and PLAIN in solved:
+            row |= recovered(own, solved[floor], solved[PLAIN])
         found.append(row)
     return found
 
@@ -52,6 +58,23 @@ def _over(own: Solved, rival: Solved) -> Row:
     found = figures([own[i] for i in both], [rival[i] for i in both]) if both else {"problems": 0}
     names = ("problems", "gain", "gain_interval", "speedup", "speedup_interval")
     return {name: found.get(name) for name in names}
+
+
+def recovered(own: Solved, floor: Solved, target: Solved) -> Row:
+    """Return which share of the right answers between the drafts and the target an arm has won back.
+
+    Over the problems that all three have solved, with an interval by bootstrap over problems; None where the target
+    is no better than the drafts.
+    """
+    names = [i for i in own if i in floor and i in target]
+    right = [[int(bool(each[i]["correct"])) for i in names] for each in (own, floor, target)]
+    pairs = [(float(o - f), float(t - f)) for o, f, t in zip(*right, strict=True)]
+    gap = sum(below for _, below in pairs)
+    share = sum(above for above, _ in pairs) / gap if gap > 0 else None
+    return {
+        "recovered": share,
+        "recovered_interval": ratio_interval(pairs) if share is not None else None,
+    }
 
 
 def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
@@ -81,6 +104,8 @@ def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
         "speedup_interval": ratio_interval(pairs),
         "speedup_median": quantile([b / s for b, s in pairs if s], 0.5),
         "target_share": ratio(total("written_tokens") + total("handed_tokens"), tokens),
+        "target_passes": ratio(passes, len(own)),  # a problem
+        "draft_passes": ratio(total("draft_passes"), len(own)),
         "acceptance": total("kept_units") / max(1, total("drafted_units")),
         "overhead": max(0.0, 1 - sum(spent.values()) / total("seconds"))
         if total("seconds")
@@ -96,6 +121,21 @@ def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
         "pruned": bound.pruned(counts := _added(own, "counts")),
         "bound": bound.figures(counts),
         **_divergence([s["details"] for s in own]),
+        **_stopping([s["details"] for s in own]),
+    }
+
+
+def _stopping(details: Sequence[Mapping[str, Any]]) -> Row:
+    """Return what a stopper saved of the thinking and which answers it spoilt; None where no problem was checked."""
+    checked = [one for one in details if one.get(stopped.CHECKED)]
+    tokens, whole = (
+        sum(one[name] for one in checked) for name in (stopped.THINKING, stopped.UNSTOPPED)
+    )
+    harmed = sum(one[stopped.HARMED] for one in checked)
+    return {
+        "thinking_saved": ratio(whole - tokens, whole),
+        "stop_harm": ratio(harmed, len(checked)),
+        "stop_harm_interval": wilson(harmed, len(checked)),
     }
 
 

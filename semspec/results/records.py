@@ -3,6 +3,7 @@
     config.json     the resolved configuration and its digest, written once: the mark of a run's folder
     weights.json    the identity of everything that was loaded (see semspec.results.identity)
     measured.json   what the rule has measured on the pair before the first problem, if it does
+    costs.json      what passes have cost and drafts were worth, at the end (see semspec.results.tables)
     starts.jsonl    one line a start: where it came from (see semspec.storage.provenance)
     rounds.jsonl    one line a round of the loop, of both modes
     problems.jsonl  one line a problem; this line is the problem's commit mark
@@ -45,11 +46,18 @@ Line = dict[str, Any]
 
 WAY = "choose another hydra.run.dir"
 _CONTENT = (
-    *("weights.json", "measured.json", "starts.jsonl", "rounds.jsonl", "problems.jsonl"),
+    *(
+        "weights.json",
+        "measured.json",
+        "costs.json",
+        "starts.jsonl",
+        "rounds.jsonl",
+        "problems.jsonl",
+    ),
     "result.json",
 )
 _STATUS = frozenset({"state", "error", "pid", "host", "started"})  # in every status.json of ours
-_ROUND_FIELDS = tuple(f.name for f in fields(Round))
+_ROUND_FIELDS = tuple(f.name for f in fields(Round) if f.name != "stop")
 
 
 def now() -> str:
@@ -322,6 +330,11 @@ class OpenRun(RunFolder):
             with os_errors_as_user_errors(self.path):
                 write_json(self.path / "measured.json", dict(found))
 
+    def record_costs(self, told: Mapping[str, Any]) -> None:
+        """Keep what was measured of costs, for a run that is to decide by the same (``costs=``)."""
+        with self._writing():
+            write_json(self.path / "costs.json", told)
+
     def todo(self, problems: Iterable[BenchmarkProblem]) -> Iterator[BenchmarkProblem]:
         """Yield the problems that are still to be solved; raise UserError where two have one id."""
         seen: set[str] = set()
@@ -338,7 +351,8 @@ class OpenRun(RunFolder):
         with self._writing():
             for r in rounds:
                 place = {"id": problem_id, "mode": mode, "round": self._next[problem_id, mode]}
-                self._rounds.append(place | {name: getattr(r, name) for name in _ROUND_FIELDS})
+                own = {name: getattr(r, name) for name in _ROUND_FIELDS}
+                self._rounds.append(place | own | ({"stop": r.stop} if r.stop else {}))
                 self._next[problem_id, mode] += 1
 
     def commit(self, line: Mapping[str, Any]) -> None:

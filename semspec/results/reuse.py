@@ -12,6 +12,7 @@ from typing import Any
 from semspec.types import Round
 
 FOUND = ("lexical", "semantic", "none")
+REFERENCE = "reference"  # where drafts were copied from texts that came with the problem
 ORIGINS = ("main", "branch", "successor", "mismatch")
 LONGEST = 5  # lengths from here on are one class
 
@@ -29,18 +30,27 @@ def count(rounds: Iterable[Round]) -> dict[str, int]:
     return dict(counts)
 
 
+def predicted(rounds: Iterable[Round]) -> tuple[int, int]:
+    """Count the tokens of a problem's references that were drafted: those kept, and those rejected."""
+    copied = [r for r in rounds if r.found == REFERENCE]
+    kept = sum(len(r.kept) for r in copied)
+    return kept, sum(len(r.drafted) for r in copied) - kept
+
+
 def figures(counts: Mapping[str, int]) -> dict[str, Any] | None:
     """Return shares; None where nothing was retrieved.
 
     - ``found``: of the attempts, those with a lexical match, with a semantic one only, and without
-      (table 10); ``recovered``: of the attempts without a lexical match, those with a semantic one.
+      (table 10), and those from a reference where there was one; ``recovered``: of the attempts without a lexical match, those with a semantic one.
     - ``origin``: of the drafts, those whose last kept token came from the copy, from a branch, from a
       branch's successor, and those of which nothing was kept (figure 4).
     - ``rate``: drafts of which something was kept; ``branched``: of these, those that went along a
       branch; ``length``: tokens kept of these on average (table 11).
     - ``lengths``: of these, the shares that kept 1, 2, ... and 5 or more tokens (table 12).
     """
+    referred = counts.get(f"found_{REFERENCE}", 0)
     found = {name: counts.get(f"found_{name}", 0) for name in FOUND}
+    found |= {REFERENCE: referred} if referred else {}
     origin = {name: counts.get(f"origin_{name}", 0) for name in ORIGINS}
     drafts = sum(origin.values())
     if not drafts and not any(found.values()):

@@ -46,6 +46,7 @@ _MODE: Mapping[str, Schema] = {  # figures of one mode
     **dict.fromkeys(_SPEEDS, _FIGURE),
     "acceptance_rate": _SHARE,
     "acceptance_rate_tokens": _SHARE,
+    "mean_acceptance_rate": _SHARE,
     "accept_length": _FIGURE,
     "target_share": _SHARE,
     "target_passes": _COUNT,
@@ -80,6 +81,14 @@ _RISK: Mapping[str, Schema] = {
     "measured": _SHARE,
     "measured_interval": _SHARES,
 }
+_LEFT_OUT: Schema = {"type": ["number", "null"], "maximum": 1}
+_STOP: Mapping[str, Schema] = {
+    **dict.fromkeys(("stopped", "by_limit", "trials", "checked", "harmed", "mended"), _COUNT),
+    "thinking_tokens": _FIGURE,
+    **dict.fromkeys(("saved", "saved_of_plain"), _LEFT_OUT),
+    **dict.fromkeys(("asked", "measured"), _SHARE),
+    "measured_interval": _SHARES,
+}
 _WHOLE: Mapping[str, Schema] = {
     **_MODE,
     "speedup": _FIGURE,
@@ -89,6 +98,7 @@ _WHOLE: Mapping[str, Schema] = {
     "pass_at_1_p": _SHARE,
     "plain": _object(_MODE, nullable=True),
     "risk": _object(_RISK, nullable=True),
+    "stop": _object(_STOP, nullable=True),
     "provenance": _object(_PROVENANCE),
     "concurrency": {"type": "integer", "minimum": 1},
 }

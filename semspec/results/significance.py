@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from semspec.results.metrics import Interval, wilson
+from semspec.results.metrics import Z95, Interval, wilson
 
 ALPHA = 0.05
 FEWEST = 6  # problems: five that all point the same way happen by chance once in 16
 
 
-def paired_difference(both: int, only_a: int, only_b: int, neither: int) -> Interval:
+def paired_difference(
+    both: int, only_a: int, only_b: int, neither: int, z: float = Z95
+) -> Interval:
     """Return the interval of B's share minus A's over the same trials: Newcombe (1998), Statistics in Medicine 17, method 10.
 
-    Unlike a bootstrap it has a width where no trial changed sides.
+    Unlike a bootstrap it has a width where no trial changed sides. ``z``: 95 % by default.
     """
     n = both + only_a + only_b + neither
     a, b = both + only_a, both + only_b
@@ -23,16 +25,16 @@ def paired_difference(both: int, only_a: int, only_b: int, neither: int) -> Inte
     phi = 0.0  # correlation of the two, corrected for continuity
     if margins:
         phi = (max(excess - n / 2, 0.0) if excess > 0 else excess) / math.sqrt(margins)
-    return _newcombe(a, n, b, n, phi)
+    return _newcombe(a, n, b, n, phi, z)
 
 
-def difference(right_a: int, n_a: int, right_b: int, n_b: int) -> Interval:
+def difference(right_a: int, n_a: int, right_b: int, n_b: int, z: float = Z95) -> Interval:
     """Return the interval of B's share minus A's over different trials: Newcombe (1998), 17, 873-890, method 10."""
-    return _newcombe(right_a, n_a, right_b, n_b, 0.0)
+    return _newcombe(right_a, n_a, right_b, n_b, 0.0, z)
 
 
-def _newcombe(right_a: int, n_a: int, right_b: int, n_b: int, phi: float) -> Interval:
-    spread_a, spread_b = wilson(right_a, n_a), wilson(right_b, n_b)
+def _newcombe(right_a: int, n_a: int, right_b: int, n_b: int, phi: float, z: float) -> Interval:
+    spread_a, spread_b = wilson(right_a, n_a, z), wilson(right_b, n_b, z)
     assert spread_a is not None and spread_b is not None, (n_a, n_b)
     a, b = right_a / n_a, right_b / n_b
 

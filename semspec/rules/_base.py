@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from semspec import registry
+from semspec.deferred import Tensor
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
-from semspec.protocols import Bench, Plugin, ProbeSource, Run, Setup
-from semspec.types import Read, Role, What, names_of
+from semspec.protocols import Bench, InServer, Plugin, ProbeSource, Run, Setup, Verified
+from semspec.types import Gate, Read, Role, What, names_of
 
 
 class RuleBase(Plugin):
@@ -25,9 +26,21 @@ class RuleBase(Plugin):
     lossless: ClassVar[bool] = False
     greedy_only: ClassVar[bool] = False
     may_change: ClassVar[tuple[str, ...]] = ()
+    in_server: ClassVar[InServer | None] = None
 
     def models(self) -> Mapping[Role, ModelConfig]:
         return {}
+
+    @property
+    def idle(self) -> bool:
+        return self.lossless
+
+    def asked_inside(self) -> Mapping[str, Any]:
+        asked = self.in_server.asked if self.in_server is not None else {}
+        return {name: value for name in asked if (value := getattr(self, name)) is not None}
+
+    def keeps(self, seen: Verified) -> Tensor:
+        raise AssertionError(f"{registry.name_of(self)} declares nothing that it keeps")
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str] | None:
@@ -41,6 +54,9 @@ class RuleBase(Plugin):
 
     def evidence(self) -> tuple[Read, ...]:
         return ()
+
+    def gate(self) -> Gate | None:
+        return None
 
     def measure(self, bench: Bench) -> Self:
         return self
@@ -77,8 +93,11 @@ class RuleBase(Plugin):
                 f" {setup.accept_option}=typical"
             )
         setup.check_models(me, self.models(), "rule")
-        if missing := self.needs - setup.engine.offers:
-            self._refuse_reads(setup, missing)
+        # where nothing is drafted, no rule is ever asked
+        if (missing := self.needs - setup.engine.offers) and not drafter.plain:
+            verified, otherwise = setup.engine.verifies(setup)
+            if not verified:
+                self._refuse_reads(setup, missing, otherwise)
         if setup.salvage and What.PROBS not in setup.engine.offers:
             raise UserError(
                 f"salvage=true reads {What.PROBS.value}, which {setup.engine_choice} cannot give: leave"
@@ -97,7 +116,7 @@ class RuleBase(Plugin):
                 " over it: leave salvage=true out, or choose another rule"
             )
 
-    def _refuse_reads(self, setup: Setup, missing: Collection[What]) -> None:
+    def _refuse_reads(self, setup: Setup, missing: Collection[What], otherwise: str = "") -> None:
         reads = f"reads {names_of(missing)}, which {setup.engine_choice} cannot give"
         others = [
             name
@@ -110,8 +129,8 @@ class RuleBase(Plugin):
         ]
         if not setup.nested:
             raise UserError(
-                f"{setup.rule_choice} {reads}: use engine=hf, or a rule that does without"
-                f" ({', '.join(others)})"
+                f"{setup.rule_choice} {reads}: use engine=hf, {otherwise and otherwise + ', '}or a rule that"
+                f" does without ({', '.join(others)})"
             )
         if not setup.drafter.plain:
             way_out = "".join(f", nested_accept={name}" for name in others)

@@ -1,19 +1,78 @@
-"""The options of rules that keep an asked risk, and the runs that their guarantee is for."""
+"""What rules that keep an asked risk share: their options, a separate calibration, and the runs that a guarantee is for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Self
 
-from semspec.artifacts.binding import Measured
+from semspec import registry
+from semspec.artifacts import base
+from semspec.artifacts.binding import Measured, check_alike, check_shares
+from semspec.artifacts.risk import RiskCalibration
 from semspec.errors import UserError
-from semspec.protocols import Run
+from semspec.protocols import Run, Source
+from semspec.results.step_truth import ASKED, LEAST
+from semspec.rules._base import RuleBase
 
 
-def check_shares(**given: float) -> None:
-    """Raise UserError for a risk, a share or a confidence that is not between 0 and 1."""
-    for name, value in given.items():
-        if not 0 < value < 1:
-            raise UserError(f"accept.{name}={value}: give more than 0, less than 1")
+class Certifiable(RuleBase):
+    """A rule whose thresholds may come from a calibration of the score that has the rule's name.
+
+    It declares these options itself, so that they stand where it wants them.
+    """
+
+    calibration: str | None
+    risk: float | None
+    least: float
+    confidence: float
+    allow_mismatch: bool
+
+    certify: ClassVar[Callable[..., Any]]  # thresholds from columns, at a risk
+
+    def columns(self, given: RiskCalibration) -> tuple[list[Any], ...]:
+        """Return what thresholds are certified on; raise UserError for the calibration of another score."""
+        raise NotImplementedError
+
+    def check_risk(self, alone: str = "") -> None:
+        """Raise UserError unless a risk and its calibration are given together; ``alone``: what may take their place."""
+        check_shares("accept", risk=self.risk, least=self.least, confidence=self.confidence)
+        if (self.calibration is None) != (self.risk is None):
+            raise UserError(
+                f"accept.calibration=FOLDER_OR_REPO and accept.risk= go together: give both{alone}"
+            )
+        if self.calibration is None and (self.least, self.confidence) != (0.05, 0.95):
+            raise UserError(
+                "accept.least and accept.confidence are of a guarantee: give accept.calibration="
+                " and accept.risk=, too"
+            )
+
+    def asked_risk(self) -> Mapping[str, float]:
+        return {} if self.risk is None else {ASKED: self.risk, LEAST: self.least}
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        return [base.source("calibration", self.calibration)] if self.calibration else []
+
+    def bind(self, run: Run) -> Self:
+        if self.calibration is None or self.risk is None:
+            return self
+        given, name = RiskCalibration.load(self.calibration), registry.name_of(self)
+        columns = self.columns(given)
+        given.check_run(run, self.allow_mismatch)
+        asked = {"risk": self.risk, "least": self.least, "delta": 1 - self.confidence}
+        found = self.certify(*columns, **asked)
+        model = run.models["target"]
+        revision = f"@{model.revision}" if model.revision else ""
+        scored = f"score={name} model.path={model.name}{revision} split={run.split}"
+        if not self.allow_mismatch:
+            check_guarantee(name, given.measured, run, partial(calibrating, scored, run))
+        return self.bound(certified=found)
+
+
+def calibrating(scored: str, run: Run, how: str = "") -> str:
+    """Return the command that calibrates for a run: what is ``scored``, and ``how`` its drafts are drawn."""
+    at = f"temperature={run.sampling.temperature:g} {how}".rstrip()
+    return f"python -m semspec.calibrate_risk {scored} {at} apart=FOLDER, then accept.calibration=FOLDER"
 
 
 def check_guarantee(rule: str, measured: Measured, run: Run, command: Callable[[str], str]) -> None:
@@ -23,11 +82,7 @@ def check_guarantee(rule: str, measured: Measured, run: Run, command: Callable[[
     """
     if run.drafts is None:
         return
+    options = measured.options(run.sampling, run.drafts)
+    way = f", calibrate for this run ({command(options)})" if options else ""
     unlike = measured.unlike(run.sampling, run.drafts)
-    if unlike:
-        options = measured.options(run.sampling, run.drafts)
-        way = f", calibrate for this run ({command(options)})" if options else ""
-        raise UserError(
-            f"what accept={rule} guarantees was measured {' and '.join(unlike)}: run it as it was"
-            f" measured{way}, or set accept.allow_mismatch=true to go on without the guarantee"
-        )
+    check_alike("accept", f"accept={rule}", unlike, f"run it as it was measured{way}")

@@ -11,7 +11,7 @@ from semspec import world
 from semspec.deferred import torch
 from semspec.errors import UserError, first_line
 from semspec.models.location import ModelConfig
-from semspec.probes.cluster import Entailment
+from semspec.probes.cluster import Entailment, fetched
 from semspec.protocols import Kit
 
 Same = Callable[[str, str, str], bool]
@@ -45,7 +45,7 @@ def by_oracle(kit: Kit) -> Same:
 
 def by_entailment(model: ModelConfig) -> Same:
     """Each entails the other, after what was said."""
-    entailment = _entailment(model.fetch())
+    entailment = _entailment(fetched(model))
 
     def same(said: str, a: str, b: str) -> bool:
         (both,) = entailment.both_ways([(said, a, b)])

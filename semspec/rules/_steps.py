@@ -13,9 +13,8 @@ from semspec.decoding.sampling import draw_next, uniforms
 from semspec.decoding.units import unit_ends
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
-from semspec.types import Answer, Context, Draft, Handover, Query, Read, Verdict, What
+from semspec.types import PROBS, Answer, Context, Draft, Handover, Query, Read, Verdict
 
-PROBS = Read(What.PROBS)
 Span = tuple[int, int]
 SHORTEST_REPEAT = 4  # tokens: shorter units ("So,") may well be said again
 
@@ -23,6 +22,12 @@ SHORTEST_REPEAT = 4  # tokens: shorter units ("So,") may well be said again
 def unit_spans(draft: Draft) -> list[Span]:
     """The units of a draft as (start, end) over its tokens."""
     return list(pairwise([0, *draft.ends]))
+
+
+def lowest_of(logprobs: Tensor, spans: Sequence[Span]) -> list[float]:
+    """Return the log-probability of each unit's least likely token."""
+    values = logprobs.tolist()
+    return [min(values[start:end]) for start, end in spans]
 
 
 @dataclass(slots=True)
@@ -54,6 +59,10 @@ class StepSession:
         """Return the reads of the target's pass over the draft."""
         return ()
 
+    def settled(self, draft: Draft, spans: Sequence[Span]) -> bool:
+        """Tell whether every unit is decided by what came with the draft: the target makes no pass then."""
+        return False
+
     def weigh(
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Judgement:
@@ -74,7 +83,7 @@ class StepSession:
         if kit.salvage and PROBS not in reads:
             reads = (*reads, PROBS)
         answer = Answer()
-        if reads or self.passes:
+        if (reads or self.passes) and not self.settled(draft, spans):
             answer = yield Query(
                 "target", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=reads
             )
@@ -90,7 +99,7 @@ class StepSession:
                 scores=list(judgement.scores[: unit + 1]),
                 note="repeats an earlier step" if repeated else judgement.note,
             )
-            if kit.salvage:
+            if kit.salvage and PROBS in answer.values:
                 self.salvage(verdict, draft, (start, end), answer[PROBS])
             return verdict
         # a token that revealed the last end opens the next unit: thrown away, it would be drawn

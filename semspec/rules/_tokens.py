@@ -13,9 +13,7 @@ from semspec.decoding.sampling import draw_next, uniforms
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.rules._base import RuleBase
-from semspec.types import Answer, Context, Draft, Query, Read, Verdict, What
-
-PROBS = Read(What.PROBS)
+from semspec.types import PROBS, Answer, Context, Draft, Query, Read, Verdict, What
 
 
 class TokenRule(RuleBase):

@@ -13,9 +13,8 @@ from typing import ClassVar
 from semspec.protocols import Kit, Plan
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import StepSession
-from semspec.types import Answer, Context, Draft, Generate, Query, Read, Verdict, What
+from semspec.types import LOGPROBS, Answer, Context, Draft, Generate, Query, Verdict, What
 
-LOGPROBS = Read(What.LOGPROBS)
 NO_LIMIT = 1 << 16  # a unit ends at the splitter's cap
 
 

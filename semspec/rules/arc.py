@@ -35,12 +35,12 @@ from semspec.decoding.whitening import Whitened
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED, ModelFacts, canonical_name
-from semspec.protocols import Kit, Plan, Run, Setup, Source
+from semspec.protocols import InServer, Kit, Plan, Run, Setup, Source, Verified
 from semspec.registry import register
-from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
+from semspec.rules._tokens import LosslessSession, Scored, TokenRule
 from semspec.storage.packaged import beside_package
 from semspec.storage.screen import LOG
-from semspec.types import Context, Draft, Verdict, What
+from semspec.types import PROBS, Context, Draft, Verdict, What
 
 CALIBRATE = "python -m semspec.calibrate"
 SIDES = {(True, False): "embedding", (False, True): "logit", (True, True): "both"}
@@ -73,6 +73,11 @@ class Calibrated(TokenRule):
 
     known: ClassVar[Known]  # once bound
 
+    @property
+    def least_score(self) -> float:
+        """The score (LTS) from which on the bound keeps a token."""
+        raise NotImplementedError
+
     def check_setup(self, setup: Setup) -> None:
         """Pruning chooses among siblings of trees by the rows that they were chosen from."""
         super().check_setup(setup)
@@ -100,7 +105,7 @@ class Calibrated(TokenRule):
             )
 
     def loads(self, run: Run) -> Sequence[Source]:
-        known = entry(self.calibration, canonical_name(run.places["target"]), _calibrating(run))
+        known = entry(self.calibration, canonical_name(run.places["target"]), calibrating(run))
         if "path" not in known:
             return ()
         return [base.source("calibration", known["path"], known.get("revision"))]
@@ -130,7 +135,7 @@ class Calibrated(TokenRule):
         yield cls(calibration=str(folder / "arc"), allow_mismatch=True)
 
 
-def _calibrating(run: Run) -> str:
+def calibrating(run: Run) -> str:
     """Return the command that calibrates the run's target, with its draft."""
     models = run.places
     given = [*naming("model", models["target"])]
@@ -166,6 +171,41 @@ class Arc(Calibrated):
     floor: float = 0.0  # the bound keeps no token below this probability (ours)
     bucketed: bool = False  # constants by depth and root entropy, where the calibration has them
 
+    in_server: ClassVar[InServer | None] = InServer(
+        {"theta": float, "resume": bool, "keep_excluded": bool, "floor": float},
+        server=("calibration", "allow_mismatch"),
+        bound=True,
+    )
+
+    @property
+    def least_score(self) -> float:
+        return self.theta
+
+    @property
+    def idle(self) -> bool:
+        return self.theta > 1
+
+    def keeps(self, seen: Verified) -> Tensor:
+        bound, rows, tokens = seen.bound, seen.rows, seen.flat
+        best = seen.p.max(-1)
+        likeliest = best.indices[rows]
+        ends = (tokens != likeliest) & (bound.ends(tokens) | bound.ends(likeliest))
+        loose = loose_nodes(
+            bound.distances(tokens, likeliest),
+            best.values[rows],
+            seen.p[rows, tokens],
+            ends,
+            bound.constants(seen.sampling.temperature),
+            self.theta,
+            self.keep_excluded,
+            self.floor,
+        )
+        if self.resume:
+            return loose
+        loose = loose.view_as(seen.parents).clone()
+        loose[:, 0] = True  # the root is not judged
+        return without_gaps(loose, seen.parents).flatten()
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if math.isnan(self.theta):
@@ -184,8 +224,8 @@ class Arc(Calibrated):
         setting, calibration, _ = self.load(run.models["target"], run.sampling.temperature)
         if self.bucketed and setting.buckets is None:
             raise UserError(
-                "accept.bucketed: these constants were published without buckets: calibrate the model"
-                " with python -m semspec.calibrate, or leave bucketed out"
+                "accept.bucketed: these constants were published without buckets: make some with"
+                f" {calibrating(run)}, or leave bucketed out"
             )
         if not self.bucketed:
             setting = replace(setting, buckets=None)
@@ -272,18 +312,16 @@ class ArcSession(LosslessSession):
                 "accept.prune goes by the drafter's probabilities, and this draft came without any"
                 " (temperature=0, or a draft that has none): use prune=none"
             )
-        tokens, above = torch.tensor(draft.tokens), torch.tensor(parents)
-        depth = torch.tensor(depths(parents)) - 1
-        nodes = torch.arange(len(tokens))
-        own = rows[nodes.to(rows.device), tokens.to(rows.device)].cpu()
-        path = tree_pruning.path_logprob(own.log(), above, depth)
+        depth = [below - 1 for below in depths(parents)]
+        own = rows.gather(1, torch.tensor(draft.tokens, device=rows.device)[:, None])[:, 0]
+        path = tree_pruning.path_logprob(own.log().tolist(), parents)
         if rule.prune == "entropy":
             score = tree_pruning.confidence(path, depth, entropy, rule.lambda_)
-            kept = tree_pruning.entropy_guided(score, above, depth, rule.eps, rule.leaf)
+            kept = tree_pruning.entropy_guided(score, parents, depth, rule.eps, rule.leaf)
         else:
             score = tree_pruning.rival_score(rule.prune, path, depth, rule.prune_bias)
-            kept = tree_pruning.ranked(score, above, depth, rule.prune_share)
-        return [node for node, stays in enumerate(kept.tolist()) if stays]
+            kept = tree_pruning.ranked(score, parents, rule.prune_share)
+        return [node for node, stays in enumerate(kept) if stays]
 
     def ponder(self, context: Context, scored: Scored) -> Plan[None]:
         """Scores every node; embeddings of tokens not met before are asked for, without a pass."""

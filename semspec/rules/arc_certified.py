@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
-from semspec.artifacts.binding import Measured
+from semspec.artifacts.binding import check_shares
 from semspec.calibration.arc import COLUMNS, Setting, certified
 from semspec.errors import UserError
 from semspec.protocols import Kit, Run
 from semspec.registry import register
-from semspec.rules import _risk
-from semspec.rules.arc import ArcSession, Calibrated, Known
+from semspec.rules._risk import check_guarantee
+from semspec.rules.arc import ArcSession, Calibrated, Known, calibrating
 
 
 @register("accept", "arc_certified")
@@ -23,16 +23,20 @@ class ArcCertified(Calibrated):
     risk: float = 0.05  # P(divergence of a token that the bound accepts is above js), at most
     confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
 
+    @property
+    def least_score(self) -> float:
+        return 0.0  # the certified divergence takes the place of tau
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        _risk.check_shares(js=self.js, risk=self.risk, confidence=self.confidence)
+        check_shares("accept", js=self.js, risk=self.risk, confidence=self.confidence)
 
     def bind(self, run: Run) -> Self:
         setting, calibration, at = self.load(run.models["target"], run.sampling.temperature)
         if calibration is None:
             raise UserError(
                 "accept=arc_certified needs measured divergences, and published constants have none:"
-                " calibrate the model with python -m semspec.calibrate"
+                f" make them with {calibrating(run)} and name them with accept.calibration=FOLDER"
             )
         pairs = calibration.evidence(at)
         drafted = pairs[pairs[:, COLUMNS.index("drafted")] > 0]  # what the rule really decides on
@@ -51,8 +55,7 @@ class ArcCertified(Calibrated):
             return f"python -m semspec.calibrate {options} ..."
 
         if not self.allow_mismatch:
-            measured = Measured.of(calibration.config["data"])
-            _risk.check_guarantee("arc_certified", measured, run, command)
+            check_guarantee("arc_certified", calibration.measured, run, command)
         return self.bound(known=known)
 
     def open(self, kit: Kit) -> ArcSession:

@@ -18,8 +18,8 @@ from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.protocols import Kit
 from semspec.registry import register
-from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
-from semspec.types import Context
+from semspec.rules._tokens import LosslessSession, Scored, TokenRule
+from semspec.types import PROBS, Context
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from semspec.protocols import Kit, Plan
 from semspec.registry import register
 from semspec.rules._base import RuleBase
 from semspec.rules._steps import Judgement, Span, StepSession
-from semspec.types import Answer, Context, Draft, Handover, Query, Read, Verdict, What
+from semspec.types import Answer, Context, Draft, Handover, Query, Read, Role, Verdict, What
 
 QUESTION = (
     "Rate the last step of the reasoning above, and nothing else. Is every fact in it right, and"
@@ -83,27 +83,35 @@ class JudgeSession(StepSession):
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Plan[Judgement]:
         """Asks about one unit after the other, until the first that is rejected."""
-        kit, scores = self.kit, list[float]()
+        scores: list[float] = []
         for _, end in spans:
-            shown = draft.tokens[:end]
-            while shown and shown[-1] in kit.stop_ids:  # the question's turn begins with one
-                shown.pop()
-            tokens = [*shown, *self.tail]
-            reply: Answer = yield Query(
-                "target",
-                context,
-                kit.sampling,
-                kit.rng,
-                tokens=tokens,
-                reads=(BEST,),
-                rows_from=len(context) + len(tokens) - 1,
-            )
-            ids, logprobs = reply[BEST]
-            scores.append(read_score(ids[-1].tolist(), logprobs[-1], self.digits, self.rule.score))
+            asked = self.kit, "target", context, draft.tokens[:end], self.tail
+            scores.append(read_score(*(yield from answer_of(*asked)), self.digits, self.rule.score))
             if scores[-1] < self.rule.threshold:
                 break
         kept = sum(score >= self.rule.threshold for score in scores)
         return Judgement(lambda unit: unit < kept, scores)
+
+
+def answer_of(
+    kit: Kit, model: Role, context: Context, shown: Sequence[int], tail: Sequence[int]
+) -> Plan[tuple[list[int], Any]]:
+    """Ask a model behind drafted tokens; return its likeliest answers and their log-probabilities."""
+    shown = list(shown)
+    while shown and shown[-1] in kit.stop_ids:  # the question's turn begins with one
+        shown.pop()
+    tokens = [*shown, *tail]
+    reply: Answer = yield Query(
+        model,
+        context,
+        kit.sampling,
+        kit.rng,
+        tokens=tokens,
+        reads=(BEST,),
+        rows_from=len(context) + len(tokens) - 1,
+    )
+    ids, logprobs = reply[BEST]
+    return ids[-1].tolist(), logprobs[-1]
 
 
 def ask_for_a_digit(kit: Kit) -> tuple[list[int], dict[int, int]]:

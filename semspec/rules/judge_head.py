@@ -20,10 +20,8 @@ from semspec.deferred import Tensor
 from semspec.errors import UserError
 from semspec.protocols import Kit, Run, Source
 from semspec.registry import register
-from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
-from semspec.types import Context, Read, What
-
-LAST = Read(What.HIDDEN, layers=(-1,))  # after the final norm
+from semspec.rules._tokens import LosslessSession, Scored, TokenRule
+from semspec.types import LAST_STATES, PROBS, Context, What
 
 
 @register("accept", "judge_head")
@@ -64,12 +62,12 @@ class Judged(TokenRule):
 
 
 class JudgedSession(LosslessSession):
-    reads = (PROBS, LAST)
+    reads = (PROBS, LAST_STATES)
 
     def __init__(self, kit: Kit, head: JudgeHead, threshold: float) -> None:
         super().__init__(kit)
         self.head, self.threshold = head, threshold
 
     def loosely(self, context: Context, scored: Scored) -> Tensor:
-        states = scored.answer[LAST][1:, 0]  # of each node itself, not of its parent
+        states = scored.answer[LAST_STATES][1:, 0]  # of each node itself, not of its parent
         return self.head(states) >= self.threshold

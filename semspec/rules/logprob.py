@@ -9,33 +9,28 @@ the asked risk (``semspec.calibration.risk``).
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from semspec.artifacts import base
-from semspec.artifacts.binding import Measured
 from semspec.artifacts.risk import RiskCalibration
 from semspec.artifacts.threshold import MeasuredThreshold
 from semspec.calibration import threshold as measuring
 from semspec.calibration.risk import Certified, certify
 from semspec.calibration.threshold import Chosen
 from semspec.errors import UserError
-from semspec.protocols import Bench, Kit, Run, Source
+from semspec.protocols import Bench, InServer, Kit
 from semspec.registry import register
-from semspec.results.step_truth import ASKED, LEAST
-from semspec.rules import _risk
-from semspec.rules._base import RuleBase
-from semspec.rules._steps import Judgement, Span, StepSession
+from semspec.rules._risk import Certifiable
+from semspec.rules._steps import Judgement, Span, StepSession, lowest_of
 from semspec.rules._watching import Watching
 from semspec.storage.cache import cache
 from semspec.storage.digest import digest
 from semspec.storage.files import dumps
-from semspec.types import Answer, Context, Draft, Read, What
+from semspec.types import LOGPROBS, Answer, Context, Draft, Read, What
 
-LOGPROBS = Read(What.LOGPROBS)
 # set with the rule, before a step of any pair was measured, and left as it was; what other
 # thresholds do is in docs/measurements/step_level.md and docs/measurements/thresholds.md
 THRESHOLD = -4.0
@@ -54,7 +49,7 @@ UNCERTIFIED = "its threshold is measured on the pair when the run begins, withou
 
 @register("accept", "logprob")
 @dataclass(frozen=True, kw_only=True)
-class LogProb(RuleBase):
+class LogProb(Certifiable):
     """Accepts a step whose least likely token is likely enough under the target."""
 
     # auto: measured on the pair; or a natural logarithm, at temperature 1; 0 rejects nearly everything
@@ -68,6 +63,10 @@ class LogProb(RuleBase):
 
     needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
     may_change: ClassVar[tuple[str, ...]] = ("warm_up",)  # what was measured is recorded
+    in_server: ClassVar[InServer | None] = InServer(
+        {"threshold": float},
+        told=("warm_up", "calibration", "risk", "least", "confidence", "allow_mismatch"),
+    )
 
     def __post_init__(self) -> None:
         if self.threshold != AUTO:
@@ -77,24 +76,14 @@ class LogProb(RuleBase):
                 f"accept.warm_up={self.warm_up}: give the tokens that measuring may take, or 0 to"
                 " measure nothing"
             )
-        asked = {} if self.risk is None else {"risk": self.risk}
-        _risk.check_shares(**asked, least=self.least, confidence=self.confidence)
-        if (self.calibration is None) != (self.risk is None):
-            raise UserError(
-                "accept.calibration=FOLDER_OR_REPO and accept.risk= go together: give both, or"
-                " accept.threshold= alone"
-            )
-        if self.calibration is None and (self.least, self.confidence) != (0.05, 0.95):
-            raise UserError(
-                "accept.least and accept.confidence are of a guarantee: give accept.calibration="
-                " and accept.risk=, too"
-            )
+        self.check_risk(alone=", or accept.threshold= alone")
         if self.calibration is not None and self.threshold != AUTO:
             raise UserError(
                 f"accept.threshold={self.threshold:g} and accept.calibration, which sets it: give one"
                 " of them"
             )
 
+    certify: ClassVar[Callable[..., Certified]] = staticmethod(certify)
     certified: ClassVar[Certified | None] = None  # once bound, with a calibration
     chosen: ClassVar[Chosen | None] = None  # once measured
     why: ClassVar[str] = ""  # once there was something to measure: where its threshold is from
@@ -105,38 +94,9 @@ class LogProb(RuleBase):
             return 0, ""
         return 2, "" if {"threshold", "calibration"} & set(given) else UNCERTIFIED
 
-    def asked_risk(self) -> Mapping[str, float]:
-        return {} if self.risk is None else {ASKED: self.risk, LEAST: self.least}
-
-    def loads(self, run: Run) -> Sequence[Source]:
-        given = self.calibration
-        return [base.source("calibration", given)] if given else ()
-
-    def bind(self, run: Run) -> Self:
-        if self.calibration is None or self.risk is None:
-            return self
-        model, temperature = run.models["target"], run.sampling.temperature
-        given = RiskCalibration.load(self.calibration)
+    def columns(self, given: RiskCalibration) -> tuple[list[Any], ...]:
         given.check_score(None, self.allow_mismatch)
-        given.check(
-            model,
-            split=run.split,
-            temperature=temperature,
-            allow_mismatch=self.allow_mismatch,
-        )
-        found = certify(*given.columns, risk=self.risk, least=self.least, delta=1 - self.confidence)
-        revision = f"@{model.revision}" if model.revision else ""
-
-        def command(options: str) -> str:
-            return (
-                f"python -m semspec.calibrate_risk score=logprob model.path={model.name}{revision}"
-                f" split={run.split} temperature={temperature:g} {options} apart=FOLDER, then"
-                " accept.calibration=FOLDER"
-            )
-
-        if not self.allow_mismatch:
-            _risk.check_guarantee("logprob", Measured.of(given.config["data"]), run, command)
-        return self.bound(certified=found)
+        return given.columns
 
     @property
     def level(self) -> float:
@@ -144,6 +104,9 @@ class LogProb(RuleBase):
         if found := self.certified or self.chosen:
             return found.threshold
         return THRESHOLD if self.threshold == AUTO else float(self.threshold)
+
+    def asked_inside(self) -> Mapping[str, Any]:
+        return {"threshold": self.level}
 
     def measure(self, bench: Bench) -> Self:
         """Take the threshold that was measured on this pair before, or measure it.
@@ -267,6 +230,5 @@ class LogProbSession(StepSession):
     def weigh(
         self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
     ) -> Judgement:
-        logprobs = answer[LOGPROBS].tolist()
-        lowest = [min(logprobs[start:end]) for start, end in spans]
+        lowest = lowest_of(answer[LOGPROBS], spans)
         return Judgement(lambda unit: lowest[unit] >= self.threshold, lowest)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from semspec.errors import UserError
-from semspec.models.hub import MODEL
 from semspec.models.location import ModelConfig
+from semspec.models.wanted import MODEL
 from semspec.protocols import Kit, Plan, Run, Source
 from semspec.registry import register
 from semspec.rules._base import RuleBase

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from semspec.protocols import Kit
+from semspec.protocols import InServer, Kit
 from semspec.registry import register
 from semspec.rules._tokens import LosslessSession, TokenRule
 
@@ -17,6 +17,7 @@ class Lossless(TokenRule):
     """Speculative sampling (Leviathan 2023): exactly the target's law, token by token."""
 
     lossless: ClassVar[bool] = True
+    in_server: ClassVar[InServer | None] = InServer()
 
     @classmethod
     def default_for(cls, target: str, split: str, given: Collection[str]) -> tuple[int, str] | None:

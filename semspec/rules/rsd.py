@@ -20,9 +20,7 @@ from semspec.registry import register
 from semspec.rules._base import RuleBase
 from semspec.rules._score import ScoreHead, read_score_head
 from semspec.rules._steps import Judgement, Span, StepSession
-from semspec.types import Answer, Context, Draft, Query, Read, Role, What
-
-LAST = Read(What.HIDDEN, layers=(-1,))  # after the final norm
+from semspec.types import LAST_STATES, Answer, Context, Draft, Query, Role
 
 
 @register("accept", "rsd")
@@ -67,9 +65,9 @@ class RsdSession(StepSession):
     ) -> Plan[Judgement]:
         kit = self.kit
         reply: Answer = yield Query(
-            "reward", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=(LAST,)
+            "reward", context, kit.sampling, kit.rng, tokens=draft.tokens, reads=(LAST_STATES,)
         )
         # row i is token i - 1, so a step that ends before token ``end`` is seen at row ``end``
-        states = reply[LAST][[end for _, end in spans], 0]
+        states = reply[LAST_STATES][[end for _, end in spans], 0]
         rewards = self.head(states).tolist()
         return Judgement(lambda unit: rewards[unit] >= self.threshold, rewards)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from semspec.errors import UserError
-from semspec.protocols import Kit, Run
+from semspec.protocols import InServer, Kit, Run
 from semspec.registry import register
 from semspec.rules._engine_probe import Scorer, for_engine
 from semspec.rules._probed import Probed
@@ -28,6 +28,9 @@ class Semantic(Probed):
     draft_probe: str | None = None  # likewise
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED})
+    in_server: ClassVar[InServer | None] = InServer(
+        server=("target_probe", "draft_probe", "allow_mismatch")
+    )
 
     def __post_init__(self) -> None:
         if self.probe not in PROBES:

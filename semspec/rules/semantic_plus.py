@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 
 from semspec.errors import UserError
 from semspec.probes import index
-from semspec.protocols import Kit, Run
+from semspec.protocols import InServer, Kit, Run
 from semspec.registry import register
 from semspec.rules._engine_probe import Scorer, for_engine
 from semspec.rules._probed import Probed
@@ -34,6 +34,9 @@ class SemanticPlus(Probed):
     features: str = "plus"  # paper, last_layer: the same rule on other features, to compare
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
+    in_server: ClassVar[InServer | None] = InServer(
+        {"threshold": float}, server=("target_probe", "allow_mismatch")
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:

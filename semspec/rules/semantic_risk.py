@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Self
 
 from semspec.artifacts import base
-from semspec.artifacts.binding import Measured
+from semspec.artifacts.binding import Measured, check_shares
 from semspec.artifacts.probe import Probe
 from semspec.artifacts.risk import RiskCalibration
 from semspec.calibration.risk import Certified, certify
 from semspec.errors import UserError
-from semspec.protocols import Kit, Run, Source
+from semspec.protocols import InServer, Kit, Run, Source
 from semspec.registry import register
 from semspec.results.step_truth import ASKED, LEAST
-from semspec.rules import _risk
 from semspec.rules._engine_probe import Scorer, for_engine
 from semspec.rules._probed import Probed
+from semspec.rules._risk import calibrating, check_guarantee
 from semspec.rules.semantic_plus import ScoreSession
 from semspec.types import Role, What
 
@@ -34,9 +35,12 @@ class SemanticRisk(Probed):
 
     needs: ClassVar[frozenset[What]] = frozenset({What.POOLED, What.LOGPROBS})
     held: ClassVar[bool] = False  # the threshold is the probe's own, whatever it reads
+    in_server: ClassVar[InServer | None] = InServer(
+        {"risk": float}, server=("target_probe", "allow_mismatch")
+    )
 
     def __post_init__(self) -> None:
-        _risk.check_shares(risk=self.risk, least=self.least, confidence=self.confidence)
+        check_shares("accept", risk=self.risk, least=self.least, confidence=self.confidence)
 
     def probes(self) -> Mapping[Role, tuple[str | None, str]]:
         return {"target": (self.target_probe, "plus")}
@@ -56,13 +60,10 @@ class SemanticRisk(Probed):
         probe = self.load("target", run)
         columns, measured = self._steps(probe, run)
         found = certify(*columns, risk=self.risk, least=self.least, delta=1 - self.confidence)
-        place = str(self.probe_sources(run)["target"])
-
-        def command(options: str) -> str:
-            return _command(place, f"temperature={run.sampling.temperature:g} {options}")
-
+        probed = f"probe={self.probe_sources(run)['target']}"
         if not self.allow_mismatch:
-            _risk.check_guarantee("semantic_risk", measured, run, command)
+            command = partial(calibrating, probed, run)
+            check_guarantee("semantic_risk", measured, run, command)
         return self.bound(target=for_engine(probe, run.offers), certified=found)
 
     def open(self, kit: Kit) -> ScoreSession:
@@ -75,16 +76,11 @@ class SemanticRisk(Probed):
         temperature = run.sampling.temperature
         if self.calibration is not None:
             given = RiskCalibration.load(self.calibration)
-            given.check(
-                run.models["target"],
-                split=run.split,
-                temperature=temperature,
-                allow_mismatch=self.allow_mismatch,
-            )
+            given.check_run(run, self.allow_mismatch)
             given.check_score(probe, self.allow_mismatch)
-            return given.columns, Measured.of(given.config["data"])
+            return given.columns, given.measured
         made = probe.config.get("calibration")
-        calibrate = _command(str(self.probe_sources(run)["target"]), f"temperature={temperature:g}")
+        calibrate = calibrating(f"probe={self.probe_sources(run)['target']}", run)
         if made is None:
             raise UserError(f"probe {probe.name} was not calibrated for a risk: {calibrate}")
         if made["temperature"] != temperature and not self.allow_mismatch:
@@ -99,11 +95,3 @@ class SemanticRisk(Probed):
         scores, semantic, groups = (column.tolist() for column in probe.calibration)
         # an older calibration says nothing of its own: it was drawn as the probe's data were
         return (scores, semantic, groups), Measured.of({**probe.config["data"], **made})
-
-
-def _command(place: str, options: str) -> str:
-    """The command that calibrates for another run, beside the probe."""
-    return (
-        f"python -m semspec.calibrate_risk probe={place} {options} apart=FOLDER, then"
-        " accept.calibration=FOLDER"
-    )

@@ -16,10 +16,10 @@ from semspec.decoding.thinking import Thinking
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
 from semspec.models.text import OPEN
-from semspec.protocols import Kit
+from semspec.protocols import InServer, Kit, Verified
 from semspec.registry import register
-from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
-from semspec.types import Context, Read, What
+from semspec.rules._tokens import LosslessSession, Scored, TokenRule
+from semspec.types import PROBS, Context, Read, What
 
 
 @register("accept", "topk_delta")
@@ -32,6 +32,7 @@ class TopKDelta(TokenRule):
     only_in_think: bool = False  # what follows the thinking is judged by the lossless rule alone
 
     needs: ClassVar[frozenset[What]] = frozenset({What.PROBS, What.TOP_K})
+    in_server: ClassVar[InServer | None] = InServer({"k": int, "delta": float})
 
     def __post_init__(self) -> None:
         if self.k < 1 or not 0 <= self.delta <= 1:
@@ -42,6 +43,11 @@ class TopKDelta(TokenRule):
 
     def open(self, kit: Kit) -> TopKDeltaSession:
         return TopKDeltaSession(kit, self)
+
+    def keeps(self, seen: Verified) -> Tensor:
+        raw = seen.logits.float().log_softmax(-1)  # before temperature
+        top = raw.topk(min(self.k, raw.shape[-1]), -1)
+        return near_nodes(top.indices, top.values, seen.flat, seen.rows, self.delta)
 
 
 class TopKDeltaSession(LosslessSession):

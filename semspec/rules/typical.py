@@ -10,13 +10,14 @@ meets the lossless rule. Not the target's law: more likely tokens become more li
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError
-from semspec.protocols import Kit
+from semspec.protocols import InServer, Kit, Verified
 from semspec.registry import register
-from semspec.rules._tokens import PROBS, LosslessSession, Scored, TokenRule
-from semspec.types import Context
+from semspec.rules._tokens import LosslessSession, Scored, TokenRule
+from semspec.types import PROBS, Context
 
 
 @register("accept", "typical")
@@ -27,6 +28,8 @@ class Typical(TokenRule):
     epsilon: float = 0.09  # what is likelier is always kept
     delta: float = 0.3  # what is asked where the target is unsure, as a share of exp(-entropy)
 
+    in_server: ClassVar[InServer | None] = InServer({"epsilon": float, "delta": float})
+
     def __post_init__(self) -> None:
         if not (self.epsilon >= 0 and self.delta >= 0):
             raise UserError(
@@ -36,6 +39,9 @@ class Typical(TokenRule):
 
     def open(self, kit: Kit) -> TypicalSession:
         return TypicalSession(kit, self)
+
+    def keeps(self, seen: Verified) -> Tensor:
+        return typical_nodes(seen.p, seen.flat, seen.rows, self.epsilon, self.delta)
 
 
 class TypicalSession(LosslessSession):

@@ -22,7 +22,7 @@ from semspec.sglang_plugin import compat_speculative as compat
 from semspec.types import Answer, Query, Read, Seen, What
 
 if TYPE_CHECKING:
-    from semspec.sglang_plugin.drafting import Session
+    from semspec.sglang_plugin.drafts import Session
 
 
 def without_missing_reads(drafter: Any, runner: Any) -> Any:

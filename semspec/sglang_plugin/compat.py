@@ -74,6 +74,7 @@ def apply(hooks: Sequence[Hook]) -> None:
     """
     if not hooks:
         return
+    hooks = one_for_each(hooks)
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     twice = [h.target for h in hooks if h.path in HookRegistry._patched]
@@ -92,6 +93,29 @@ def apply(hooks: Sequence[Hook]) -> None:
             )
 
     HookRegistry.apply_hooks = apply_and_check
+
+
+def one_for_each(hooks: Sequence[Hook]) -> list[Hook]:
+    """Return one hook for each target: SGLang would silently ignore a second one."""
+    found: dict[str, list[Hook]] = {}
+    for hook in hooks:
+        found.setdefault(hook.path, []).append(hook)
+
+    def after(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+        def each(result: Any, *args: Any, **kwargs: Any) -> Any:
+            for function in functions:
+                changed = function(result, *args, **kwargs)
+                result = result if changed is None else changed
+            return result
+
+        return each
+
+    single = []
+    for own in found.values():
+        assert len(own) == 1 or {hook.kind for hook in own} == {"AFTER"}, own[0].target
+        function = own[0].function if len(own) == 1 else after([hook.function for hook in own])
+        single.append(Hook(own[0].target, function, own[0].kind))
+    return single
 
 
 def missing(hooks: Sequence[Hook]) -> list[str]:
@@ -132,6 +156,10 @@ def arriving(changed: Callable[[Any, Any], dict[str, Any] | None]) -> Callable[.
 
 # ---- reading the states of prompts ------------------------------------------------------------
 
+LOOPS = (
+    "semspec_loops"  # in our drafters' verify inputs: by request, the loop that judges it, or None
+)
+READING = "semspec_reading"  # at the target's runner: its passes can be read
 ROWS = 512  # of logits at a time: 300 MB in float32 for a vocabulary of 150,000
 
 
@@ -184,6 +212,9 @@ class Watcher(Protocol):
     def begin(self, requests: int, rows: int, pieces: Sequence[Piece]) -> Pass | None:
         """Return the reads of a pass over so many requests and rows, or None."""
 
+    def verifying(self, loops: Sequence[Any], nodes: int) -> Pass | None:
+        """Return the reads of a pass that verifies drafts of so many nodes each, or None."""
+
 
 def _logprobs(
     processor: Any, states: Tensor, lm_head: Any, source: Any, followed: Sequence[tuple[int, int]]
@@ -199,6 +230,42 @@ def _logprobs(
         rows = processor._get_logits(states[some[:, 0]], lm_head, source).float()
         parts.append(rows.gather(1, some[:, 1:])[:, 0] - rows.logsumexp(1))
     return torch.cat(parts)
+
+
+KEPT = "managers.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor"
+KEPT += "._maybe_collect_customized_info"
+
+
+class _Since(list[Any]):
+    """A request's values, a list for each pass or None, each handed out once, wherever SGLang cuts the list.
+
+    It would cut by tokens, and a pass that verifies a draft adds several.
+    """
+
+    handed = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        if not isinstance(at, slice):
+            return super().__getitem__(at)
+        new, self.handed = [*self][self.handed :], len(self)
+        return [value for values in new for value in values or ()]
+
+
+def by_pass(key: str, every: Callable[[], bool] = lambda: False) -> Callable[..., None]:
+    """Return a hook on ``KEPT`` that hands out a key's values whole, as far as they are there.
+
+    ``every``: each request has the key from its prompt on. A request without it is given one None a token by SGLang where
+    another one of the same batch has values.
+    """
+
+    def hook(result: Any, processor: Any, index: int, req: Any, logits: Any) -> None:
+        if every():
+            req.customized_info = {key: _Since(), **(req.customized_info or {})}
+        info = req.customized_info or {}
+        if key in info and not isinstance(info[key], _Since):
+            info[key] = _Since(info[key])
+
+    return hook
 
 
 class _Once(list[Any]):
@@ -244,8 +311,7 @@ class Reading:
             Hook(f"{graphs}.can_run_graph", self._graph, "AROUND"),
         ]
         if not self.captures:
-            kept = f"{parts}.batch_result_processor.SchedulerBatchResultProcessor"
-            return [*hooks, Hook(f"{kept}._maybe_collect_customized_info", self._kept, "AFTER")]
+            return [*hooks, Hook(KEPT, self._kept, "AFTER")]
         captured = "layers.aux_hidden_states.AuxHiddenStateList.capture"
         once = f"{parts}.output_streamer.SchedulerOutputStreamer"
         once += ".is_request_level_customized_info_key"
@@ -279,6 +345,7 @@ class Reading:
         self.top = len(body.layers)
         at = ModelConfig(path=args.model_path, revision=args.revision)
         self.watcher.loaded(Loaded(at, self.top, model.config.hidden_size, runner.device))
+        setattr(runner, READING, True)
 
     def _prefix(self, result: int, req: Any, *args: Any) -> int | None:
         """Limit the cached prefix, so that the states to read are computed."""
@@ -290,7 +357,12 @@ class Reading:
 
     def _plan(self, batch: Any, cls: Any, schedule: Any, runner: Any, *_: Any, **__: Any) -> None:
         mode = batch.forward_mode
-        if runner.is_draft_worker or not mode.is_extend() or mode.is_target_verify():
+        if runner.is_draft_worker or not mode.is_extend():
+            return
+        if mode.is_target_verify():
+            if loops := getattr(schedule.spec_info, LOOPS, None):
+                nodes = schedule.spec_info.draft_token_num
+                batch._semspec_pass = self.watcher.verifying(loops, nodes)
             return
         starts, lengths = batch.extend_prefix_lens_cpu, batch.extend_seq_lens_cpu
         if not starts or not lengths:

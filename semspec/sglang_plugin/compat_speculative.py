@@ -6,8 +6,8 @@ Looked up in the wheels of 0.5.20 to 0.5.23; differences between them are noted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from semspec.errors import UserError
 from semspec.sglang_plugin import compat
+from semspec.sglang_plugin.compat import LOOPS, READING
 from semspec.types import Sampling
 
 OLDEST = "0.5.20"
@@ -23,6 +24,16 @@ OLDEST = "0.5.20"
 SAMPLE = "speculative.eagle_utils.eagle_sample"
 LOADED = "model_executor.model_runner.ModelRunner.load_model"
 DRAFTED = "semspec_drafted"  # in our drafters' verify inputs: [requests] nodes without padding
+SMALL_MODEL = "SEMSPEC_LM"  # the drafter that can draft whole steps
+ASKED = "managers.scheduler.Scheduler.get_internal_state"  # for /server_info
+ENDLESS = 1 << 30  # tokens, where SGLang has no limit
+# rows of a verifying pass that cost as much as launching a pass of one row without a CUDA graph: derived from what GPUs
+# compute in the time that launching takes, not measured
+GRAPH_ROWS = 512
+RETRACTED = "managers.schedule_batch.Req.reset_for_retract"
+JUDGED = "semspec_judged"  # at a request: its steps are judged, and it is to go on exactly
+HELD = "semspec_held"  # at such a one: a token of its text, and where it stood in the output
+RULES = "semspec_rules"  # at the target's runner: what requests ask of their verification
 
 
 def check_version() -> None:
@@ -48,6 +59,50 @@ def sampling_of(params: Any) -> Sampling:
 
 def asked(params: Any) -> Any:
     return params.custom_params
+
+
+def goes_on_exactly(request: Any) -> None:
+    """Note that no token may come into a request's text that its loop did not write."""
+    setattr(request, JUDGED, True)
+
+
+def take_back(result: Any, request: Any, *_: Any) -> None:
+    """Take the last token of a retracted text back.
+
+    The pass that reads the text again writes a token. It is to be this one (``held``), and not another one behind it. Values that
+    SGLang keeps by token would have it twice: then SGLang's token stays.
+    """
+    output = request.output_ids
+    if getattr(request, JUDGED, False) and output and not request.return_logprob:
+        last = int(output.pop())
+        setattr(request, HELD, (len(output), last))
+
+
+def held(request: Any) -> int | None:
+    """Return the token that was taken back from a request's text, where that ends before it."""
+    place, token = getattr(request, HELD, (-1, None))
+    return token if place == len(request.output_ids) else None
+
+
+def budget_of(params: Any) -> int:
+    """Return how many tokens a request may have written at its end."""
+    return ENDLESS if params.max_new_tokens is None else int(params.max_new_tokens)
+
+
+def seed_of(params: Any) -> int | None:
+    seed: int | None = params.sampling_seed
+    return seed
+
+
+def ends_of(params: Any, stop_ids: frozenset[int]) -> frozenset[int]:
+    """Return the tokens that end a request's text."""
+    return frozenset() if params.ignore_eos else stop_ids | frozenset(params.stop_token_ids or ())
+
+
+def constrained(params: Any) -> bool:
+    """Return whether a grammar says which tokens may follow."""
+    kinds = ("json_schema", "regex", "ebnf", "structural_tag")
+    return any(getattr(params, kind, None) is not None for kind in kinds)
 
 
 class Verifying:
@@ -76,6 +131,31 @@ class Verifying:
         """[requests * n, vocabulary]"""
         found: Tensor = self.output.next_token_logits
         return found
+
+    @property
+    def loops(self) -> dict[int, Any]:
+        """By request, the loop that judges its draft: none where SGLang's verification does."""
+        found = getattr(self.verify_input, LOOPS, None) or ()
+        return {i: loop for i, loop in enumerate(found) if loop is not None}
+
+    @contextmanager
+    def ending(self, ends: Mapping[int, int]) -> Iterator[None]:
+        """Let the trees of these requests end behind a node, for the time of the call."""
+        held = self.verify_input.retrieve_next_token
+        if ends:
+            rows, nodes = (on(list(some), held.device) for some in (ends, ends.values()))
+            cut = held.clone()
+            cut[rows, nodes] = -1
+            self.verify_input.retrieve_next_token = cut
+        try:
+            yield
+        finally:
+            self.verify_input.retrieve_next_token = held
+
+    def tell(self, key: str, values: Mapping[int, Any]) -> None:
+        """Hand out values with this pass's result, by request."""
+        column = [values.get(i) for i in range(len(self.requests))]
+        self.output.customized_info = {**(self.output.customized_info or {}), key: column}
 
     def show(self, logits: Tensor) -> None:
         """Replace the logits that SGLang uses from now on."""
@@ -190,6 +270,42 @@ def _group() -> Any:
     return None if group.world_size == 1 else group
 
 
+def reads_verification(runner: Any) -> bool:
+    """Return whether states can be read in verifying passes: by the part ``probe``, and in no CUDA graph."""
+    return eager(runner) and bool(getattr(runner, READING, False))
+
+
+def tell_server_info(state: Any, key: str, value: Any) -> None:
+    """Add an entry to what /server_info says of a scheduler."""
+    state.internal_state[key] = value
+
+
+def algorithm() -> str:
+    """Return who drafts in this server; "" where nobody does."""
+    if compat.since("0.5.22"):
+        from sglang.srt.runtime_context import get_spec
+
+        return str(get_spec().speculative_algorithm or "")
+    from sglang.srt.server_args import get_global_server_args
+
+    return str(get_global_server_args().speculative_algorithm or "")
+
+
+def ranks(runner: Any) -> int:
+    """Return how many processes share a pass."""
+    return int(runner.server_args.tp_size)
+
+
+def share_rules(runner: Any, rules: Any) -> None:
+    """Keep what requests ask of their verification where the drafter of the same process finds it."""
+    setattr(runner, RULES, rules)
+
+
+def rules_of(runner: Any) -> Any:
+    """Return what ``share_rules`` kept; None where the part for rules is not switched on."""
+    return getattr(runner, RULES, None)
+
+
 def is_target(runner: Any) -> bool:
     return not runner.is_draft_worker
 
@@ -302,18 +418,83 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 theirs.NgramCorpus = known
             # how many of a request's last tokens are handed over: more than one round can add
             self.max_trie_depth = 2 * self.draft_token_num
+            self._prepared: Any = None  # the trees of the pass that is about to run
+
+        def _init_preallocated_tensors(self) -> None:
+            """Make the tensors of a pass twice: for whole trees, and for their roots alone."""
+            super()._init_preallocated_tensors()
+            own = self.__dict__
+            wide = dict(own)
+            self.draft_token_num = 1
+            super()._init_preallocated_tensors()
+            self._single = {name: own[name] for name in own if own[name] is not wide.get(name)}
+            own.update(wide)
 
         def _prepare_draft_tokens(self, batch: Any) -> Any:
+            if self._prepared is not None:
+                return self._prepared
             reqs = batch.reqs
             texts = [(r.rid, r, r.origin_input_ids_unpadded, r.output_ids) for r in reqs]
             self.ngram_corpus.meet(texts)
             return super()._prepare_draft_tokens(batch)
+
+        @contextmanager
+        def _plainly(self) -> Iterator[None]:
+            """Have the target read the last token of each text alone, as in plain decoding."""
+            nodes, sees = self._prepared
+            n = self.draft_token_num
+            held = {name: getattr(self, name) for name in self._single}
+            worker = self._target_worker
+            self._prepared = (
+                nodes.reshape(-1, n)[:, 0].copy(),
+                sees.reshape(-1, n, n)[:, 0, 0].copy(),
+            )
+            self.__dict__.update(self._single, _target_worker=_Decoding(worker))
+            try:
+                yield
+            finally:
+                self.__dict__.update(held, _target_worker=worker)
+
+        def _padded(self, result: Any) -> None:
+            """Give the result of a plain pass the width that SGLang expects of every pass."""
+            draft = result.next_draft_input
+            wide = draft.accept_tokens.new_zeros(len(draft.accept_lens), self.draft_token_num)
+            wide[:, 0] = draft.accept_tokens
+            result.next_token_ids = tokens = wide.flatten()
+            result.next_draft_input = type(draft)(
+                draft_token_num=self.draft_token_num,
+                new_seq_lens=draft.new_seq_lens,
+                accept_tokens=tokens,
+                accept_lens=draft.accept_lens,
+            )
 
         def _prepare_for_speculative_decoding(self, batch: Any) -> None:
             super()._prepare_for_speculative_decoding(batch)
             if batch.forward_mode.is_target_verify():
                 counts = on(self.ngram_corpus.counts, torch.device(self.device))
                 setattr(batch.spec_info, DRAFTED, counts)
+                setattr(batch.spec_info, LOOPS, self.ngram_corpus.loops)
+
+        def _first_of(self, request: Any) -> int | None:
+            if request.output_ids:  # it was retracted, and its text goes on
+                return held(request)
+            said: int | None = self.ngram_corpus.prompt_end(request)
+            return held(request) if said is None else said
+
+        def _write_first(self, requests: Sequence[Any], result: Any) -> None:
+            """Let the output begin with the token that a request says, in place of the one that was drawn."""
+            begun = {
+                i: token
+                for i, request in enumerate(requests)
+                if (token := self._first_of(request)) is not None
+            }
+            if not begun:
+                return
+            drawn, drafts = result.next_token_ids, result.next_draft_input.accept_tokens
+            places = on(list(begun), drawn.device)
+            tokens = on(list(begun.values()), drawn.device)
+            drawn[places] = tokens.to(drawn.dtype)
+            drafts.view(len(requests), -1)[places, 0] = tokens.to(drafts.dtype)
 
         def forward_batch_generation(self, batch: Any, *args: Any, **kw: Any) -> Any:
             extends, verifies = batch.forward_mode.is_extend(), batch.forward_mode.is_decode()
@@ -321,16 +502,78 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
             if extends:
                 parts = zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True)
                 fed = [(request.rid, request, *part) for request, *part in parts]
-            result = super().forward_batch_generation(batch, *args, **kw)
+            plain = False
+            if verifies:
+                self._prepared = self._prepare_draft_tokens(batch)
+                plain = self.ngram_corpus.nothing_drafted and _saves(self, batch)
+            try:
+                with self._plainly() if plain else nullcontext():
+                    result = super().forward_batch_generation(batch, *args, **kw)
+            finally:
+                self._prepared = None
             output = result.logits_output
             if extends:
+                self._write_first(batch.reqs, result)
                 self.ngram_corpus.prefilled(fed, output.hidden_states)
             elif verifies:
+                if plain:
+                    self._padded(result)
                 rids = [request.rid for request in batch.reqs]
-                self.ngram_corpus.verified(rids, output.next_token_logits, output.hidden_states)
+                width = 1 if plain else self.draft_token_num
+                self.ngram_corpus.verified(
+                    rids, width, output.next_token_logits, output.hidden_states
+                )
             return result
 
     return TreeWorker
+
+
+class _Decoding:
+    """The target's worker, which reads roots of trees by a decoding pass: every attention backend knows that."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._worker, name)
+
+    def forward_batch_generation(self, batch: Any, *args: Any, **kw: Any) -> Any:
+        from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+        lengths = ("seq_lens", "seq_lens_cpu", "orig_seq_lens")
+        changed = {name: getattr(batch, name, None) for name in lengths}
+        # as ScheduleBatch.prepare_for_decode leaves them
+        changed = {name: value + 1 for name, value in changed.items() if value is not None}
+        changed |= {"forward_mode": ForwardMode.DECODE, "spec_info": None, "seq_lens_sum": None}
+        held = {name: getattr(batch, name) for name in changed}
+        _set(batch, changed)
+        try:
+            return self._worker.forward_batch_generation(batch, *args, **kw)
+        finally:
+            _set(batch, held)
+
+
+def _saves(worker: Any, batch: Any) -> bool:
+    """Return whether a decoding pass is cheaper for a batch without drafts, and can stand for a verifying one."""
+    from sglang.srt.configs.hybrid_arch import mambaish_config
+
+    runner = worker.model_runner
+    if mambaish_config(runner.model_config) is not None:  # states are committed by verifying passes
+        return False
+    if any(request.return_hidden_states for request in batch.reqs):  # rows are as many as nodes
+        return False
+    rows = len(batch.reqs) * worker.draft_token_num
+    return eager(runner) or rows >= GRAPH_ROWS
+
+
+def _set(batch: Any, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(batch, name, value)
+
+
+def eager(runner: Any) -> bool:
+    """Return whether no pass is a CUDA graph."""
+    return device(runner).type == "cpu" or bool(runner.server_args.disable_cuda_graph)
 
 
 def keeps_states(runner: Any) -> bool:

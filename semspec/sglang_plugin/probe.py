@@ -99,6 +99,15 @@ class Probes:
                 readers[piece.index] = (piece, trouble)
         return Pass(self, requests, rows, readers) if readers else None
 
+    def verifying(self, loops: Sequence[Any], nodes: int) -> compat.Pass | None:
+        """Let loops read states in the pass over their drafts."""
+        assert self.model is not None
+        top, width, device = self.model.layers, self.model.width, self.model.device
+        reading = {i: loop for i, loop in enumerate(loops) if loop and loop.reads_states}
+        for loop in reading.values():
+            loop.open_pools(top, width, device)
+        return Verifying(reading, len(loops), nodes) if reading else None
+
     def _room(self, pieces: Sequence[compat.Piece], readers: Mapping[int, Reading]) -> int:
         """Return how many more numbers a pass may hold, after dropping aborted requests if needed."""
         running = {piece.request for piece in pieces}
@@ -255,6 +264,23 @@ class Pass:
             else:
                 done[index] = reader.reply()
         return done
+
+
+class Verifying:
+    """The reads of loops in a pass over their drafts, of ``nodes`` rows each."""
+
+    def __init__(self, loops: Mapping[int, Any], requests: int, nodes: int) -> None:
+        self.followed: list[tuple[int, int]] = []
+        self.loops, self.requests, self.nodes, self.rows = loops, requests, nodes, requests * nodes
+        self.layers = frozenset().union(*(loop.layers for loop in loops.values()))
+
+    def states(self, layer: int, x: Tensor) -> None:
+        for i, loop in self.loops.items():  # the first row is the text's last token
+            loop.states(layer, x[i * self.nodes + 1 : (i + 1) * self.nodes])
+
+    def replies(self, logprobs: Tensor | None, trouble: str) -> dict[int, Any]:
+        assert not trouble, trouble
+        return {}
 
 
 class Later:

@@ -23,13 +23,17 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
+from semspec import registry
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError, first_line
 from semspec.types import Read, What
 
 KEY = "semspec"  # of custom_params and of meta_info
+ROUNDS = "semspec_rounds"  # of meta_info: what became of each draft, where whole steps are judged
+PASSES = "semspec_passes"  # of /server_info: how many passes read drafts, and how many none
 SCORE, POOLED = "score", "pooled"
 REDUCTIONS = ("mean", "max", "last")
 PRECISIONS = {"float16": 2, "float32": 4}  # bytes per number
@@ -44,18 +48,34 @@ LARGEST_NUMBER = 1e9
 LARGEST_WHOLE = 4096
 
 PROBE_OPTIONS = ("spans", "want", "probe", "reduce", "layers", "precision")
-# what a request may set besides ``accept``; a rule's other options are for the loop alone or, like
-# ARC's calibration, set when the server starts
-RULE_OPTIONS: Mapping[str, type] = {
-    "theta": float,
-    "resume": bool,
-    "keep_excluded": bool,
-    "floor": float,
-    "epsilon": float,
-    "delta": float,
-    "k": int,
+# of rules that judge whole steps: how much is drafted at a time, and what is never kept
+LOOP_OPTIONS: Mapping[str, type] = {
+    "draft_length": int,
+    "step_cap": int,
+    "nested_length": int,
+    "max_repeats": int,
 }
-OPTIONS = (*PROBE_OPTIONS, "accept", *RULE_OPTIONS)
+# of who asks for a whole problem: the prompt's last token, sent apart so that the loop begins right behind the prompt,
+# and whether rounds are told whole
+PROMPT_END, WHOLE = "prompt_end", "whole_rounds"
+PROBLEM_OPTIONS: Mapping[str, type] = {PROMPT_END: int, WHOLE: bool}
+
+
+@cache
+def rule_kinds() -> Mapping[str, type]:
+    """Return what a request may set besides ``accept``, by name: all that rules declare (``Rule.in_server``)."""
+    found: dict[str, type] = {}
+    for rule in registry.plugins("accept").values():
+        declared = rule.cls.in_server
+        for name, kind in (declared.asked if declared is not None else {}).items():
+            assert found.setdefault(name, kind) is kind, f"{name} has two types"
+    return found
+
+
+@cache
+def options() -> tuple[str, ...]:
+    """Return the names of all that a request may give."""
+    return (*PROBE_OPTIONS, "accept", *rule_kinds(), *LOOP_OPTIONS, *PROBLEM_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +115,27 @@ def check(custom_params: Any) -> None:
     """Raise ValueError, in one line, for a request that no part of the plugin can take."""
     Ask.of(custom_params)
     rule_options(custom_params)
+    problem_options(custom_params)
 
 
 def rule_options(custom_params: Any) -> dict[str, Any]:
     """Return the rule named by ``accept`` and its options, without those that are null."""
     given = {name: value for name, value in _given(custom_params).items() if value is not None}
     found = {"accept": _text("accept", given["accept"])} if "accept" in given else {}
-    kinds = {name: kind for name, kind in RULE_OPTIONS.items() if name in given}
+    known = {**rule_kinds(), **LOOP_OPTIONS}
+    kinds = {name: kind for name, kind in known.items() if name in given}
     return found | {name: number(name, given[name], kind) for name, kind in kinds.items()}
+
+
+def problem_options(custom_params: Any) -> dict[str, Any]:
+    """Return what a request that stands for a whole problem says of itself."""
+    given = {name: value for name, value in _given(custom_params).items() if value is not None}
+    found: dict[str, Any] = {}
+    if PROMPT_END in given:
+        found[PROMPT_END] = _index(PROMPT_END, given[PROMPT_END], LAST_POSITION)
+    if WHOLE in given:
+        found[WHOLE] = number(WHOLE, given[WHOLE], bool)
+    return found
 
 
 def number(name: str, value: Any, kind: type) -> Any:
@@ -126,10 +159,10 @@ def _given(custom_params: Any) -> dict[str, Any]:
         return {}
     given = custom_params[KEY]
     if not isinstance(given, dict):
-        raise ValueError(f"{KEY}={_shown(given)}: give an object of {', '.join(OPTIONS)}")
+        raise ValueError(f"{KEY}={_shown(given)}: give an object of {', '.join(options())}")
     for name in given:
-        if name not in OPTIONS:
-            raise ValueError(f"{KEY} knows no {_shown(name)}: there are {', '.join(OPTIONS)}")
+        if name not in options():
+            raise ValueError(f"{KEY} knows no {_shown(name)}: there are {', '.join(options())}")
     return given
 
 

@@ -1,32 +1,29 @@
 """The choice of a request's rule, and its verdict on many nodes at once.
 
-The rules are the package's own (``semspec/rules``): their dataclasses check the options, their tensor
-functions do the arithmetic. This module supplies their inputs inside a server.
+The rules are the package's own (``semspec/rules``): each declares what it needs inside a server and what a request may
+set (``Rule.in_server``), and says what it keeps (``Rule.keeps``). This module supplies their inputs and knows none by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from semspec.decoding.acceptance import without_gaps
-from semspec.decoding.arc_bound import Constants, loose_nodes
+from semspec.decoding.arc_bound import Constants
 from semspec.decoding.sampling import probabilities
 from semspec.errors import UserError
-from semspec.protocols import Rule
-from semspec.registry import plugin
-from semspec.rules.arc import Arc
-from semspec.rules.topk_delta import TopKDelta, near_nodes
-from semspec.rules.typical import Typical, typical_nodes
-from semspec.sglang_plugin.protocol import RULE_OPTIONS, number
+from semspec.protocols import VERIFIED, Rule
+from semspec.registry import plugins
+from semspec.sglang_plugin.protocol import LOOP_OPTIONS, number, rule_kinds
+from semspec.sglang_plugin.steps import Steps
 from semspec.types import Sampling
 
-RULES = ("lossless", "arc", "typical", "topk_delta")
+OFF = "off"  # nothing is drafted
 
 
 class Bound(Protocol):
@@ -40,30 +37,65 @@ class Bound(Protocol):
         """Return which tokens end a text."""
 
 
-def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | None:
-    """Return the rule that a request names, else the server's; None for SGLang's own, lossless.
+def judges_steps(cls: type[Any]) -> bool:
+    """Return whether a rule judges whole steps, which the loop of a request does."""
+    return bool(cls.cuts == "ends")
+
+
+@cache
+def known_rules() -> Mapping[str, type[Any]]:
+    """Return the rules that can run in here, by name: those that declare it and read what a pass has."""
+    found = {name: rule.cls for name, rule in plugins("accept").items()}
+    return {
+        name: cls
+        for name, cls in found.items()
+        if cls.in_server is not None and (not judges_steps(cls) or cls.needs <= VERIFIED)
+    }
+
+
+def server_options() -> Mapping[str, type | None]:
+    """Return what may be set where the server starts, by name, and of numbers the type."""
+    every = [cls.in_server for cls in known_rules().values()]
+    return {
+        **dict.fromkeys((name for declared in every for name in declared.server), None),
+        **rule_kinds(),
+        **LOOP_OPTIONS,
+    }
+
+
+def named(given: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Rule | Steps | None:
+    """Return the rule that a request names, else the server's; None for SGLang's own, lossless, and for ``off``.
 
     ``given`` comes from ``protocol.rule_options``; options in ``otherwise`` apply unless the request
     names another rule. Raise UserError for an unknown rule or option.
     """
     own = dict(given)
     name = own.pop("accept", None)
+    kinds = {**rule_kinds(), **LOOP_OPTIONS}
     if name is None or name == otherwise.get("accept"):
-        own = {k: v for k, v in otherwise.items() if k in RULE_OPTIONS and v is not None} | own
+        own = {k: v for k, v in otherwise.items() if k in kinds and v is not None} | own
         name = otherwise.get("accept", "lossless")
-    if name not in RULES:
-        raise UserError(f"accept={name}: this server knows {', '.join(RULES)}")
-    cls = plugin("accept", name).cls
-    known = {f.name for f in fields(cls)} & set(RULE_OPTIONS)
+    rules = known_rules()
+    if name not in rules and name != OFF:
+        raise UserError(f"accept={name}: this server knows {', '.join(rules)}, {OFF}")
+    cls = None if name == OFF else rules[name]
+    known = set(cls.in_server.asked) if cls is not None else set()
+    known |= set(LOOP_OPTIONS) if cls is not None and judges_steps(cls) else set()
     if unknown := set(own) - known:
         hint = f"its options are {', '.join(sorted(known))}" if known else "it has no options"
         raise UserError(f"accept={name} knows no {', '.join(sorted(unknown))}: {hint}")
     try:
-        typed = {key: number(key, value, RULE_OPTIONS[key]) for key, value in own.items()}
+        typed = {key: number(key, value, kinds[key]) for key, value in own.items()}
     except ValueError as error:
         raise UserError(str(error)) from error
-    rule = cls(**typed)
-    return None if name == "lossless" or (isinstance(rule, Arc) and rule.theta > 1) else rule
+    if cls is None:
+        return None
+    drafting = {key: typed.pop(key) for key in LOOP_OPTIONS if key in typed}
+    there = {key: otherwise[key] for key in cls.in_server.server if otherwise.get(key)}
+    rule: Rule = cls(**typed, **there)
+    if judges_steps(cls):
+        return Steps(rule=rule, **drafting)
+    return None if rule.idle else rule
 
 
 @dataclass
@@ -74,6 +106,7 @@ class Judged:
     tokens: Tensor  # [requests, n]
     parents: Tensor  # [requests, n], -1 for none
     sampling: Sampling
+    bound: Bound | None = None  # for rules that go by it
 
     @cached_property
     def p(self) -> Tensor:
@@ -93,35 +126,9 @@ class Judged:
         return self.tokens.flatten().long()
 
 
-def loosely(rule: Rule, seen: Judged, bound: Bound | None) -> Tensor:
+def loosely(rule: Rule, seen: Judged) -> Tensor:
     """Return which nodes the rule keeps regardless of speculative sampling: bool [requests, n]."""
-    rows, tokens = seen.rows, seen.flat
-    if isinstance(rule, Typical):
-        loose = typical_nodes(seen.p, tokens, rows, rule.epsilon, rule.delta)
-    elif isinstance(rule, TopKDelta):
-        raw = seen.logits.float().log_softmax(-1)  # before temperature
-        top = raw.topk(min(rule.k, raw.shape[-1]), -1)
-        loose = near_nodes(top.indices, top.values, tokens, rows, rule.delta)
-    else:
-        assert isinstance(rule, Arc) and bound is not None
-        best = seen.p.max(-1)
-        likeliest = best.indices[rows]
-        ends = (tokens != likeliest) & (bound.ends(tokens) | bound.ends(likeliest))
-        loose = loose_nodes(
-            bound.distances(tokens, likeliest),
-            best.values[rows],
-            seen.p[rows, tokens],
-            ends,
-            bound.constants(seen.sampling.temperature),
-            rule.theta,
-            rule.keep_excluded,
-            rule.floor,
-        )
-        if not rule.resume:
-            loose = loose.view_as(seen.parents).clone()
-            loose[:, 0] = True  # the root is not judged
-            loose = without_gaps(loose, seen.parents)
-    loose = loose.view_as(seen.parents)
+    loose = rule.keeps(seen).view_as(seen.parents)
     # a grammar or a bias may have excluded a token altogether
-    possible = seen.logits[rows, tokens] > -torch.inf
+    possible = seen.logits[seen.rows, seen.flat] > -torch.inf
     return loose & possible.view_as(loose) & (seen.parents >= 0)

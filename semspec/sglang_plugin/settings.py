@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from semspec.errors import UserError
 
 VARIABLE = "SEMSPEC_SGLANG"
+MODEL = "SEMSPEC_LM"  # the small model, where that is all that is to be said
 ARGUMENT = "--json-model-override-args"
 PARTS = ("probe", "verification", "drafting")  # modules of this package
 
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 def asked(environment: Mapping[str, str] = os.environ, argv: Sequence[str] | None = None) -> bool:
     """Return whether this process belongs to a server with any part switched on."""
-    return bool(environment.get(VARIABLE)) or _argument(argv) is not None
+    given = environment.get(VARIABLE) or environment.get(MODEL)
+    return bool(given) or _argument(argv) is not None
 
 
 def read(
@@ -58,12 +60,17 @@ def read(
         if options is not True and not isinstance(options, dict):
             raise UserError(f"{VARIABLE}: {part} is a JSON object of its options, or true")
         parts[part] = {} if options is True else options
+    if model := environment.get(MODEL):
+        drafting = parts.get("drafting", {})
+        parts["drafting"] = {**drafting, "lm": {"model": model} | drafting.get("lm", {})}
+        parts.setdefault("verification", {"accept": "logprob"})
     return parts
 
 
 def build(options: type[T], given: Mapping[str, Any], part: str) -> T:
     """Build a part's options from JSON, lists as tuples; raise UserError for unknown ones."""
-    known = [f.name for f in fields(options)]  # type: ignore[arg-type]
+    names: Callable[[], list[str]] | None = getattr(options, "option_names", None)
+    known = names() if names is not None else [f.name for f in fields(options)]  # type: ignore[arg-type]
     if unknown := ", ".join(name for name in given if name not in known):
         raise UserError(f"{VARIABLE}: {part} has no option {unknown}: there are {', '.join(known)}")
     try:

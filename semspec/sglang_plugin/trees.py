@@ -63,3 +63,11 @@ def only(logits: Tensor, tokens: Tensor, follows: Tensor) -> Tensor:
     edited = logits.masked_fill(decided, -torch.inf)
     own = edited.gather(1, token)
     return edited.scatter_(1, token, torch.where(decided, torch.zeros_like(own), own))
+
+
+def written(logits: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+    """Return ``logits`` with these rows forced to one token each, in the same way."""
+    edited = logits.clone()
+    edited[rows] = -torch.inf
+    edited[rows, tokens] = 0.0
+    return edited

@@ -13,42 +13,71 @@ knows no min-p: for a request that asks for it, the logits allow only the tokens
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from semspec import __version__
+from semspec.artifacts.probe import Probe
 from semspec.decoding.acceptance import point_mass_nodes
 from semspec.decoding.sampling import probabilities
 from semspec.errors import UserError
 from semspec.protocols import Rule
-from semspec.rules.arc import Arc
+from semspec.registry import name_of
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin import trees
 from semspec.sglang_plugin.bound import ModelBound, Source
-from semspec.sglang_plugin.compat import CHECKED, Hook
-from semspec.sglang_plugin.protocol import rule_options
-from semspec.sglang_plugin.rules import Judged, loosely, named
+from semspec.sglang_plugin.compat import CHECKED, KEPT, Hook, by_pass
+from semspec.sglang_plugin.protocol import (
+    KEY,
+    PASSES,
+    PROMPT_END,
+    ROUNDS,
+    problem_options,
+    rule_options,
+)
+from semspec.sglang_plugin.rules import (
+    OFF,
+    Judged,
+    judges_steps,
+    known_rules,
+    loosely,
+    named,
+    server_options,
+)
+from semspec.sglang_plugin.steps import Solving, Steps
 from semspec.storage.screen import LOG, last_line
-from semspec.types import Sampling
+from semspec.types import Sampling, What
 
 
-@dataclass(frozen=True, kw_only=True)
 class Options:
-    """The rule of requests that name none, and the options that ARC-Decode needs in any case."""
+    """The rule of requests that name none, and what rules are told where the server starts.
 
-    accept: str = "lossless"
-    theta: float | None = None  # arc
-    resume: bool | None = None  # arc
-    keep_excluded: bool | None = None  # arc
-    floor: float | None = None  # arc
-    epsilon: float | None = None  # typical
-    delta: float | None = None  # typical, topk_delta
-    k: int | None = None  # topk_delta
-    calibration: str | None = None  # arc: a folder, a Hub repository, or a name from conf/arc.yaml
-    allow_mismatch: bool = False  # arc: constants of another model or temperature
+    ``calibration`` (arc) and the probes of rules are folders, Hub repositories or known names.
+    """
+
+    def __init__(
+        self,
+        accept: str = "lossless",
+        calibration: str | None = None,
+        allow_mismatch: bool = False,
+        **of_rules: Any,
+    ) -> None:
+        if unknown := ", ".join(name for name in of_rules if name not in self.option_names()):
+            raise UserError(
+                f"verification has no option {unknown}: there are {', '.join(self.option_names())}"
+            )
+        self.calibration, self.allow_mismatch = calibration, allow_mismatch
+        own = {"accept": accept, "calibration": calibration, "allow_mismatch": allow_mismatch}
+        self.given: Mapping[str, Any] = {**own, **of_rules}
+
+    @staticmethod
+    def option_names() -> list[str]:
+        """Return what ``settings.build`` may give."""
+        return ["accept", *server_options()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +93,32 @@ class Verification:
     """The rules of one server, in each of its processes."""
 
     def __init__(self, options: Options) -> None:
-        self.otherwise = asdict(options)
+        self.otherwise = options.given
         self.source: Source | None = None
         if options.calibration is not None:
             self.source = Source(options.calibration, options.allow_mismatch)
         self.bound: ModelBound | None = None  # once the model is loaded
+        self.runner: Any = None  # likewise
+        self.drafter: Mapping[str, Any] | None = None  # the small model that drafts, if one does
+        self.passes: Mapping[str, int] = {}
         self.rule = lru_cache(maxsize=4096)(self._rule)
         self.rule((), None)  # check the server's default rule
 
-    def _rule(self, given: tuple[tuple[str, Any], ...], sampling: Sampling | None) -> Rule | None:
+    def _rule(
+        self, given: tuple[tuple[str, Any], ...], sampling: Sampling | None
+    ) -> Rule | Steps | None:
         rule = named(dict(given), self.otherwise)
-        if isinstance(rule, Arc):
+        if rule is not None and not isinstance(rule, Steps) and _bounded(rule):
             if self.source is None:
                 raise UserError(
-                    "accept=arc: this server was started without a calibration; start it with"
+                    f"accept={name_of(rule)}: this server was started without a calibration; start it with"
                     ' {"verification": {"calibration": ...}} in SEMSPEC_SGLANG'
                 )
             if sampling is not None:
                 self.source.check(sampling.temperature)
         return rule
 
-    def of(self, custom_params: Any, sampling: Sampling) -> Rule | None:
+    def of(self, custom_params: Any, sampling: Sampling) -> Rule | Steps | None:
         """Return the rule for a request; raise UserError or ValueError if it cannot be had."""
         return self.rule(tuple(rule_options(custom_params).items()), sampling)
 
@@ -100,22 +134,93 @@ class Verification:
                 # a request's own rule was checked on arrival; the server's rule may not suit it
                 _say_once(str(error))
                 continue
-            if rule is not None:
+            if rule is not None and not isinstance(rule, Steps):
                 found.setdefault((rule, sampling), []).append(i)
         return [Group(*key, tuple(own)) for key, own in found.items()]
 
-    def check_request(self, result: Any, params: Any, *_: Any, **__: Any) -> None:
+    def check_request(self, result: Any, params: Any, *args: Any, **given_too: Any) -> None:
         """Check a request after SGLang verified its parameters: a ValueError is its 400."""
         given = compat.asked(params)
+        if (last := problem_options(given).get(PROMPT_END)) is not None:
+            vocabulary = args[0] if args else given_too.get("vocab_size")
+            self._check_prompt_end(last, vocabulary)
         if not rule_options(given):  # a request that names no rule is served in any case
             return
         try:
-            self.of(given, compat.sampling_of(params))
+            rule = self.of(given, compat.sampling_of(params))
         except UserError as error:
             raise ValueError(str(error)) from error
+        if isinstance(rule, Steps) and (drafter := compat.algorithm()) != compat.SMALL_MODEL:
+            raise ValueError(
+                f"a rule for whole steps needs a small model, and this server drafts by {drafter or 'nothing'}: start it with"
+                f" SEMSPEC_LM=MODEL and --speculative-algorithm {compat.SMALL_MODEL}"
+            )
+        if isinstance(rule, Steps) and compat.constrained(params):
+            raise ValueError(
+                "a rule for whole steps does not go with a grammar: leave one of them out, or ask for"
+                " accept=lossless"
+            )
+
+    def _check_prompt_end(self, token: int, vocabulary: Any) -> None:
+        if compat.algorithm() != compat.SMALL_MODEL:
+            raise ValueError(f"{PROMPT_END} is for servers that draft by {compat.SMALL_MODEL}")
+        if isinstance(vocabulary, int) and token >= vocabulary:
+            raise ValueError(f"{PROMPT_END}={token}: the vocabulary has {vocabulary} tokens")
+
+    def drafted_by(self, drafter: Mapping[str, Any], passes: Mapping[str, int]) -> None:
+        """Take note of who drafts, and where the target's passes are counted, for who asks the server."""
+        self.drafter, self.passes = drafter, passes
+
+    def describe(self, state: Any, *_: Any, **__: Any) -> None:
+        """Tell who asks the server which rules for steps it has, and who drafts."""
+        if self.drafter is not None:
+            compat.tell_server_info(
+                state, KEY, {"version": __version__, **self.drafter, **self._described}
+            )
+            compat.tell_server_info(state, PASSES, dict(self.passes))
+
+    @cached_property
+    def _described(self) -> Mapping[str, Any]:
+        states = compat.reads_verification(self.runner)
+        steps = {name: cls for name, cls in known_rules().items() if judges_steps(cls)}
+        probes = {
+            role: Probe.load(place).digest if place else ""  # "": by the index
+            for role in ("target", "draft")
+            for place in [self.otherwise.get(f"{role}_probe")]
+        }
+        usable = [name for name, cls in steps.items() if states or What.POOLED not in cls.needs]
+        return {"rules": usable, "probes": probes}
+
+    def steps(self, params: Any) -> Steps | None:
+        """Return a request's rule for whole steps; None where verification decides token by token."""
+        try:
+            rule = self.of(compat.asked(params), compat.sampling_of(params))
+        except (UserError, ValueError):  # ``groups`` says so
+            return None
+        return rule if isinstance(rule, Steps) and not compat.constrained(params) else None
+
+    def usual(self) -> Steps | None:
+        """Return the server's own rule, if it judges whole steps."""
+        rule = self.rule((), None)
+        return rule if isinstance(rule, Steps) else None
+
+    def off(self, params: Any) -> bool:
+        """Return whether nothing is to be drafted for a request."""
+        return self._named(compat.asked(params)) == OFF
+
+    def _named(self, custom_params: Any) -> str:
+        try:
+            asked = rule_options(custom_params).get("accept")
+        except ValueError:
+            asked = None
+        return str(asked or self.otherwise["accept"])
 
     def model_loaded(self, result: Any, runner: Any, *_: Any, **__: Any) -> None:
-        if self.source is None or not compat.is_target(runner):
+        if not compat.is_target(runner):
+            return
+        compat.share_rules(runner, self)
+        self.runner = runner
+        if self.source is None:
             return
         try:
             self.bound = self.source.bind(runner)
@@ -130,18 +235,32 @@ class Verification:
         call = compat.Verifying(verify_input, batch, logits_output, mask)
         groups = [] if call.idle else self.groups(call.requests)
         floors = {} if call.idle or call.takes_the_likeliest() else _floors(call.requests)
-        if not groups and not floors:
+        loops = {} if call.idle else call.loops
+        if not groups and not floors and not loops:
             return theirs(verify_input, batch, logits_output, *args, **kw)
         raw, true = call.settle(), call.logits
         shown = _drawable(raw, call, floors) if floors else raw
         if groups:
             shown = trees.only(shown, call.tokens, compat.agreed(self._follows(groups, call)))
+        texts = self._written(loops, call)
+        if texts:
+            shown = trees.written(shown, *_places(texts, call))
+            call.tell(ROUNDS, {i: loop.report() for i, loop in loops.items()})
         call.show(shown)
+        ends = {i: len(tokens) - 1 for i, tokens in texts.items()}
+        cut = [i for own in floors.values() for i in own]
         try:
-            with call.already_cut([i for own in floors.values() for i in own]):
+            with call.already_cut(cut), call.ending(ends):
                 return theirs(verify_input, batch, logits_output, *args, **kw)
         finally:
             call.show(true)
+
+    def _written(
+        self, loops: Mapping[int, Solving], call: compat.Verifying
+    ) -> dict[int, list[int]]:
+        """Return by request the tokens that its loop adds to the text, after this pass over its draft."""
+        rows = call.logits.view(len(call.requests), call.n, -1)
+        return {i: loop.verified(rows[i]) for i, loop in loops.items()}
 
     def _follows(self, groups: Sequence[Group], call: compat.Verifying) -> Tensor:
         """Return ``trees.first_accepted`` of all requests, -1 for those in no group."""
@@ -159,14 +278,27 @@ class Verification:
             def own(values: Tensor, chosen: Tensor | None = chosen) -> Tensor:
                 return values if chosen is None else values.index_select(0, chosen)
 
-            seen = Judged(own(by_request).flatten(0, 1), own(tokens), own(parents), group.sampling)
-            loose = loosely(group.rule, seen, self.bound)
+            rows = own(by_request).flatten(0, 1)
+            seen = Judged(rows, own(tokens), own(parents), group.sampling, self.bound)
+            loose = loosely(group.rule, seen)
             if proposed is not None:
                 loose = loose & own(proposed)
             sure = _sure(seen, None if uniforms is None else own(uniforms))
             first = trees.first_accepted(loose, sure, seen.parents)
             follows = first if chosen is None else follows.index_copy(0, chosen, first)
         return follows
+
+
+def _bounded(rule: Rule) -> bool:
+    """Return whether a rule goes by ARC-Decode's bound."""
+    return rule.in_server is not None and rule.in_server.bound
+
+
+def _places(texts: Mapping[int, Sequence[int]], call: compat.Verifying) -> tuple[Tensor, Tensor]:
+    """Return the rows of a pass after which the tokens of ``texts`` follow, and these tokens."""
+    rows = [i * call.n + j for i, tokens in texts.items() for j in range(len(tokens))]
+    tokens = [token for text in texts.values() for token in text]
+    return compat.on(rows, call.logits.device), compat.on(tokens, call.logits.device)
 
 
 def _floors(requests: Sequence[Any]) -> dict[Sampling, list[int]]:
@@ -228,4 +360,6 @@ def hooks(options: Options) -> list[Hook]:
     return [
         Hook(compat.SAMPLE, rules.sample, "AROUND"),
         Hook(compat.LOADED, rules.model_loaded, "AFTER"),
+        Hook(KEPT, by_pass(ROUNDS, lambda: rules.drafter is not None), "AFTER"),
+        Hook(compat.ASKED, rules.describe, "AFTER"),
     ]

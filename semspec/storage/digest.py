@@ -10,11 +10,22 @@ from typing import Any
 from semspec.storage.files import dumps
 
 LATER: Mapping[str, Any] = {
+    "costs": "",
     "min_p": 0.0,
     "thinking": None,
     "floor": 0.0,
     "shots": 0,
     "system": "",
+    "remember": 0,
+    "match": 0,  # this and what follows: of hybrid
+    "lm": "embedded/tiny-draft",
+    "eagle3": "embedded/eagle3-tiny",
+    "chain": 5,
+    "tree": "",
+    "tree_depth": 6,
+    "tree_top_k": 10,
+    "tree_nodes": 32,
+    "inside": "auto",
 }
 """Options that older versions did not have, by their last name, and what they amounted to."""
 

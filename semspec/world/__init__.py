@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semspec.world.base import LETTERS, Domain, Meaning, Problem
+from semspec.world.base import LETTERS, Domain, Meaning, Problem, Style
 from semspec.world.residues import Residues
 from semspec.world.reuse import Editing, Grounded, Reuse, ReuseProblem
 from semspec.world.weekdays import Weekdays
 
-__all__ = ["Domain", "Meaning", "Problem", "Reuse", "ReuseProblem"]  # beside what stands below
+__all__ = [
+    "Domain",
+    "Meaning",
+    "Problem",
+    "Reuse",
+    "ReuseProblem",
+    "Style",
+]  # beside what stands below
 
 DOMAINS: dict[str, Domain] = {domain.name: domain for domain in (Residues(), Weekdays())}
 TASKS: dict[str, Reuse] = {task.name: task for task in (Editing(), Grounded())}

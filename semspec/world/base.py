@@ -12,14 +12,42 @@ from __future__ import annotations
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 Meaning = tuple[str, ...]
-"""A canonical meaning: its kind ("goal", "start", "value", "recap", "final") and what it claims."""
+"""A canonical meaning: its kind ("goal", "start", "value", "recap", "doubt", "check", "final") and what it claims."""
 
 LETTERS = "abcdefghkmnpqrstuvwxyz"  # without i, j, l, o: easily misread
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a solution is written: what happens at each value, as probabilities."""
+
+    recap: float = 0.2  # of repeating the last two values
+    mistake: float = 0.0  # of a mistake, which a doubt takes back and a right step follows
+    late: float = 0.3  # of a mistake that is noticed one value later only
+    check: float = 0.0  # of counting a value once more
+    review: float = 0.0  # of counting one more value once more before the answer, again and again
+
+
+PLAIN = Style()
+
+# every domain says these alike
+DOUBTS = [
+    "Wait, that is not right: {v}={r} cannot be true, so let us do this step again.",
+    "Hmm, there is a mistake here, because {v}={r} does not follow; we have to go back.",
+    "But no, {v}={r} is wrong, and before we go on we must do this once more.",
+    "Let me stop here: looking at the question again, {v}={r} is not correct.",
+]
+CHECKS = [
+    "Let us check this once more: {X} does give {v}={r}, so we can rely on it.",
+    "To be sure, we go over it again: {X} makes {v}={r}, just as before.",
+    "It is better to look twice: with {X} we get {v}={r} again, which is right.",
+    "Let me make certain of {v}: {X} gives {v}={r}, and so nothing has to be changed.",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +181,85 @@ class Domain(ABC):
     def read_expression(self, text: str) -> tuple[str, ...] | None:
         """Parse ``2 * k`` or ``2 * k=74`` as a canonical operation, values kept, or return None."""
 
-    def solve(self, rng: random.Random, problem: Problem, recap: float = 0.2) -> list[str]:
-        """Return a true solution, its wording and its occasional recaps drawn from ``rng``."""
-        values, steps = problem.values, list[str]()
+    def solve(self, rng: random.Random, problem: Problem, style: Style = PLAIN) -> list[str]:
+        """Return a solution; its wording, and what ``style`` leaves to chance, are drawn from ``rng``.
+
+        What it says is true, except for mistakes (``is_true`` tells them); a doubt takes each of them back.
+        """
+        values, names, steps = problem.values, problem.names, list[str]()
 
         def write(kind: str, **slots: str) -> None:
             steps.append(rng.choice(self.forms[kind]).format(**slots))
 
+        def write_value(line: Definition, known: Mapping[str, str], kind: str = "value") -> str:
+            filled = self.substitute(line.expression, known)
+            result = self._result(line, known)
+            write(kind, v=line.name, E=line.expression, X=filled, r=result)
+            return result
+
         write("goal", t=problem.target)
-        write("start", v=problem.names[0], r=values[problem.names[0]])
-        for i, (u, definition) in enumerate(zip(problem.names, problem.definitions, strict=False)):
-            v, expression = definition.name, definition.expression
-            write("value", v=v, E=expression, X=self.substitute(expression, values), r=values[v])
-            if i < len(problem.definitions) - 1 and rng.random() < recap:
+        write("start", v=names[0], r=values[names[0]])
+        lines = problem.definitions
+        for i, (u, line) in enumerate(zip(names, lines, strict=False)):
+            if style.mistake and rng.random() < style.mistake:
+                wrong = self.write_mistake(rng, problem, i, write)
+                if i + 1 < len(lines) and rng.random() < style.late:
+                    write_value(lines[i + 1], {**values, line.name: wrong})
+                write("doubt", v=line.name, r=wrong)
+            v = line.name
+            write_value(line, values)
+            if style.check and rng.random() < style.check:
+                write_value(line, values, "check")
+            if i < len(lines) - 1 and rng.random() < style.recap:
                 write("recap", u=u, p=values[u], v=v, r=values[v])
+        while style.review and rng.random() < style.review:
+            write_value(rng.choice(lines), values, "check")
         write("final", t=problem.target, r=problem.answer)
         return steps
+
+    def _result(self, line: Definition, known: Mapping[str, str]) -> str:
+        result = self.compute(line.operation, known)
+        assert result is not None, line
+        return result
+
+    def write_mistake(
+        self, rng: random.Random, problem: Problem, at: int, write: Callable[..., None]
+    ) -> str:
+        """Write a wrong step for a definition, and return the wrong value that it claims.
+
+        It takes a wrong value for an operand, counts wrongly, or goes by another definition.
+        """
+        line, values = problem.definitions[at], dict(problem.values)
+        known = problem.names[: at + 1]  # before this line
+        truth = values[line.name]
+        for kind in rng.sample(("operand", "operand", "definition"), 3):
+            expression, filled, result = line.expression, values, truth
+            if kind == "operand":
+                used = [name for name in known if name in line.operation]
+                filled = values | {rng.choice(used): self.draw_mistaken_value(rng, problem, known)}
+                result = self._result(line, filled)
+            elif others := problem.definitions[:at]:
+                expression = rng.choice(others).expression
+                operation = self.read_expression(expression)
+                assert operation is not None, expression
+                result = self.compute(operation, values) or truth
+            if result != truth:
+                break
+        else:
+            expression, filled = line.expression, values
+            result = rng.choice(
+                [v for v in (self.draw_value(rng) for _ in range(20)) if v != truth]
+            )
+        write("value", v=line.name, E=expression, X=self.substitute(expression, filled), r=result)
+        return result
+
+    def draw_mistaken_value(
+        self, rng: random.Random, problem: Problem, known: Sequence[str]
+    ) -> str:
+        """Draw the value of a wrong name, as readers do who remember badly, or any value."""
+        if len(known) > 1 and rng.random() < 0.8:
+            return problem.values[rng.choice(known)]
+        return self.draw_value(rng)
 
     def meaning(self, text: str) -> Meaning | None:
         """Return the meaning of a step, whatever its wording; None if it cannot be read."""
@@ -187,6 +278,11 @@ class Domain(ABC):
     def _canonical(self, kind: str, slots: Mapping[str, str]) -> Meaning | None:
         if kind in ("goal", "start", "final"):
             return (kind, *(slots[name] for name in "tvr" if name in slots))
+        if kind == "doubt":
+            return ("doubt", slots["v"], slots["r"])
+        if kind == "check":
+            used = self.read_expression(slots["X"])
+            return None if used is None else ("check", slots["v"], " ".join(used), slots["r"])
         if kind == "recap":
             pair = sorted([(slots["u"], slots["p"]), (slots["v"], slots["r"])])
             return ("recap", *pair[0], *pair[1])
@@ -203,14 +299,18 @@ class Domain(ABC):
         kind, *claims = meaning
         if kind == "goal":
             return claims[0] == problem.target
-        if kind == "value":
+        if kind == "doubt":
+            return claims[0] in problem.values and claims[1] != problem.values[claims[0]]
+        if kind in ("value", "check"):
             for definition in problem.definitions:
                 if definition.name == claims[0]:
                     filled = self.substitute(definition.expression, problem.values)
                     used = self.read_expression(filled)
                     assert used is not None, definition
-                    true = " ".join(definition.operation), " ".join(used)
-                    return claims[1:] == [*true, problem.values[definition.name]]
+                    true = [" ".join(used), problem.values[definition.name]]
+                    if kind == "value":
+                        true = [" ".join(definition.operation), *true]
+                    return claims[1:] == true
             return False
         pairs = list(zip(claims[::2], claims[1::2], strict=True))
         if kind == "start" and claims[0] != problem.names[0]:
@@ -224,7 +324,7 @@ class Domain(ABC):
         if meaning is None or not self.is_true(problem, meaning):
             return False
         kind, kinds = meaning[0], [m[0] for m in before]
-        known = ("start" in kinds) + kinds.count("value")
+        known, claimed = self._stand(problem, before)
         if kind == "goal":
             return not before
         if kind == "start":
@@ -233,7 +333,27 @@ class Domain(ABC):
             return 0 < known < len(problem.names) and meaning[1] == problem.names[known]
         if kind == "recap":
             latest = set(problem.names[max(0, known - 2) : known])
-            after_value = 2 <= known < len(problem.names) and kinds[-1] == "value"
+            after_value = 2 <= known < len(problem.names) and kinds[-1] in ("value", "check")
             return after_value and {meaning[1], meaning[3]} == latest
+        if kind == "check":
+            return meaning[1] in problem.names[1:known]
+        if kind == "doubt":
+            return claimed.get(meaning[1]) == meaning[2]
         assert kind == "final", kind
         return known == len(problem.names)
+
+    def _stand(self, problem: Problem, before: Sequence[Meaning]) -> tuple[int, dict[str, str]]:
+        """Return how many names have their values after some steps, and the values that are claimed.
+
+        A doubt takes the value of its name back, and all that came after it.
+        """
+        known, claimed = 0, dict[str, str]()
+        for kind, *claims in before:
+            if kind == "start" and not known:
+                known = 1
+            elif kind == "value":
+                known += 1
+                claimed[claims[0]] = claims[-1]
+            elif kind == "doubt" and claimed.pop(claims[0], None) == claims[1]:
+                known = min(known, problem.names.index(claims[0]))
+        return known, claimed

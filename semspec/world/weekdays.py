@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from semspec.world.base import Domain, Form, question_pattern
+from semspec.world.base import CHECKS, DOUBTS, Domain, Form, question_pattern
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 FURTHEST = 9  # days that one line may count
@@ -45,6 +45,8 @@ _FORMS = {
         "Let us check where we are before we go on: {v}={r} was found after {u}={p}.",
         "At this point {v}={r} and {u}={p} are both known, so we can continue to count.",
     ],
+    "doubt": DOUBTS,
+    "check": CHECKS,
     "final": [
         "All the days are known now, and therefore the answer to the question is {t}={r}.",
         "This was the last line of the question, so we are done and the result is {t}={r}.",

@@ -25,6 +25,7 @@ from semspec.loop import Speculation, speculate
 from semspec.models.location import EXAMPLE, EXAMPLE_VOCABULARY
 from semspec.protocols import Plan, Plugin, Run
 from semspec.types import Context, Draft, Outcome, Room, Sampling, Verdict
+from tests.support.deep import samples
 from tests.support.heads import target_folder
 from tests.support.law import PROMPT, toy_kit
 
@@ -145,7 +146,8 @@ def combinations() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("drafter", "rule", "split"), list(combinations()))
-@settings(max_examples=8, deadline=None)
+@pytest.mark.deep(quick=True)
+@settings(max_examples=samples(quick=3, deep=8), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     draft_length=st.integers(1, 4),
@@ -184,7 +186,6 @@ def test_every_pairing_keeps_the_invariants_of_the_loop(
     rebuilt = [t for r in outcome.rounds for t in [*r.kept, *r.written, *r.handed]]
     assert rebuilt == outcome.tokens == context.output
     assert all(r.kept or r.written or r.handed for r in outcome.rounds)
-    assert [t for _, part in outcome.segments() for t in part] == outcome.tokens
 
     # drafts and verdicts are well formed
     for draft in drafts:
@@ -195,7 +196,7 @@ def test_every_pairing_keeps_the_invariants_of_the_loop(
             assert draft.ends[0] >= 1
             # at most the token that revealed the last end is no unit's
             assert len(draft.tokens) - 1 <= draft.ends[-1] <= len(draft.tokens)
-    judged = [draft for draft in drafts if draft.tokens]
+    judged = [draft for draft in drafts if draft.tokens or draft.halted]
     for draft, verdict in zip(judged, verdicts, strict=True):
         assert 0 <= verdict.keep <= len(draft.tokens)
         if draft.parents is not None:  # a path from the root on

@@ -25,6 +25,7 @@ from semspec.training.datastores.settings import Options, split_options
 from semspec.training.datastores.stages import Reading
 from semspec.training.probes.sources import Question
 from semspec.types import Context, Query, Read, Sampling, What
+from tests.support.datastores import refused
 
 TARGET = str(beside_package("hub_artifacts") / "tiny-target")
 SMALL = ("quiet=true", "max_new_tokens=16", "batch=3")
@@ -34,17 +35,8 @@ def content(folder: Path) -> dict[str, bytes]:
     return {f.name: f.read_bytes() for f in folder.iterdir()}
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert told.startswith("semspec: ") and told.count("\n") == 1, told
-    return told
-
-
 def test_a_dense_store_finds_the_targets_own_answers_by_its_states(tmp_path: Path) -> None:
-    arguments = ("kind=dense", "problems=3", "dims=8", "temperature=0", *SMALL)
+    arguments = ("kind=dense", "problems=3", "dims=8", "temperature=0", "prompts=false", *SMALL)
     main([*arguments, f"folder={tmp_path / 'work'}"])
     folder = tmp_path / "work" / "datastore"
     assert isinstance(inspection.check(folder), DenseDatastore)

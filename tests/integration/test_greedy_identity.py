@@ -9,14 +9,18 @@ import pytest
 from semspec.models.text import Text
 from semspec.protocols import BenchmarkProblem
 from semspec.solver import Solver
+from tests.support.deep import samples
 from tests.support.pair import TARGET, configuration, reference_outputs
 
 LIMIT = 400
+PROBLEMS = samples(quick=3, deep=5)
+DEEP = pytest.mark.deep
+pytestmark = pytest.mark.deep(quick=True)
 
 
 @pytest.fixture(scope="module")
 def problems() -> list[BenchmarkProblem]:
-    return list(islice(configuration().benchmark.problems(), 5))
+    return list(islice(configuration().benchmark.problems(), PROBLEMS))
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +37,28 @@ def solve(problems: list[BenchmarkProblem], mode: str, *overrides: str) -> dict[
         return {s.problem.id: s.outcome.tokens for s in solver.solve(problems, mode)}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("concurrency", [1, 3, 5])
+@pytest.mark.parametrize(
+    "concurrency", [pytest.param(1, marks=DEEP), pytest.param(2, marks=DEEP), 5]
+)
 def test_plain_decoding_equals_generate(
     problems: list[BenchmarkProblem], reference: dict[str, list[int]], concurrency: int
 ) -> None:
     assert solve(problems, "plain", f"concurrency={concurrency}") == reference
 
 
-@pytest.mark.parametrize("rule", ["greedy", "lossless"])
-@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("rule", [pytest.param("greedy", marks=DEEP), "lossless"])
+@pytest.mark.parametrize("concurrency", [1, pytest.param(3, marks=DEEP)])
 @pytest.mark.parametrize(
     ("split", "draft_length"),
     [
-        ("token", 1),
+        pytest.param("token", 1, marks=DEEP),
         ("token", 4),
-        ("token", 9),
-        ("sentence", 1),
+        pytest.param("token", 9, marks=DEEP),
+        pytest.param("sentence", 1, marks=DEEP),
         ("sentence", 2),
-        ("paragraph", 1),
+        pytest.param("paragraph", 1, marks=DEEP),
         ("paragraph", 2),
-        ("paragraph", 4),
+        pytest.param("paragraph", 4, marks=DEEP),
     ],
 )
 def test_speculative_output_equals_generate(
@@ -74,8 +80,8 @@ def test_speculative_output_equals_generate(
     assert outputs == reference
 
 
-@pytest.mark.parametrize("rule", ["greedy", "lossless"])
-@pytest.mark.parametrize("tree", ["static", "dynamic"])
+@pytest.mark.parametrize("rule", [pytest.param("greedy", marks=DEEP), "lossless"])
+@pytest.mark.parametrize("tree", [pytest.param("static", marks=DEEP), "dynamic"])
 def test_trees_equal_generate(
     problems: list[BenchmarkProblem], reference: dict[str, list[int]], tree: str, rule: str
 ) -> None:
@@ -84,7 +90,9 @@ def test_trees_equal_generate(
         assert solve(problems, "speculative", *arguments, f"concurrency={concurrency}") == reference
 
 
-@pytest.mark.parametrize("rule", ["random", "oracle", "logprob"])
+@pytest.mark.parametrize(
+    "rule", ["random", *(pytest.param(rule, marks=DEEP) for rule in ("oracle", "logprob"))]
+)
 def test_answers_do_not_depend_on_how_many_run_at_a_time(
     problems: list[BenchmarkProblem], rule: str
 ) -> None:

@@ -12,9 +12,12 @@ from semspec.results.records import Mode, RunFolder
 from tests.support.kill_at import Command, survives_kills
 
 OPTIONS = (
-    *("problems=2", "max_new_tokens=24", "accept=logprob", "transcript=false"),
-    *("benchmark.domains=[residues]", "seed=3"),
+    *("problems=1", "max_new_tokens=16", "accept=logprob", "transcript=false"),
+    *("benchmark.domains=[residues]", "seed=3", "adaptive=false"),
 )
+
+
+pytestmark = pytest.mark.deep(quick=True)
 
 
 @pytest.fixture(scope="module")

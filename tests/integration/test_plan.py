@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from tests.support.hub import hub_for, requests
 from tests.support.hub_server import HubServer
 from tests.support.pair import DRAFT, TARGET, configuration
 from tests.support.processes import finished
+from tests.unit.test_readme import PARSERS
 
 LARGE, SMALL = "alice/large", "bob/small"
 PAIR = (f"model.path={LARGE}", f"draft.model.path={SMALL}")
@@ -267,6 +269,51 @@ def test_a_training_s_plan_is_the_whole_road(
     for command in ("semspec.launch", "semspec.train_probe", "semspec.run", "semspec.publish"):
         assert f"python -m {command} " in told
     assert f"accept=semantic_plus accept.target_probe={tmp_path / 'samples' / 'probe'}" in told
+
+
+def test_offline_the_road_to_a_probe_of_the_papers_pair_is_planned_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither model is here, and nobody can be asked: sizes are those that are published."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    options = ["model=qwq32b", "draft=r1-1.5b", "source=hub", "data=simplescaling/s1K"]
+    options += ["problems=1000", "contexts=2000", "keep=2", "plan=true"]
+    train_probe.run(options)
+    told = capsys.readouterr().out
+    table: dict[str, list[str]] = {}
+    label = ""
+    for line in told.splitlines()[1:]:
+        label = line[:13].strip() or label
+        table.setdefault(label, []).append(line[13:].strip())
+    assert table["target"] == [
+        "Qwen/QwQ-32B: not downloaded, and the Hub cannot be asked; as published, 61 GiB of weights"
+    ]
+    assert "3.4 GiB of weights" in table["draft"][0] and "61 GiB of weights" in table["memory"][0]
+    # two of 20 samples, and four of the other model's, each with the mean of all layers alone
+    rows = 2000 * (2 + 4)
+    assert f"{rows:,} rows x 1 pools x 65 layers x 5120 x 2 bytes" in table["samples"][0]
+    assert f"= {rows * 65 * 5120 * 2 / 1e9:.2f} GB (" in table["samples"][0]
+    assert "about 1,600,000 written by the target, 320,000 by the other model" in table["tokens"][0]
+    assert re.match(
+        r"about [\d.]+ hours of one H100 \(none is here\), [\d.]+ of them", table["time"][0]
+    )
+    assert table["first"] == ["python -m semspec.convert_nli path=microsoft/deberta-v2-xlarge-mnli"]
+    assert "4,000 rows, 356.4 MB; about 1,600,000 tokens; about" in table["the draft's"][0]
+    order = ["first", "servers", "train", "the draft's", "a domain's", "use", "a risk", "publish"]
+    assert [label for label in table if label in order] == order
+    commands = [line.partition("python -m semspec.")[2] for label in order for line in table[label]]
+    given = [shlex.split(command) for command in commands if command]
+    names = [name for name, *_ in given]
+    assert names == [
+        *("convert_nli", "launch", "train_probe", "train_probe", "train_probe", "train_probe"),
+        *("run", "run", "calibrate_risk", "publish", "publish"),
+    ]
+    for name, *arguments in given:  # each is one that its command takes
+        PARSERS[name](arguments)
+    target, draft, domain = (build_training(a[1:]) for a in given if a[0] == "train_probe" and a[1] != "-m")  # fmt: skip
+    assert (target.probed, draft.probed, domain.train_on) == ("target", "draft", ["math"])
 
 
 def test_the_cost_of_chains_that_are_there_is_counted(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def reproduce(
     return shown, json.loads((folder / f"{name.replace('/', '-')}.json").read_text())
 
 
+@pytest.mark.deep
 def test_an_experiment_resumes_after_a_failed_job_and_solves_nothing_twice(tmp_path: Path) -> None:
     broken = tmp_path / "embedded-pair" / "SemanticSpec" / "residues"
     broken.mkdir(parents=True)

@@ -46,7 +46,7 @@ def test_a_run_measures_its_threshold_and_goes_on_with_it(
     # a target of two layers, so that it takes seconds
     pair = ["model.path=embedded/tiny-draft", "draft=lm", f"draft.model.path={weaker}"]
     words = [*pair, "accept=logprob", "accept.warm_up=1600", "concurrency=4", "problems=2"]
-    words += ["max_new_tokens=160", "plain=false", "transcript=false"]
+    words += ["max_new_tokens=160", "plain=false", "transcript=false", "adaptive=false"]
 
     def run(name: str, *more: str) -> tuple[str, Path]:
         composed, folder = compose([*words, *more]), tmp_path / name

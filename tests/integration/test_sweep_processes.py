@@ -16,7 +16,13 @@ import pytest
 from semspec.jobs.sweep import name_of
 from tests.support.processes import finished, hear_interrupts
 
-JOBS = ("-m", "split=paragraph,sentence", "accept=logprob,oracle", "max_new_tokens=80")
+JOBS = (
+    "-m",
+    "split=paragraph,sentence",
+    "accept=logprob,oracle",
+    "max_new_tokens=80",
+    "adaptive=false",
+)
 NAMES = [f"split={s},accept={a}" for s in ("paragraph", "sentence") for a in ("logprob", "oracle")]
 IMPOSSIBLE = "split=sentence,accept=oracle"  # which the check of single options cannot see
 
@@ -59,6 +65,8 @@ def table(shown: str) -> dict[str, str]:
     return {line[0]: line[1] for line in lines[1:]}
 
 
+pytestmark = pytest.mark.deep  # tests/unit/test_sweep.py has what happens inside one process
+
 LAUNCHERS = ["submitit_local", "ray"]
 if "SLURM_CONF" in os.environ:  # a cluster takes root to set up: only where there is one
     LAUNCHERS.append("submitit_slurm")
@@ -93,7 +101,6 @@ def test_a_killed_and_a_failed_job_end_alone_and_the_same_command_finishes(
     assert lines[0] == solved and len(lines) == 2  # it went on, it was not begun again
 
 
-@pytest.mark.deep
 def test_a_preempted_job_resumes_in_the_same_sweep(tmp_path: Path) -> None:
     # what Slurm sends before a job's time is over, or its node is given to another
     options = ("problems=3", "max_new_tokens=80", f"sweep={tmp_path}")
@@ -108,7 +115,6 @@ def test_a_preempted_job_resumes_in_the_same_sweep(tmp_path: Path) -> None:
     assert status(tmp_path, name_of(options[:2]))["pid"] != pid
 
 
-@pytest.mark.deep
 def test_a_killed_or_interrupted_sweep_resumes(tmp_path: Path) -> None:
     # its folder follows from its options, not from the clock
     arguments = ("-m", "draft_length=1,2", "problems=2", "max_new_tokens=80")

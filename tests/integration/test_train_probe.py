@@ -73,7 +73,10 @@ def test_training_makes_a_probe_that_scores(trained: Path) -> None:
     )
     assert "{" not in card
     names = {f.name for f in folder.iterdir()}
-    assert {"calibration.svg", "scatter.svg", "learning_curve.svg"} <= names
+    assert {"calibration.svg", "scatter.svg", "learning_curve.svg", "states.svg"} <= names
+    assert "![states](states.svg)" in card
+    placed = (folder / "states.svg").read_text()
+    assert 5 < placed.count("<circle") <= 300 and "first principal component" in placed
     for file in folder.iterdir():
         assert str(trained.parent).encode() not in file.read_bytes()  # no machine's paths
     config = probe.config

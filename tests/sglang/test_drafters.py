@@ -108,6 +108,11 @@ def test_suffix_writes_what_the_target_writes(suffix: Any, prompts: Any, greedy:
     check_identical(alone, greedy[:2])
 
 
+def test_a_rule_for_steps_needs_the_small_model(suffix: Any, prompts: Any) -> None:
+    with pytest.raises(ValueError, match="SEMSPEC_LM"):
+        generate(suffix, prompts[0], {"accept": "logprob"})
+
+
 def test_a_repeated_text_is_copied(suffix: Any, prompts: Any, greedy: Any) -> None:
     """A request whose prompt holds what it is about to write."""
     answer = generate(suffix, [*prompts[0], *greedy[0], *prompts[0]])

@@ -27,6 +27,7 @@ from semspec.sglang_plugin import protocol, settings
 from tests.support import sglang_env
 from tests.support.sglang_servers import free_port
 
+pytestmark = pytest.mark.deep
 ROOT = Path(__file__).parents[2]
 PROBE = "embedded/probe-tiny-target-paper"
 PARTS = {

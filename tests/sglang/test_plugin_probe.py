@@ -33,7 +33,8 @@ CHUNK = 32
 ARTIFACTS = Path(__file__).parents[2] / "hub_artifacts"
 PROBES = {name: f"embedded/probe-tiny-target-{name}" for name in ("paper", "plus", "last-layer")}
 ONE = {"temperature": 0, "max_new_tokens": 1}
-QWEN3 = pytest.param("qwen3", marks=pytest.mark.deep)  # an engine of its own
+# engines of their own
+QWEN2, QWEN3 = (pytest.param(name, marks=pytest.mark.deep) for name in ("qwen2", "qwen3"))
 Spans = tuple[tuple[int, int], ...]
 
 
@@ -79,7 +80,7 @@ def pooled(spans: Spans, *, reduce: Sequence[str] = ("mean",), layers: Sequence[
     return Ask(spans=spans, want="pooled", reduce=tuple(reduce), layers=tuple(layers))
 
 
-@pytest.fixture(scope="module", params=["qwen2", QWEN3, "tiny-target"])
+@pytest.fixture(scope="module", params=[QWEN2, QWEN3, "tiny-target"])
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
@@ -184,7 +185,7 @@ def test_reading_states_does_not_change_the_text(served: Served) -> None:
     served.check(ids, ask, none)  # the value does not hang on a generated token
 
 
-@pytest.mark.parametrize("served", ["qwen2", QWEN3], indirect=True)
+@pytest.mark.parametrize("served", [QWEN2, QWEN3], indirect=True)
 def test_retracted_requests_keep_their_value(served: Served) -> None:
     prompts = [served.tokens(n, 50 + n) for n in (35, 42, 50, 64)]
     asks = [pooled(((len(ids) - 11, len(ids)),)) for ids in prompts]

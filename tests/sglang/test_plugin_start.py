@@ -75,6 +75,7 @@ def test_a_second_hook_on_the_same_target_is_refused(registry: Any, target: str)
         compat.apply([hook])
 
 
+@pytest.mark.deep
 def test_a_server_refuses_a_probe_of_another_model() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -20,6 +20,8 @@ from tests.support.processes import finished, hear_interrupts, left, marked
 COMMON = ("temperature=0", "plain=false", "concurrency=2", "max_new_tokens=50", "transcript=false")
 WAIT = 1500.0  # a machine may be busy
 
+pytestmark = pytest.mark.deep
+
 
 def command(folder: Path, *overrides: str) -> list[str]:
     run = [sys.executable, "-m", "semspec.run", *COMMON, *overrides]
@@ -95,7 +97,6 @@ def test_a_killed_run_leaves_no_server_and_goes_on_with_others(tmp_path: Path) -
     assert result["prefix_reuse"]["target"] > 0.3
 
 
-@pytest.mark.deep
 def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
     run = Run(tmp_path, "engine=sglang", "draft=none", "accept=logprob")
     until = time.monotonic() + WAIT
@@ -119,7 +120,6 @@ def test_a_server_that_cannot_start_is_one_line(tmp_path: Path) -> None:
     assert not (folder / "config.json").exists(), "a false start is no run"
 
 
-@pytest.mark.deep
 def test_each_server_has_its_probe_and_takes_arguments(tmp_path: Path) -> None:
     """``semantic`` has a probe in each server."""
     given = ",".join(f"{k}: {json.dumps(v)}" for k, v in sglang_env.ENGINE_ARGUMENTS.items())

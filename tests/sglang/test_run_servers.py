@@ -26,14 +26,17 @@ from semspec.training.probes.pipeline import make
 from tests.support.processes import finished, hear_interrupts
 from tests.support.sglang_servers import WAIT, Pair, free_port, launch_options
 
+PROBLEMS = 5
 QUICK = (
     "accept=logprob",
     "temperature=0",
-    "problems=10",
-    "concurrency=3",
+    f"problems={PROBLEMS}",
+    "concurrency=2",
     "max_new_tokens=40",
     "quiet=true",
 )
+
+pytestmark = pytest.mark.deep
 
 
 def command(*arguments: str) -> list[str]:
@@ -109,7 +112,7 @@ def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_resumes
     )
     committed = tmp_path / "run" / "problems.jsonl"
     until = time.monotonic() + WAIT
-    while not (committed.exists() and committed.read_bytes().count(b"\n") >= 2):
+    while not (committed.exists() and committed.read_bytes().count(b"\n") >= 1):
         assert process.poll() is None and time.monotonic() < until
         time.sleep(0.05)
     mortal.kill()
@@ -119,7 +122,7 @@ def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_resumes
     assert f"the target's server at {mortal.url} does not answer" in told
     assert "give the same command" in told
     before = lines(committed)
-    assert 2 <= len(before) < 10, "the run was over before the server was killed"
+    assert 1 <= len(before) < PROBLEMS, "the run was over before the server was killed"
     assert mortal.ended()[0] == 2
 
     mortal.start()
@@ -128,7 +131,7 @@ def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_resumes
     after = lines(committed)
     assert after[: len(before)] == before
     ids = [line["id"] for line in after]
-    assert len(ids) == 10 == len(set(ids))
+    assert len(ids) == PROBLEMS == len(set(ids))
     rounds = lines(tmp_path / "run" / "rounds.jsonl")
     for line in after:  # nothing is there twice
         own = [r for r in rounds if r["id"] == line["id"] and r["mode"] == "speculative"]
@@ -138,7 +141,6 @@ def test_a_killed_server_ends_the_run_with_one_line_and_the_same_command_resumes
     assert result["prefix_reuse"]["target"] > 0.3
 
 
-@pytest.mark.deep
 def test_a_restart_of_all_replicas_is_waited_for(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -164,11 +166,11 @@ def test_a_restart_of_all_replicas_is_waited_for(
     mortal.start()
     _, told = process.communicate(timeout=WAIT)
     assert process.returncode == 0, told
-    assert before < 10, "the run was over before the server was killed"
-    assert len({line["id"] for line in lines(committed)}) == 10 == len(lines(committed))
+    assert before < PROBLEMS, "the run was over before the server was killed"
+    ids = [line["id"] for line in lines(committed)]
+    assert len(ids) == PROBLEMS == len(set(ids))
 
 
-@pytest.mark.deep
 def test_a_lost_replica_s_problems_are_continued_on_the_other(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -197,7 +199,7 @@ def test_a_lost_replica_s_problems_are_continued_on_the_other(
         {line["id"]: (line["text"], line["kept_units"]) for line in lines(f / "problems.jsonl")}
         for f in folders
     ]
-    assert len(found[0]) == 10 == len(lines(committed))
+    assert len(found[0]) == PROBLEMS == len(lines(committed))
     assert found[0] == found[1]
 
 
@@ -230,7 +232,6 @@ def healthy(url: str, count: int) -> bool:
         return False
 
 
-@pytest.mark.deep
 def test_behind_a_router_the_output_is_the_same_and_prefixes_are_found_again(
     servers: Pair, mortal: Mortal, tmp_path: Path
 ) -> None:
@@ -246,12 +247,11 @@ def test_behind_a_router_the_output_is_the_same_and_prefixes_are_found_again(
         {line["id"]: line["text"] for line in lines(tmp_path / run / "problems.jsonl")}
         for run in "ab"
     ]
-    assert len(found[0]) == 10 and found[0] == found[1]
+    assert len(found[0]) == PROBLEMS and found[0] == found[1]
     result = json.loads((tmp_path / "a" / "result.json").read_text())
     assert result["prefix_reuse"]["target"] > 0.3
 
 
-@pytest.mark.deep
 def test_a_probe_s_question_comes_through_a_router(servers: Pair, tmp_path: Path) -> None:
     """The router drops ``custom_params``: the question travels in a label."""
     few = [word for word in QUICK[1:] if not word.startswith("problems")]

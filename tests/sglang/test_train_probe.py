@@ -71,11 +71,11 @@ class Watched:
         self.under_way = self.most = self.prompt = self.cached = 0
         generate = Server.generate
 
-        async def counted(server: Server, payload: Mapping[str, Any]) -> Reply:
+        async def counted(server: Server, payload: Mapping[str, Any], times: int = 1) -> Reply:
             self.under_way += 1
             self.most = max(self.most, self.under_way)
             try:
-                told = await generate(server, payload)
+                told = await generate(server, payload, times)
             finally:
                 self.under_way -= 1
             self.prompt += int(told["meta_info"]["prompt_tokens"])

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -28,7 +29,8 @@ from semspec.registry import plugin
 from semspec.rules.arc import Known
 from semspec.sglang_plugin import trees
 from semspec.sglang_plugin.bound import ModelBound
-from semspec.sglang_plugin.compat import apply
+from semspec.sglang_plugin.compat import LOOPS, apply
+from semspec.sglang_plugin.drafts import lay_out
 from semspec.sglang_plugin.verification import Options, Verification, everywhere
 from semspec.types import Answer, Context, Draft, Sampling, What
 from tests.support.drafting import kit_for
@@ -466,7 +468,7 @@ def test_requests_choose_their_rule_and_senseless_ones_are_refused() -> None:
     assert other.delta == 0.6  # type: ignore[union-attr]
     assert made.of({"semspec": {"spans": [[0, 1]], "accept": "lossless"}}, GREEDY) is None
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"accept": "greedy"}, "this server knows lossless, arc, typical, topk_delta"),
+        ({"accept": "greedy"}, "this server knows arc, logprob, lossless"),
         ({"accept": "lossless", "delta": 1}, "it has no options"),
         ({"accept": "topk_delta", "theta": 1}, "its options are delta, k"),
         ({"accept": "topk_delta", "k": 0}, "k is at least 1"),
@@ -500,7 +502,7 @@ def test_a_request_is_refused_where_it_arrives(monkeypatch: pytest.MonkeyPatch) 
     HookRegistry.apply_hooks()
     SamplingParams(custom_params={"semspec": {"accept": "typical"}}).verify(100)
     SamplingParams(custom_params={"theta": "of another plugin"}).verify(100)
-    with pytest.raises(ValueError, match="accept=greedy: this server knows lossless, arc"):
+    with pytest.raises(ValueError, match="accept=greedy: this server knows arc, logprob"):
         SamplingParams(custom_params={"semspec": {"accept": "greedy"}}).verify(100)
 
 
@@ -526,3 +528,63 @@ def test_arc_needs_a_calibration_for_the_temperature() -> None:
         ours.check_request(None, asks_for_no_rule, 100)
     loose = Verification(Options(calibration="embedded/arc-tiny", allow_mismatch=True))
     assert loose.of(asked, Sampling(0.5)) is not None
+
+
+class Told:
+    """A loop that has decided already which tokens follow."""
+
+    def __init__(self, text: list[int]) -> None:
+        self.text, self.rows = text, torch.empty(0)
+
+    def verified(self, rows: Tensor) -> list[int]:
+        self.rows = rows.clone()
+        return self.text
+
+    def report(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.9), Sampling(1.2, top_k=4, min_p=0.1)])
+@pytest.mark.parametrize("branch", ["likeliest", "draws"])
+def test_what_a_loop_decides_is_kept_to_the_token(
+    sampling: Sampling, branch: str, spec: Any, request: pytest.FixtureRequest
+) -> None:
+    """Each length of a text between one token and one more than the draft, beside requests without a loop."""
+    if branch == "draws":
+        request.getfixturevalue("draws")
+    made, rng, n = rules(), random.Random(8), 7
+    generator = torch.Generator().manual_seed(8)
+    for _ in range(40):
+        count, logits = 5, 2 * torch.randn(5, n, VOCABULARY, generator=generator)
+        chains, told = [], []
+        for i in range(count):
+            drafted = [rng.randrange(VOCABULARY) for _ in range(rng.randrange(1, n))]
+            nodes, sees = np.zeros(n, np.int64), np.zeros((n, n), np.bool_)
+            lay_out(5, drafted, range(-1, len(drafted) - 1), nodes, sees)
+            above = [-1, *(max(a for a in range(node) if sees[node][a]) for node in range(1, n))]
+            chains.append(Tree(nodes.tolist(), above))
+            kept = rng.randrange(len(drafted) + 1)
+            # up to the end of a step, or followed by a token of the loop's, which padding may have, too
+            whole = rng.random() < 0.5 and kept
+            text = drafted[:kept] if whole else [*drafted[:kept], rng.randrange(VOCABULARY)]
+            told.append(Told(text) if i != 2 else None)
+
+        def around_loops(verify: Any, *rest: Any, told: Any = told) -> Any:
+            setattr(verify, LOOPS, told)
+            held = verify.retrieve_next_token
+            try:
+                return around(made)(verify, *rest)
+            finally:
+                assert verify.retrieve_next_token is held
+
+        asked = [Request(sampling, None) for _ in range(count)]
+        torch.manual_seed(1)
+        found = verified(around_loops, chains, asked, logits)
+        for chain, loop, own, rows in zip(chains, told, found, logits, strict=True):
+            if loop is None:
+                continue
+            assert [*(chain.tokens[node] for node in own.path), own.following] == loop.text
+            assert torch.equal(loop.rows, rows)
+        if branch == "likeliest":
+            plain = verified(spec.eagle_sample, chains, asked, logits)
+            assert found[2] == plain[2]

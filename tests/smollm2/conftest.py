@@ -12,7 +12,7 @@ import pytest
 # the converted model stays in the environment; set before anything imports the Hub's client
 os.environ["HF_HOME"] = str(Path(sys.prefix) / "cache")
 
-from semspec.solver import Engines
+from semspec.engines.pool import Engines
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from semspec.cli.build_datastore import main as build_datastore
+from semspec.engines.pool import Engines
 from semspec.models.text import Text
 from semspec.registry import plugins
-from semspec.solver import Engines, Solution
+from semspec.solver import Solution
 from tests.support.smollm2 import CORRECTIONS, TOKENS, corrections, folder, reference, solve
 
 COUNT = 1

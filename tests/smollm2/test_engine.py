@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from semspec.engines.hf import Hf
+from semspec.engines.pool import Engines
 from semspec.models.text import Text
-from semspec.solver import Engines
 from semspec.types import Context, Query, Read, Sampling, What
 from tests.support.smollm2 import LIMIT, TOKENS, corrections, folder, reference, solve
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from semspec.cli.launch import answers
-from semspec.solver import Engines
+from semspec.engines.pool import Engines
 from tests.support import sglang_env
 from tests.support.processes import finished, hear_interrupts
 from tests.support.sglang_servers import free_port

@@ -20,7 +20,7 @@ from tests.support.heads import target_folder, toy_eagle3, toy_medusa
 from tests.support.law import p_value, speculative_plan
 
 SURE = 1e-4
-SAMPLES = samples(quick=500, deep=2_000)
+SAMPLES = samples(quick=500, deep=1_200)
 pytestmark = pytest.mark.deep(quick=True)
 HEADS = ("eagle3", "medusa")
 TOY = Toy(vocabulary=4, seed=3)

@@ -7,9 +7,9 @@ chi-square.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from semspec.decoding.acceptance import lossless_chain
-from semspec.decoding.pace import Adaptive, Average
+from semspec.decoding.budget_steps import AdaptiveSteps
+from semspec.decoding.pace import Pace
 from semspec.decoding.sampling import draw_next, uniforms
 from semspec.drafters.lm import LanguageModel
 from semspec.engines.toy import Toy
@@ -28,11 +29,13 @@ from semspec.rules._steps import Judgement, Span, StepSession
 from semspec.rules.lookahead import LookaheadSession
 from semspec.rules.lossless import Lossless
 from semspec.types import Answer, Context, Draft, Handover, Read, Sampling, Verdict, What
+from tests.support.costs import economy, table
 from tests.support.deep import samples
 from tests.support.law import PROMPT, Unit, p_value, piece, plain_plan, speculative_plan, step_law
 
 SURE = 1e-4
-SAMPLES = samples(quick=1_500, deep=6_000)
+SAMPLES = samples(quick=800, deep=2_500)
+FEWER = samples(quick=3_000, deep=4_000)  # outputs that wrong rules are found out with
 pytestmark = pytest.mark.deep(quick=True)
 Accept = Callable[[Unit], bool]
 TOY = Toy(vocabulary=4, seed=3)
@@ -139,30 +142,29 @@ def test_options_of_the_loop_leave_its_law_with_min_p(extra: str) -> None:
     assert p_value(TOY, plan, rule, sampling, samples=SAMPLES, law=law, **options) > SURE
 
 
-def adaptive() -> Callable[[int, int], Adaptive]:
-    """From problem to problem with other costs behind it: drafts of no unit, of one and of several."""
-    costs = cycle([(0.01, 5.0), (4.0, 8.0), (9.0, 0.1)])  # of drafting a unit, of writing one
-
-    def make(longest: int, cap: int) -> Adaptive:
-        draft, write = (Average(value=x) for x in next(costs))
-        return Adaptive(longest, cap, draft=draft, verify=Average(value=1.0), write=write)
-
-    return make
-
-
 @pytest.mark.parametrize("extra", ["lossless", "salvage, nested", "everything kept"])
 def test_adaptive_lengths_leave_the_targets_law(extra: str) -> None:
     """Whoever chooses the length by what came out before; a rule that keeps all is found out."""
-    made = adaptive()
-    assert [made(3, 3).units() for _ in range(3)] == [3, 1, 0]
+    costs, lengths = table(passing=1.0, fed=0.1, units=1.0), Counter[int]()
+    shared = economy(costs)
+
+    class Told(AdaptiveSteps):
+        def units(self) -> int:
+            lengths[units := AdaptiveSteps.units(self)] += 1
+            return units
+
+    def made(longest: int, cap: int) -> Pace:
+        by_token = extra == "lossless"
+        return Told(economy=shared, longest=longest, cap=cap, by_token=by_token)
+
     rule: Any = {"lossless": Lossless(), "salvage, nested": RULES[none]}.get(extra, RULES[every])
     nested = LanguageModel() if extra == "salvage, nested" else None
     plan = speculative_plan(LanguageModel(), rule, nested=nested)
-    steps: dict[str, Any] = {"split": "paragraph", "salvage": extra == "salvage, nested"}
-    options: dict[str, Any] = {"draft_length": 3, "step_cap": 3, "samples": SAMPLES // 2}
-    options |= steps if extra != "lossless" else {}
-    p = p_value(TOY, plan, rule, Sampling(0.8), pace=adaptive(), **options)
+    options: dict[str, Any] = {"draft_length": 3, "step_cap": 3, "samples": FEWER // 2}
+    options |= {"split": "paragraph", "salvage": extra == "salvage, nested"}
+    p = p_value(TOY, plan, rule, Sampling(0.8), pace=made, **options)
     assert p < 1e-12 if extra == "everything kept" else p > SURE
+    assert len(lengths) > 1, lengths
 
 
 CLOSING = 3
@@ -229,7 +231,7 @@ def test_salvage_by_p_over_q_is_detected(split: str) -> None:
         plan,
         rule,
         Sampling(1.0),
-        samples=SAMPLES,
+        samples=FEWER,
         salvage=True,
         split=split,
         step_cap=3,

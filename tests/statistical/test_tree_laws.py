@@ -19,18 +19,18 @@ from semspec.drafters._trees import Growth
 from semspec.drafters.lm import LanguageModel
 from semspec.engines.toy import Toy
 from semspec.protocols import Kit, Plan
-from semspec.rules._tokens import PROBS, LosslessSession, Scored
+from semspec.rules._tokens import LosslessSession, Scored
 from semspec.rules.lossless import Lossless
 from semspec.rules.random import Random
-from semspec.types import Context, Draft, Room, Sampling
+from semspec.types import PROBS, Context, Draft, Room, Sampling
 from tests.support.deep import samples
 from tests.support.law import p_value, speculative_plan
 
 SURE = 1e-4
 TOY = Toy(vocabulary=4, seed=3)
 STOPPING = Toy(vocabulary=4, seed=3, stop=True)
-SAMPLES = samples(quick=1_500, deep=4_000)
-FEWER = samples(quick=1_500, deep=3_000)  # outputs that wrong rules are found out with
+SAMPLES = samples(quick=800, deep=2_000)
+FEWER = samples(quick=1_500, deep=2_500)  # outputs that wrong rules are found out with
 pytestmark = pytest.mark.deep(quick=True)
 TREES = {
     tree: LanguageModel(tree=tree, tree_depth=3, tree_top_k=3, tree_nodes=7)

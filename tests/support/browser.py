@@ -95,9 +95,13 @@ class Browser:
             page.heard(told["method"], told["params"])
         return told
 
-    def open(
+    def open(self, file: Path, **how: Any) -> Page:
+        """A file in a tab of its own, loaded; the options of ``open_url``."""
+        return self.open_url(file.resolve().as_uri(), **how)
+
+    def open_url(
         self,
-        file: Path,
+        url: str,
         *,
         width: int = 1100,
         height: int = 900,
@@ -105,10 +109,10 @@ class Browser:
         script: bool = True,
         media: str = "screen",
     ) -> Page:
-        """A file in a tab of its own, loaded."""
+        """A page in a tab of its own, loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = self._pages[session] = Page(self, session, file.resolve().as_uri())
+        page = self._pages[session] = Page(self, session, url)
         for domain in ("Page", "Runtime", "Network", "Log"):
             page.call(f"{domain}.enable")
         page.call(
@@ -122,7 +126,7 @@ class Browser:
         page.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
         page.call("Emulation.setScriptExecutionDisabled", value=not script)
         page.call("Page.navigate", url=page.url)
-        self.wait(lambda: page.loaded, f"loading {file.name}")
+        self.wait(lambda: page.loaded, f"loading {url}")
         return page
 
     def close(self) -> None:
@@ -179,6 +183,13 @@ class Page:
         told = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
+
+    def until(self, expression: str, value: Any) -> None:
+        """Wait until an expression has a value."""
+        deadline = time.monotonic() + PATIENCE
+        while (found := self.evaluate(expression)) != value:
+            assert time.monotonic() < deadline, f"{expression} is {found!r}, not {value!r}"
+            time.sleep(0.05)
 
     def press(self, key: str) -> None:
         """A key, as from a keyboard."""

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from semspec.artifacts import binding
 from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.sparse_datastore import SparseDatastore, bound_to
+from semspec.cli.build_datastore import main
 from semspec.datastores import dense
 from semspec.datastores.sparse import END, write_shard
 from semspec.engines.toy import Toy, ToyEngine
@@ -109,3 +111,13 @@ def with_toy_datastore(drafter: Any, vocabulary: int) -> Any:
         if getattr(drafter, option, ""):
             drafter = replace(drafter, **{option: _toy(option, vocabulary)})
     return drafter.bind(run_of({"target": TOY_FACTS, "draft": TOY_FACTS}))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one line in which ``semspec.build_datastore`` refuses its arguments."""
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert told.startswith("semspec: ") and told.count("\n") == 1, told
+    return told

@@ -4,7 +4,7 @@
     python -m tests.support.golden --write    replace tests/golden/runs.json (after a change that is meant)
 
 Every drafter runs with a rule that fits it, every rule with a drafter that fits it, and so do the loop's
-options. Times are no part of it, and neither is ``adaptive=true``, which goes by times.
+options. Times are no part of it, and neither are adaptive drafts, which go by times.
 """
 
 from __future__ import annotations
@@ -25,13 +25,21 @@ KERNELS = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_
 
 TOKEN = ("split=token", "draft_length=5")
 TREE = ("split=token", "tree=dynamic")
-COMMON = ("engine=hf", "seed=7", "max_new_tokens=72", "problems=2", "temperature=0.6")
+COMMON = (
+    "adaptive=false",
+    "engine=hf",
+    "seed=7",
+    "max_new_tokens=72",
+    "problems=2",
+    "temperature=0.6",
+)
 DRAFTERS = (
     "adapld dresd eagle3 hybrid logitspec medusa pld_plus prompt_lookup rest suffix token_recycling"
 ).split()
 TOKEN_RULES = "lossless typical topk_delta fuzzy judge_head".split()
 STEP_RULES = (
     "semantic semantic_plus semantic_risk logprob judge lookahead token random oracle triggers rsd"
+    " confspec cascade"
 ).split()
 
 CASES: dict[str, tuple[str, ...]] = {
@@ -40,6 +48,15 @@ CASES: dict[str, tuple[str, ...]] = {
     **{f"rule {name}, chain": (f"accept={name}", *TOKEN) for name in TOKEN_RULES},
     **{f"rule {name}, tree": (f"accept={name}", *TREE) for name in TOKEN_RULES},
     **{f"rule {name}, steps": (f"accept={name}",) for name in STEP_RULES},
+    "rule specguard, steps": ("accept=specguard", "accept.threshold=0.3"),
+    "rule r_stitch": ("accept=r_stitch", "split=token", "draft_length=16"),
+    "rule glimprouter, steps": ("accept=glimprouter", "accept.threshold=3"),
+    "drafter reference": (
+        "draft=reference",
+        "file=tests/golden/reference.txt",
+        "accept=lossless",
+        *TOKEN,
+    ),
     "rule greedy": ("accept=greedy", *TOKEN, "temperature=0"),
     "rule greedy, tree": ("accept=greedy", *TREE, "temperature=0"),
     "rule arc": ("accept=arc", "theta=0.7", *TREE, "temperature=1"),

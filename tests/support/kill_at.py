@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.deep import DEEP
+
 CALLS = ("write", "fsync", "ftruncate", "replace", "rename", "unlink")
-DEEP = os.environ.get("SEMSPEC_DEEP") == "1"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from semspec.splitters.token import TokenBoundary
 from semspec.types import Context, Outcome, Sampling
 
 PROMPT = (0, 1)
+REFERENCES = ((0, 1, 3, 0, 2, 1, 0, 1, 2, 3),)  # for a drafter that copies from such texts
 SPLITTERS = {name: plugin.cls for name, plugin in registry.plugins("split").items()}
 
 
@@ -74,9 +75,11 @@ def toy_kit(
         aside=aside,
         rng=random.Random(seed),
         evidence=rule.evidence() if rule is not None else (),
+        gate=rule.gate() if rule is not None else None,
         salvage=salvage,
         trees=rule is not None and rule.trees and split == "token",
         layers=engine.layers,
+        references=REFERENCES,
     )
 
 
@@ -98,8 +101,10 @@ def speculative_plan(
     nested: Drafter | None = None,
     ahead: bool = False,
     closing: int | None = None,
+    pen: Callable[[int, int], Pace] = Steady,
 ) -> MakePlan:
     """``closing``: the token that ends the thinking, behind which the target writes alone."""
+    pen_pace = pen
 
     def plan(context: Context, kit: Kit, length: int, pace: Pace) -> Plan[Outcome]:
         pen = None
@@ -110,7 +115,7 @@ def speculative_plan(
                 evidence=Lossless().evidence(),
                 trees=True,
             )
-            pen = Pen(nested.open(inner), Lossless().open(inner), 2)
+            pen = Pen(nested.open(inner), Lossless().open(inner), pen_pace(2, 1))
         drafting, judging = drafter.open(own_rng(kit, "draft")), rule.open(kit)
         options: dict[str, Any] = {"pen": pen, "ahead": ahead, "thinking": _thinking(closing)}
         return speculate(Speculation(context, kit, length, drafting, judging, pace, **options))

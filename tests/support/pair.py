@@ -13,7 +13,8 @@ DRAFT = beside_package("hub_artifacts") / "tiny-draft"
 
 
 def configuration(*overrides: str) -> RunConfig:
-    return build(compose(list(overrides)))
+    """Compose a configuration whose drafts have fixed lengths, unless ``adaptive=true`` is given: no clock decides."""
+    return build(compose(["adaptive=false", *overrides]))
 
 
 def reference_outputs(prompts: Sequence[Sequence[int]], limit: int) -> list[list[int]]:

@@ -29,6 +29,7 @@ def options(folder: Path, *more: str) -> list[str]:
         "samples=6",
         "batch=5",
         "cluster=oracle",
+        "pooling=[mean,max,last]",
         "hidden=[16,8]",
         "epochs=3",
         *more,

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -85,6 +86,27 @@ def engine(model: Path | str, **arguments: Any) -> Iterator[Any]:
         yield opened
     finally:
         _shut_down(opened)
+
+
+@contextmanager
+def engine_inside(
+    model: Path | str, asked: Mapping[str, Any], width: int, **arguments: Any
+) -> Iterator[Any]:
+    """Open one in which a small model drafts up to ``width`` tokens; ``asked`` are the plugin's settings."""
+    from semspec.sglang_plugin import drafting
+    from semspec.sglang_plugin.settings import VARIABLE
+
+    drafting.prepare(drafting.Options(**asked["drafting"]))
+    with (
+        mock.patch.dict(os.environ, {VARIABLE: json.dumps(asked)}),
+        engine(
+            model,
+            speculative_algorithm="SEMSPEC_LM",
+            speculative_num_draft_tokens=1 + width,
+            **arguments,
+        ) as opened,
+    ):
+        yield opened
 
 
 def _shut_down(engine: Any) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from semspec.cli import launch
 from semspec.engines import servers
 from semspec.sglang_plugin import settings
 from tests.support import sglang_env
+from tests.support.pair import TARGET
 
 WAIT = 300.0
 
@@ -54,6 +58,49 @@ def by_argument(one: servers.Planned) -> servers.Planned:
     asked = json.loads(one.variables[settings.VARIABLE])
     words = (settings.ARGUMENT, json.dumps({"semspec": asked}))
     return replace(one, variables={}, arguments=(*one.arguments, *words))
+
+
+@contextlib.contextmanager
+def inside(
+    logs: Path,
+    asked: Mapping[str, Any],
+    nodes: int = 65,
+    variables: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server of the embedded target with the plugin's parts as ``asked``: its address and its process."""
+    port = free_port()
+    words = sglang_env.server_arguments(
+        speculative_algorithm="SEMSPEC_LM",
+        speculative_num_draft_tokens=nodes,
+        **{"max_running_requests": 16, "max_total_tokens": 16384, **changes},
+    )
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(TARGET)]
+    command += ["--host", "127.0.0.1", "--port", str(port), *words.split()]
+    own = {settings.VARIABLE: json.dumps(asked), **(variables or {})}
+    url, until = f"http://127.0.0.1:{port}", time.monotonic() + WAIT
+    with (logs / f"inside-{port}.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env={**sglang_env.environment(), **own}
+        )
+        try:
+            while not servers.answers(url):
+                assert process.poll() is None and time.monotonic() < until, log.name
+                time.sleep(0.2)
+            yield url, process
+        finally:
+            ended(process)
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    """End a server of our own, with all its processes."""
+    import psutil  # comes with SGLang
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait(timeout=30)
 
 
 @contextlib.contextmanager

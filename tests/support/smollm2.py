@@ -8,10 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from semspec.engines.pool import Engines
 from semspec.models.location import ModelConfig
 from semspec.protocols import BenchmarkProblem
 from semspec.results.records import Mode
-from semspec.solver import Engines, Solution, Solver
+from semspec.solver import Solution, Solver
 from tests.support.pair import configuration
 
 PATH = "packaged/smollm2-135m-instruct"

@@ -132,7 +132,8 @@ def verified(
     lengths = [20 + i for i in range(len(drafted))]
     n = len(drafted[0].tokens)
     mask = info.pop("grammar_mask", None)
-    output = SimpleNamespace(next_token_logits=logits.flatten(0, 1).clone())
+    rows = logits.flatten(0, 1).clone()
+    output = SimpleNamespace(next_token_logits=rows, customized_info=None)
     held = output.next_token_logits
     predict, accepted, index = function(
         verify_input(drafted, lengths), batch_of(requests, lengths, **info), output, mask

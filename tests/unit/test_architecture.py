@@ -18,8 +18,12 @@ _FORWARD = "engine=hf alone runs the forward pass, and its modules need torch wh
 _SGLANG = "engine=sglang alone talks to SGLang, which is optional"
 _ANY_SERVER = "every process of any SGLang server calls ``register``, mostly to do nothing"
 _API = "``import semspec`` takes no time: the library is loaded when it is used"
+_SERVING = "starlette and uvicorn are optional, and the help does without them"
 LAZY = {  # imports inside functions, of our own modules: (importing, imported) -> reason
     ("semspec", "semspec.api"): _API,
+    ("semspec.cli.serve", "semspec.serve.keys"): _SERVING,
+    ("semspec.cli.serve", "semspec.serve.server"): _SERVING,
+    ("semspec.cli.serve", "semspec.serve.settings"): _SERVING,
     ("semspec.cli.train_probe", "semspec.training.probes.pipeline"): _TRAINING,
     ("semspec.cli.train_probe", "semspec.training.probes.stages"): _TRAINING,
     ("semspec.engines.hf", "semspec.engines._lean.engine"): _FORWARD,

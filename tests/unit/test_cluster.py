@@ -57,11 +57,13 @@ def fresh(seed: int, count: int) -> list[tuple[str, list[str]]]:
         rng = random.Random(f"{seed} {i}")
         domain = world.DOMAINS[("residues", "weekdays")[i % 2]]
         problem = domain.make(rng)
-        solution = world.split_steps(world.render_solution(problem, domain.solve(rng, problem, 0)))
+        solution = world.split_steps(
+            world.render_solution(problem, domain.solve(rng, problem, world.Style(recap=0)))
+        )
         at = rng.randrange(len(solution) - 1)
         steps = []
         for _ in range(8):
-            step = domain.solve(rng, problem, 0)[at]
+            step = domain.solve(rng, problem, world.Style(recap=0))[at]
             if rng.random() < 0.4:
                 cut = step.rindex("=") + 1 if "=" in step else len(step)
                 said = step[cut:].split(",")[0].rstrip(".")

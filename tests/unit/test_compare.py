@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from semspec.cli.compare import main, sentences
 from semspec.errors import UserError
 from semspec.report.comparison import compare, speed_ratio
 from semspec.results.metrics import mcnemar
+from semspec.results.paired import recovered
 from semspec.results.significance import difference, holm, paired_difference, permutation
 from tests.support.runs import CONFIG, PROVENANCE, make_run
 
@@ -63,6 +64,19 @@ def test_the_interval_contains_its_value_and_inverts_with_the_runs(
     low, high = paired_difference(a, b, c, d)
     assert -1 <= low <= (c - b) / n <= high <= 1
     assert paired_difference(a, c, b, d) == pytest.approx((-high, -low))
+
+
+def test_what_an_arm_wins_back_lies_between_the_drafts_and_the_target() -> None:
+    def arm(right: Sequence[bool]) -> dict[str, dict[str, bool]]:
+        return {str(number): {"correct": one} for number, one in enumerate(right)}
+
+    target, drafts = arm([True] * 8 + [False] * 2), arm([True] * 2 + [False] * 8)
+    assert recovered(target, drafts, target)["recovered"] == 1
+    assert recovered(drafts, drafts, target)["recovered"] == 0
+    half = recovered(arm([True] * 5 + [False] * 5), drafts, target)
+    low, high = half["recovered_interval"]
+    assert half["recovered"] == 0.5 and 0 <= low < 0.5 < high <= 1
+    assert recovered(drafts, target, target)["recovered"] is None  # nothing lies between
 
 
 def test_the_interval_of_speed_covers_the_truth() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from semspec import config
+from semspec import config, registry
 from semspec.choices import rule
-from semspec.choices.rule import with_rule
+from semspec.choices.rule import choose_rule, with_rule
 from semspec.choices.settle import expand_shorthands
 from semspec.cli import audit, launch
 from semspec.cli.arguments import check_arguments
@@ -27,16 +27,18 @@ from semspec.rules.judge import Judge
 from semspec.solver import Solver
 from semspec.splitters.token import TokenSplit
 from semspec.types import Context, Query, Read, What
+from tests.support.deep import samples
 from tests.support.pair import configuration
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.deep(quick=True)
+@settings(max_examples=samples(quick=20, deep=100), deadline=None)
 @given(
     st.text(alphabet=st.sampled_from(list("ab ,=:{}[]()$\\'\"\n#%&*?!~+\u00e9\u4e2d")), min_size=1)
 )
 @example("\\\n")
 def test_any_prompt_arrives_as_it_was_typed(text: str) -> None:
-    overrides = expand_shorthands([f"prompt=a{text}"])
+    overrides = expand_shorthands([f"prompt=a{text}", "engine=hf"])
     assert build(compose(overrides)).prompt == "a" + text
 
 
@@ -84,7 +86,7 @@ def test_an_option_of_two_plugins_needs_its_full_name() -> None:
         expand_shorthands(["accept=logprob", "nested=suffix", "threshold=-2"])
 
 
-@pytest.mark.parametrize("group", ["model", "draft", "accept", "engine", "benchmark"])
+@pytest.mark.parametrize("group", ["model", "draft", "accept", "stop", "engine", "benchmark"])
 def test_every_choice_of_every_group_composes(group: str) -> None:
     for name in config.options(group):
         if (group, name) in {("benchmark", "prompt"), ("engine", "auto")}:
@@ -92,6 +94,8 @@ def test_every_choice_of_every_group_composes(group: str) -> None:
         split = (
             ["split=token", "accept=lossless"] if group == "draft" else []
         )  # trees have no steps
+        if group == "accept" and registry.plugin("accept", name).cls.splits == {"token"}:
+            split = ["split=token"]
         made = build(compose([f"{group}={name}", "temperature=0", *split]))
         assert made.model.path
 
@@ -102,19 +106,24 @@ def test_real_models_are_a_valid_configuration() -> None:
     assert made.draft.model.path.endswith("R1-Distill-Qwen-1.5B")
 
 
+def ruled(arguments: list[str]) -> list[str]:
+    """Return the arguments with the rule that is chosen for them."""
+    return with_rule(arguments, choose_rule(arguments))
+
+
 def test_the_default_rule_is_what_the_target_has_a_probe_for() -> None:
     assert config.defaults()["accept"] == "semantic_plus"
-    assert with_rule(["problems=2"]) == ["problems=2"]
-    assert with_rule(["split=sentence"]) == ["split=sentence"]
-    assert with_rule(["accept=judge", "model=qwq32b"])[-1] == "model=qwq32b"
+    assert ruled(["problems=2"]) == ["problems=2"]
+    assert ruled(["split=sentence"]) == ["split=sentence"]
+    assert ruled(["accept=judge", "model=qwq32b"])[-1] == "model=qwq32b"
 
 
 def test_where_no_probe_is_known_the_default_rule_needs_none() -> None:
-    assert with_rule(["split=token"])[-1] == "accept=lossless"
-    assert with_rule(["model=qwq32b"])[-1] == "accept=logprob"
-    assert with_rule(["model=tiny,qwq32b"])[-1] == "accept=logprob"
+    assert ruled(["split=token"])[-1] == "accept=lossless"
+    assert ruled(["model=qwq32b"])[-1] == "accept=logprob"
+    assert ruled(["model=tiny,qwq32b"])[-1] == "accept=logprob"
     named = ["model.path=some/where", "target_probe=folder"]
-    assert with_rule(named) == named
+    assert ruled(named) == named
 
 
 @pytest.mark.parametrize(
@@ -132,7 +141,7 @@ def test_where_no_probe_is_known_the_default_rule_needs_none() -> None:
         (
             ["accept=typical", "split=token", "salvage=false"],
             "accept=typical reads probs, which engine=sglang cannot give: use engine=hf, or a rule"
-            " that does without (judge, logprob, random, semantic, semantic_plus, semantic_risk)",
+            " that does without (cascade, confspec, judge, logprob, random, semantic, semantic_plus, semantic_risk)",
         ),
     ],
 )
@@ -169,10 +178,10 @@ def test_an_engine_must_give_what_a_drafters_options_read() -> None:
 def test_a_rule_declares_what_it_is_the_default_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new rule that rates itself higher is taken, and one that is no default is left alone."""
     monkeypatch.setattr(Judge, "default_for", lambda target, split, given: (9, "judges"))
-    assert with_rule(["model=qwq32b"])[-1] == "accept=judge"
-    assert with_rule(["accept=logprob"]) == ["accept=logprob"]
+    assert ruled(["model=qwq32b"])[-1] == "accept=judge"
+    assert ruled(["accept=logprob"]) == ["accept=logprob"]
     monkeypatch.setattr(rule, "defaults", lambda: {"accept": "oracle", "model": "tiny"})
-    assert with_rule(["split=token"]) == ["split=token"]
+    assert ruled(["split=token"]) == ["split=token"]
 
 
 def test_a_drafter_may_bring_a_model_in_a_role_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,6 +227,7 @@ SOURCES = [
     and not plugin.cls.plain
     and name != "hybrid"
     and not plugin.cls().levels  # heads are trained for a target
+    and not plugin.cls().refers  # see test_reference.py
 ]
 
 
@@ -304,10 +305,49 @@ def test_hybrid_reads_the_prompt_once() -> None:
     assert set(script.asked[0].reads) == set(session.watches)
 
 
-@pytest.mark.parametrize("sources", ["", "lm", "none", "hybrid", "suffix,suffix", "sufix"])
+@pytest.mark.parametrize(
+    "sources",
+    [
+        "",
+        "lm",
+        "none",
+        "hybrid",
+        "suffix,suffix",
+        "sufix",
+        "lm+suffix",
+        "adapld+lm",
+        "lm+eagle3",
+        "medusa",
+    ],
+)
 def test_hybrid_refuses_unknown_sources(sources: str) -> None:
     with pytest.raises(UserError, match=r"sources|suffix"):
         Hybrid(sources=sources)
+
+
+def test_hybrid_asks_the_last_source_where_nothing_matches() -> None:
+    """As SAM decoding does: below 5 tokens Token Recycling drafts; a corpus must match 5 more."""
+    hybrid = Hybrid(sources="suffix+token_recycling", match=5)
+    suffix = hybrid._drafters()["suffix"]
+    assert (suffix.shortest, suffix.threshold, suffix.bias) == (5, 10, 5)
+    script = Script([], [[7, 8]] * 40)
+    context = Context(1, [1, 2, 3, 4, 5, 6, 20, 21])
+    session = hybrid.open(kit_for(trees=True))
+    for token in (1, 2, 3, 4):
+        context.extend([token])
+        assert script.draft(session, context, ROOM).found == ""
+    context.extend([5])
+    draft = script.draft(session, context, ROOM)
+    assert (draft.found, draft.grade, draft.tokens[:3]) == ("lexical", 5, [6, 20, 21])
+    assert not Hybrid().least
+    assert Hybrid(sources="suffix+lm").least == Hybrid(sources="rest+eagle3").least == 5
+    for wrong in ({"match": 60}, {"match": -1}, {"chain": 0}):
+        with pytest.raises(UserError, match="give match from 0 to 59, chain at least 1"):
+            Hybrid(**wrong)
+    with pytest.raises(UserError, match=r"give something to copy from before lm \(suffix\+lm\)"):
+        Hybrid(sources="lm")
+    with pytest.raises(UserError, match="adapld counts no tokens that match"):
+        Hybrid(sources="adapld+suffix", match=3)
 
 
 @pytest.mark.parametrize(

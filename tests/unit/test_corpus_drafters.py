@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ import pytest
 
 from semspec.datastores.dense import shapes
 from semspec.datastores.files import open_arrays, write_arrays
-from semspec.drafters.dresd import LAST, Dresd
+from semspec.drafters.dresd import Dresd
 from semspec.drafters.hybrid import Hybrid
 from semspec.drafters.rest import Rest
 from semspec.drafters.suffix import Suffix
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig, ModelFacts, read_facts
-from semspec.types import Context, Draft, Query, Room, Seen
+from semspec.training.datastores import settings
+from semspec.types import LAST_STATES, Context, Draft, Query, Room, Seen
 from tests.support.binding import run_of
 from tests.support.datastores import TOY_FACTS, dense_folder, sparse_folder, toy_documents
 from tests.support.drafting import answerless, kit_for
@@ -121,7 +123,7 @@ class Target:
                 self.asked.append(query)
                 assert query.rows_from is not None
                 rows = self.rows(context.tokens, query.rows_from, len(context))
-                query = plan.send(type("Answer", (), {"values": {LAST: rows}}))
+                query = plan.send(type("Answer", (), {"values": {LAST_STATES: rows}}))
         except StopIteration as stop:
             draft: Draft = stop.value
             return draft
@@ -139,7 +141,7 @@ def test_dresd_drafts_the_example_worked_by_hand(tmp_path: Path) -> None:
     assert edges(draft) == {(3,): "main", (3, 4): "main", (4,): "branch", (4, 4): "branch"}
     assert (draft.found, draft.grade) == ("semantic", 9)
     (query,) = target.asked
-    assert (query.rows_from, query.reads) == (2, (LAST,))
+    assert (query.rows_from, query.reads) == (2, (LAST_STATES,))
     # other neighbours are not asked for with three; 4 came after none of these
     assert target.draft(session, Context(2, [4, 0, 1, 4])).found == "none"
     one = bound(Dresd, folder, neighbours=3, drafts=1, longest=1).open(kit_for(trees=True))
@@ -157,7 +159,7 @@ def test_dresd_never_asks_for_states_that_it_has_seen(tmp_path: Path) -> None:
         start = len(context) - 4
         count = 3 + beyond
         rows = target.rows(context.tokens, start, start + count)
-        session.see(Seen(start, count, {LAST: rows}))
+        session.see(Seen(start, count, {LAST_STATES: rows}))
         seen, fresh = target.draft(session, context), bound(Dresd, folder).open(kit_for(trees=True))
         assert len(target.asked) == 1
         assert Target().draft(fresh, context) == seen
@@ -264,6 +266,23 @@ def test_hybrid_passes_its_datastores_on(corpus: Path) -> None:
         Hybrid(sources="dresd", dense="embedded/nowhere").bind(run_of(MODELS))
     with pytest.raises(UserError, match="no datastore is named"):
         Rest(datastore="").bind(run_of(MODELS))
+
+
+@pytest.mark.parametrize(("drafter", "kind"), [(Rest, "sparse"), (Dresd, "dense")])
+@pytest.mark.parametrize("given", ["", "embedded"])
+def test_a_datastore_that_is_missing_or_another_models_is_answered_with_the_command_that_makes_it(
+    drafter: type[Rest] | type[Dresd], kind: str, given: str
+) -> None:
+    run = replace(run_of(MODELS), given={"target": ModelConfig(path="Qwen/QwQ-32B")})
+    made = drafter() if given else drafter(datastore="")
+    with pytest.raises(UserError, match="does not fit" if given else "no datastore") as refused:
+        made.bind(run)
+    found = re.search(r"python -m semspec\.build_datastore [^';]+", str(refused.value))
+    assert found, refused.value
+    options, probe = settings.split_options(shlex.split(found[0].removesuffix(" "))[3:])
+    assert (options.kind, options.corpus) == (kind, "HuggingFaceH4/ultrachat_200k")
+    assert options.out == f"datastores/QwQ-32B-{kind}"
+    assert probe.model.path == "Qwen/QwQ-32B"
 
 
 @pytest.mark.parametrize(

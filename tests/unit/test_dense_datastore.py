@@ -109,7 +109,7 @@ def test_approximate_neighbours_are_nearly_the_exact_ones(name: str, tmp_path: P
     # as bytes of a file and back
     write_arrays(tmp_path / INDEX, files)
     index = indices.load(name, files, shards, tmp_path / INDEX)
-    told = dense.measure(shards, index, indices.Exact(shards), 200, seed=0)
+    told = dense.measure(dense.Places.drawn(shards, 200, seed=0), index)
     assert told["recall_at_10"] >= 0.95
     assert told["mrr"] >= 0.95
     assert told["asked"] == 200

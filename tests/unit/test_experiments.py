@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import shlex
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +43,12 @@ def test_papers_have_both_scales_and_ours_the_embedded_pair() -> None:
 
 @pytest.mark.parametrize(
     ("name", "scale"),
-    [(n, s) for n, s in SETTINGS if not load(n).runs_of and not load(n).fitting],
+    [
+        # what a paper's table has in common at both scales, the larger one shows
+        pytest.param(n, s, marks=() if s == "real" or n == OURS[0] else pytest.mark.deep)
+        for n, s in SETTINGS
+        if not load(n).runs_of and not load(n).fitting
+    ],
 )
 def test_every_method_is_a_valid_configuration(name: str, scale: str) -> None:
     found = todo(name, scale)
@@ -95,6 +103,11 @@ def test_commands_that_make_artifacts_first_are_valid(name: str) -> None:
 def can_be_given(command: str) -> None:
     """Experiments share what has to be made: each command is looked at once."""
     words = shlex.split(command)
+    if words[1].startswith("scripts/"):
+        root = experiments.FOLDER.parents[1]
+        asked = subprocess.run([sys.executable, words[1], "--help"], cwd=root, capture_output=True, text=True, check=True)  # fmt: skip
+        assert {word.partition("=")[0] for word in words[2:]} <= set(re.findall(r"--[a-z-]+", asked.stdout))  # fmt: skip
+        return
     assert words[:2] == ["python", "-m"]
     if words[2] == "semspec.train_probe":
         probe_options(words[3:])
@@ -109,6 +122,8 @@ def test_everything_that_jobs_use_exists_or_is_made_first() -> None:
             first = " ".join(load(name).scale(scale).first)
             for job in todo(name, scale):
                 for option in job.options:
+                    if option.partition("=")[2].startswith("runs/doubting/probe-"):
+                        assert f"out={option.partition('=')[2]} " in f"{first} ", (name, str(job))
                     if "datastore=datastores/" in option:
                         assert f"out={option.partition('=')[2]} " in f"{first} ", (name, str(job))
 
@@ -216,6 +231,31 @@ def test_mistakes_end_in_one_line(arguments: list[str], says: str) -> None:
     assert "\n" not in str(told.value)
 
 
+def test_a_row_that_cannot_run_is_named_and_blocks_no_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Over servers token drafts are verified by a server that drafts, and only the user can have started one."""
+    for name in ("table4", "figure3"):
+        experiment = load(f"semanticspec/{name}")
+        own = list(jobs(experiment, "real", ["engine=sglang"]))
+        kept, _, lacking = reproduce._fitting(experiment, own)
+        assert {job.row for job in own} - {job.row for job in kept} == {"SpecSampling"}
+        (line,) = lacking
+        assert line.startswith("SpecSampling (8 runs): accept=lossless reads probs, which")
+        assert "name a server that drafts and verifies tokens by itself" in line
+    asked = ["experiment=semanticspec/table4", "engine=sglang", "only=AIME", "plan=true"]
+    only = [a if not a.startswith("only") else "only=QwQ-32B/Spec" for a in asked]
+    assert reproduce.main(only) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "QwQ-32B: 8 runs" in told and "not run: SpecSampling (4 runs): accept=lossless" in told
+    urls = ["engine.target_url=http://a:30000", "engine.draft_url=http://a:30001"]
+    named = list(jobs(load("semanticspec/table4"), "real", ["engine=sglang", *urls]))
+    kept, made, lacking = reproduce._fitting(load("semanticspec/table4"), named)
+    assert len(kept) == len(made) == 40 and not lacking
+    with pytest.raises(UserError, match="SpecSampling / AMC23: accept=lossless reads probs"):
+        reproduce._fitting(experiment, [job for job in own if job.row == "SpecSampling"])
+
+
 def test_retired_names_point_to_existing_experiments() -> None:
     assert not set(experiments.INSTEAD) & set(NAMES)
     assert {"adapld/table1", "adapld/table2", "adapld/table3"} <= set(NAMES)
@@ -273,6 +313,7 @@ def test_ours_name_rows_that_they_have(name: str) -> None:
     assert experiment.arms and not experiment.figures
     rows = {job.row for job in todo(name, "tiny")}
     assert {*experiment.rivals, *experiment.rivals.values()} <= rows
+    assert not experiment.floor or experiment.floor in rows
     assert experiment.baseline in {"plain", *rows}
 
 
@@ -308,10 +349,12 @@ def test_rows_of_a_block_become_arms_of_one_job() -> None:
 
 def test_what_does_not_go_together_is_left_out_where_an_experiment_says_so() -> None:
     given = list(jobs(load("ours/table-token"), "tiny", only=["adapld/"]))
-    kept, _ = reproduce._fitting(load("ours/table-token"), given)
+    kept, _, named = reproduce._fitting(load("ours/table-token"), given)
+    assert not named
     assert {"lossless", "typical"} <= {job.row for job in kept} < {job.row for job in given}
-    with pytest.raises(UserError, match="adapld / fuzzy"):
-        reproduce._fitting(load("ours/tokens"), given)
+    others, _, named = reproduce._fitting(load("ours/tokens"), given)
+    assert others == kept
+    assert any(line.startswith("fuzzy") or "adapld / fuzzy" in line for line in named)
     none = list(jobs(load("ours/table-step"), "tiny", only=["medusa/"]))
     with pytest.raises(UserError, match="medusa"):
         reproduce._fitting(load("ours/table-step"), none)

@@ -201,7 +201,7 @@ def test_an_artifact_names_either_its_probe_or_its_score(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["score=mean"], "score=mean: give probe or logprob"),
+        (["score=mean"], "score=mean: give probe or logprob or cascade"),
         (["score=logprob"], "give the calibration's folder"),
         (["score=logprob", "measure=true"], "or with measure=true to read: apart=FOLDER"),
         (["score=logprob", "apart=x", "probe=y"], "asks no probe: leave probe= and out= out"),

@@ -11,13 +11,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from semspec.decoding.sampling import probabilities
-from semspec.drafters.medusa import LAST, MedusaDrafter, MedusaSession
+from semspec.drafters.medusa import MedusaDrafter, MedusaSession
 from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.heads.medusa import FILE, Medusa
 from semspec.models.location import ModelConfig
 from semspec.rules.lossless import Lossless
-from semspec.types import Answer, Context, Draft, Query, Room, Sampling, Seen
+from semspec.types import LAST_STATES, Answer, Context, Draft, Query, Room, Sampling, Seen
 from tests.support.binding import run_of
 from tests.support.heads import medusa_config, medusa_tensors, target_folder, write
 from tests.support.law import toy_kit
@@ -51,7 +51,7 @@ def drafted(session: MedusaSession, context: Context, states: Tensor, room: Room
     try:
         asked = next(plan)
         assert isinstance(asked, Query) and asked.rows_from is not None
-        plan.send(Answer(values={LAST: states[asked.rows_from : len(context)]}))
+        plan.send(Answer(values={LAST_STATES: states[asked.rows_from : len(context)]}))
     except StopIteration as stop:
         value: Draft = stop.value
         return value
@@ -84,7 +84,7 @@ def test_each_head_guesses_one_token_further(
         context.extend([*found.tokens[: turn % 3], 5])
         if turn != 2:  # once nothing was shown, so that it has to ask
             count = len(context) - before
-            session.see(Seen(before - 1, count, {LAST: states[before - 1 :][:count]}))
+            session.see(Seen(before - 1, count, {LAST_STATES: states[before - 1 :][:count]}))
     assert len(drafted(session, context, states, Room(2, 8, 1)).tokens) == 2
 
 

@@ -15,6 +15,7 @@ from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
 from semspec.results.metrics import mean, quantile, ratio, ratio_interval, summarise, wilson
 from semspec.results.records import Solve, problem_line
+from semspec.types import Outcome, Round
 
 
 def solve(**changed: Any) -> Solve:
@@ -58,6 +59,20 @@ PLAIN: dict[str, Any] = {
     "verify_seconds": 0.0,
     "write_seconds": 5.4,
 }
+
+
+def test_the_mean_acceptance_rate_is_of_lengths_and_of_problems() -> None:
+    """A tree of five nodes is three long; problems count alike, and one without drafts does not."""
+    chain = Round(drafted=[1, 2, 3, 4], kept=[1], ends=[1, 2, 3, 4])
+    tree = Round(drafted=[1, 2, 3, 4, 5], parents=[-1, -1, 0, 2, 0], kept=[1, 3, 4], ends=[1, 2, 3, 4, 5])  # fmt: skip
+    none = Round(written=[7])
+    solves = [Solve.from_outcome(Outcome([], "eos", rounds), "") for rounds in ([chain, tree, none], [chain], [none])]  # fmt: skip
+    assert [s.drafted_length for s in solves] == [7, 4, 0]
+    figures = summarise(problem_line(str(i), s, None) for i, s in enumerate(solves))
+    assert figures["mean_acceptance_rate"] == pytest.approx((4 / 7 + 1 / 4) / 2)
+    assert figures["acceptance_rate_tokens"] == pytest.approx(5 / 13)
+    older = [{k: v for k, v in problem_line("x", solves[0], None).items() if k != "drafted_length"}]
+    assert summarise(older)["mean_acceptance_rate"] is None
 
 
 def test_wilson_gives_the_values_worked_by_hand() -> None:

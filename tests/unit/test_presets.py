@@ -72,6 +72,25 @@ def test_what_is_typed_wins() -> None:
     assert local.model.path == "here" and local.top_k == 40
 
 
+def test_a_preset_brings_the_layer_that_a_drafter_compares() -> None:
+    """AdaPLD's table 6, for whichever of the two drafters is chosen, and where."""
+    for model, layer in {
+        "vicuna-7b": 9,
+        "vicuna-13b": 13,
+        "vicuna-33b": 11,
+        "qwen3-8b": 29,
+    }.items():
+        for drafter in ("pld_plus", "adapld"):
+            found = with_preset([f"model={model}", f"draft={drafter}"])
+            assert f"draft.layer={layer}" in found
+        assert f"nested.layer={layer}" in with_preset([f"model={model}", "nested=adapld"])
+        for given in (["draft=pld_plus", "draft.layer=3"], ["draft=suffix"], ["draft=pld_plus", "layer=3"]):  # fmt: skip
+            found = with_preset([f"model={model}", *given])
+            assert not any(word.endswith(f"layer={layer}") for word in found)
+    assert not any("layer" in word for word in with_preset(["model=qwen3-32b-direct", "draft=adapld"]))  # fmt: skip
+    assert made("model=qwen3-8b", "draft=pld_plus", "split=token").draft.layer == 29
+
+
 def test_the_embedded_models_and_no_preset_leave_the_defaults() -> None:
     for given in ([], ["model=tiny"], ["model=tiny-copier"], ["model.path=embedded/tiny-target"]):
         assert with_recommended(given) == (given, "")
@@ -219,7 +238,8 @@ def test_the_command_says_what_it_took_and_records_it(
 ) -> None:
     shutil.copy(TARGET / "model.safetensors", folder)
     recommend(folder, temperature=0.9, min_p=0.02)
-    options = [f"model.path={folder}", "accept=logprob", "problems=1", "max_new_tokens=8"]
+    options = [f"model.path={folder}", "accept=logprob", "threshold=-4", "problems=1"]
+    options += ["max_new_tokens=8"]
     given = [*options, "plain=false", "transcript=false", f"hydra.run.dir={tmp_path / 'run'}"]
     monkeypatch.setattr(sys, "argv", ["semspec.run", *given])
     main()

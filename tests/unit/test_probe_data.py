@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from collections import Counter
@@ -14,17 +15,19 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from semspec import world
+from semspec.engines._lean.engine import HfEngine
 from semspec.errors import UserError
 from semspec.probes.features import FLOOR, LOGPROB_NAMES, Features, of_logprobs, resolve
 from semspec.training.probes import shards
 from semspec.training.probes.compose import build
-from semspec.training.probes.contexts import Chain, Pair, choose_cuts, make_chains
+from semspec.training.probes.contexts import CACHES, Chain, Pair, choose_cuts, make_chains
 from semspec.training.probes.dataset import Rows, check_split, split_chains
 from semspec.training.probes.sample import plan, sample
 from semspec.training.probes.semantic import probabilities
 from semspec.training.probes.settings import FeatureOptions, ProbeConfig
 from semspec.training.probes.shards import Sample, read_samples, read_states
 from semspec.training.probes.sources import questions
+from semspec.types import Context
 from tests.support.pair import DRAFT
 from tests.support.probes import configuration
 
@@ -104,6 +107,63 @@ def test_the_plan_counts_every_byte(
     )
     with pytest.raises(UserError, match=r"need 133\.12 GB.*10\.0 MB free.*keep="):
         shards.check_room(folder, shards.state_bytes(200_000, 1, 64, 5120))
+
+
+def test_as_many_contexts_are_open_as_the_memory_holds(
+    sampled: tuple[ProbeConfig, list[Chain], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, chains, folder = sampled
+    wide = [(s.context, s.writer, s.number, s.tokens) for s in read_samples(folder)]
+    most, opened = [1, 2], list[int]()
+
+    def free(engine: HfEngine) -> int:
+        # for both models, which are alike; contexts here have up to 1,024 tokens
+        return math.ceil((most[0] + 0.5) * 2 * engine.session_bytes(1000) / CACHES)
+
+    forget = HfEngine.forget
+
+    def forgotten(engine: HfEngine, context: Context) -> None:
+        opened.append(sum(tenant is not None for tenant in engine.cache.tenants))
+        forget(engine, context)
+
+    monkeypatch.setattr(HfEngine, "free_bytes", free)
+    monkeypatch.setattr(HfEngine, "forget", forgotten)
+    monkeypatch.setattr(HfEngine, "memory_bytes", lambda _: {"cache": 0})
+    pair = Pair(config)
+    while most:
+        cuts = choose_cuts(config, chains, 2048)
+        into = tmp_path / str(most[0])
+        sample(config, pair, chains, cuts, plan(config, cuts, 2, 128), into)
+        assert [
+            (s.context, s.writer, s.number, s.tokens) for s in read_samples(into / "samples")
+        ] == wide
+        assert max(opened) == most.pop(0)
+        opened.clear()
+    most.append(0)
+    with pytest.raises(UserError, match=r"a context of 1,000 tokens takes .* of KV cache, and"):
+        pair.most_contexts(1000)
+    pair.close()
+
+
+def test_samples_keep_the_pools_that_the_features_need(tmp_path: Path) -> None:
+    def kept(*options: str) -> list[str]:
+        given = build(["cluster=oracle", f"folder={tmp_path}", *options]).pooling
+        assert isinstance(given, list)
+        return given
+
+    assert kept() == kept("features=last_layer") == ["mean"]
+    assert kept("features=plus") == ["mean", "max", "last"]
+    assert kept("features=logprobs") == []
+    assert kept("features=plus", "features.pooling=[last,mean]") == ["mean", "last"]
+    assert kept("pooling=[mean,max]") == ["mean", "max"]
+    with pytest.raises(UserError, match="pooling=max: give auto, or a list"):
+        kept("pooling=max")
+    # a folder that has more serves fewer features, whoever wrote it; one that has fewer does not serve more
+    (tmp_path / "config.json").write_text(json.dumps({"pooling": ["mean", "max", "last"]}))
+    assert kept() == kept("features=plus") == ["mean", "max", "last"]
+    (tmp_path / "config.json").write_text(json.dumps({"pooling": ["mean"]}))
+    assert kept("features=plus") == ["mean", "max", "last"]
+    assert kept("features=logprobs") == ["mean"]
 
 
 # ---- contexts ------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def test_each_probe_records_what_it_was_made_from(folder: Path) -> None:
     )
     assert config["data"]["trained_on"] == wanted
     names = {f.name for f in folder.iterdir()}
-    assert names == {
+    assert names - {"states.svg"} == {  # which is newer than some of them
         "README.md",
         "config.json",
         "manifest.json",

@@ -16,13 +16,17 @@ from semspec.cli import (
     audit,
     calibrate,
     calibrate_risk,
+    calibrate_stop,
+    certify,
     compare,
     convert_head,
+    convert_nli,
     launch,
     plan,
     publish,
     pull,
     report,
+    serve,
 )
 from semspec.cli.arguments import check_arguments, split_arguments
 from semspec.jobs import experiments, stages
@@ -122,16 +126,22 @@ def of_artifacts(arguments: Sequence[str]) -> None:
 
 PARSERS: Mapping[str, Callable[[Sequence[str]], object]] = {
     "run": of_run,
+    "serve": lambda arguments: serve.read(arguments),
     "launch": lambda arguments: launch.plan(*launch.read(arguments)),
     "train_probe": of_offline_work(probes.build),
     "build_datastore": of_offline_work(datastores.split_options),
     "calibrate": of_calibrate,
     "calibrate_risk": of_calibrate_risk,
+    "calibrate_stop": lambda arguments: calibrate_stop.read(arguments),
     "audit": of_audit,
+    "certify": lambda arguments: certify._check(
+        read(certify.Options, arguments, "semspec.certify")
+    ),
     "compare": of_compare,
     "artifacts": of_artifacts,
     "publish": lambda arguments: read(publish.Options, arguments, "semspec.publish"),
     "convert_head": lambda arguments: read(convert_head.Options, arguments, "semspec.convert_head"),
+    "convert_nli": lambda arguments: read(convert_nli.Options, arguments, "semspec.convert_nli"),
     "pull": lambda arguments: read(pull.Options, arguments, "semspec.pull"),
     "report": lambda arguments: read(report.Options, arguments, "semspec.report"),
 }

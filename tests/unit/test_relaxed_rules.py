@@ -25,12 +25,12 @@ from semspec.loop import Speculation, speculate
 from semspec.models.location import ModelFacts
 from semspec.rules._tokens import Scored
 from semspec.rules.fuzzy import DIVERGENCES, Fuzzy
-from semspec.rules.judge_head import LAST, Judged
+from semspec.rules.judge_head import Judged
 from semspec.rules.lossless import Lossless
 from semspec.rules.topk_delta import TopKDelta, near_nodes
 from semspec.rules.typical import Typical, typical_nodes
 from semspec.solver import Solver
-from semspec.types import Answer, Context, Draft, Query, Room, Round, Sampling
+from semspec.types import LAST_STATES, Answer, Context, Draft, Query, Room, Round, Sampling
 from tests.support.binding import run_of
 from tests.support.law import PROMPT, toy_kit
 from tests.support.pair import configuration
@@ -272,8 +272,10 @@ def test_the_judge_of_tokens_sees_the_state_after_each(tree: str) -> None:
         draft.tokens, parents, session.loosely(context, scored).tolist(), strict=True
     ):
         ways.append([*(ways[parent] if parent >= 0 else []), token])
-        alone = Query("target", context, Sampling(1.0), kit.rng, tokens=ways[-1], reads=(LAST,))
-        state = engine.answer([alone])[0][LAST][-1, 0].tolist()
+        alone = Query(
+            "target", context, Sampling(1.0), kit.rng, tokens=ways[-1], reads=(LAST_STATES,)
+        )
+        state = engine.answer([alone])[0][LAST_STATES][-1, 0].tolist()
         score = sum(w * x for w, x in zip(weight, state, strict=True)) + bias
         assert flag == (1 / (1 + math.exp(-score)) >= 0.5)
 

@@ -190,6 +190,9 @@ def test_acceptance_and_truth_are_counted(run: Path) -> None:
     # every step with 0.9 is the true next one, every one with 0.1 is false: hand-made in support.runs
     assert found.scored and all(true == (score == 0.9) for score, true in found.scored)
     assert len(found.scored) == whole and found.auroc() == 1.0
+    # and it is kept where it is true
+    assert found.judged == {(True, True): kept, (False, False): whole - kept}
+    assert (found.kept_share(right=True), found.kept_share(right=False)) == (1.0, 0.0)
     low, high = found.calibration()[0], found.calibration()[-1]
     assert (low.share, high.share) == (0.0, 1.0)
     assert list(found.shown) == ["residues-0001"]

@@ -160,6 +160,7 @@ def test_tokens_that_are_excluded_are_kept_on_request_alone(
             torch.tensor([[context.tokens[-1], *tokens]]),
             torch.tensor([[-1, *(parent + 1 for parent in above)]]),
             sampling,
+            ToyBound(target),
         )
         kept = []
         for rule in rules:
@@ -169,7 +170,7 @@ def test_tokens_that_are_excluded_are_kept_on_request_alone(
             draft = Draft(list(tokens), list(range(1, 7)), parents=parents)
             ask(session.judge(context, draft), target, [])
             assert session.loose is not None
-            assert loosely(rule, seen, ToyBound(target))[0, 1:].tolist() == session.loose.tolist()
+            assert loosely(rule, seen)[0, 1:].tolist() == session.loose.tolist()
             kept.append(session.loose)
         possible = seen.p[seen.rows, seen.flat][1:] > 0
         assert torch.equal(kept[0], kept[1] & possible)
@@ -198,6 +199,7 @@ def test_a_floor_binds_the_bound_in_the_loop_and_in_a_server_alike(
             torch.tensor([[context.tokens[-1], *tokens]]),
             torch.tensor([[-1, *(parent + 1 for parent in above)]]),
             sampling,
+            ToyBound(target),
         )
         kept = []
         for rule in (free, floored):
@@ -205,7 +207,7 @@ def test_a_floor_binds_the_bound_in_the_loop_and_in_a_server_alike(
             draft = Draft(list(tokens), list(range(1, 7)), parents=parents)
             ask(session.judge(context, draft), target, [])
             assert session.loose is not None
-            assert loosely(rule, seen, ToyBound(target))[0, 1:].tolist() == session.loose.tolist()
+            assert loosely(rule, seen)[0, 1:].tolist() == session.loose.tolist()
             kept.append(session.loose)
         enough = seen.p[seen.rows, seen.flat][1:] >= 0.1
         assert torch.equal(kept[1], kept[0] & enough)

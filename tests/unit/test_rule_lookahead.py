@@ -112,7 +112,9 @@ def test_entailment_finds_nearly_all_paraphrases() -> None:
     for seed in range(20):
         problem = world.DOMAINS["residues"].make(random.Random(seed))
         one, two = (
-            world.DOMAINS["residues"].solve(random.Random(seed + i), problem, recap=0.0)
+            world.DOMAINS["residues"].solve(
+                random.Random(seed + i), problem, world.Style(recap=0.0)
+            )
             for i in (100, 200)
         )
         said = f"{problem.question}\n" + "".join(step + "\n\n" for step in one[:2])

@@ -33,7 +33,7 @@ from semspec.errors import UserError
 from semspec.jobs import sweep
 from semspec.jobs.job import Job
 from semspec.jobs.sweep import carry_out
-from semspec.models.hub import MODEL
+from semspec.models.wanted import MODEL
 from semspec.report.progress import Steps
 from semspec.report.terminal import Progress, Screen, open_console, result_table
 from semspec.report.transcript import Piece, Transcript

@@ -17,7 +17,8 @@ from semspec.drafters.adapld import AdaPld
 from semspec.drafters.prompt_lookup import PromptLookup
 from semspec.errors import UserError
 from semspec.sglang_plugin.answers import Rows, without_missing_reads
-from semspec.sglang_plugin.drafting import Drafts, Options, fitted, lay_out
+from semspec.sglang_plugin.drafting import Options
+from semspec.sglang_plugin.drafts import Drafts, fitted, lay_out
 from semspec.types import Draft
 from tests.support.drafting import kit_for
 
@@ -121,7 +122,7 @@ def test_rows_of_the_passes_reach_the_drafter_along_the_way() -> None:
     assert np.allclose(memory.states[:4], unit.numpy(), atol=1e-6)
     assert tokens[:3] == [2, 3, 1]  # a copy, with nothing beside it: what stood there is copied
     logits, after = torch.randn(n, VOCABULARY), torch.randn(n, WIDTH)
-    made.verified(["a"], logits, after)
+    made.verified(["a"], n, logits, after)
     made.meet([("a", request, prompt, [2, 3, 1, 9])])  # two drafted tokens were kept, 9 was written
     made.batch_get(["a"], [[3, 1, 9]], [8])
     assert memory.known == 7
@@ -147,7 +148,7 @@ def test_a_request_new_to_a_batch_has_no_rows_of_the_last_pass() -> None:
     first, second = object(), object()
     made.meet([("a", first, [1, 2, 1], [2])])
     made.batch_get(["a"], [[1, 2]], [4])
-    made.verified(["a"], torch.randn(n, VOCABULARY), None)
+    made.verified(["a"], n, torch.randn(n, VOCABULARY), None)
     made.meet([("a", first, [1, 2, 1], [2, 5]), ("b", second, [3, 4, 3], [4, 3, 4])])
     made.batch_get(["a", "b"], [[2, 5], [3, 4]], [5, 6])
     known = [made._sessions[rid].drafting.memory.known for rid in "ab"]  # type: ignore[attr-defined]

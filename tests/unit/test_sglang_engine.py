@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import random
 import socket
 import time
@@ -81,6 +82,64 @@ def test_answers_in_chunks_are_joined() -> None:
         return await Http(url).request("POST", "/generate", {})
 
     assert asyncio.run(speaking(talk, ask)) == (200, b'{"a":1}')
+
+
+async def pieces(url: str, patience: float = 0.5) -> list[Any]:
+    first, events = await Server(url, timeout=0.5, patience=patience).stream({})
+    return [first, *[reply async for reply in events]]
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.parametrize("cut", [1, 10, 1000])
+def test_a_stream_is_read_event_by_event_wherever_it_is_cut(chunked: bool, cut: int) -> None:
+    told = [{"output_ids": [1], "meta_info": {}}, {"output_ids": [1, 2], "meta_info": {}}]
+    body = b"".join(b"data: %s\n\n" % json.dumps(one).encode() for one in told)
+    body += b"data: [DONE]\n\n"
+    asked = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(json.loads(await heard(reader)))
+        kind = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+        writer.write(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n" % kind)
+        for at in range(0, len(body), cut):
+            part = body[at : at + cut]
+            writer.write(b"%x\r\n%s\r\n" % (len(part), part) if chunked else part)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n" if chunked else b"")
+
+    assert asyncio.run(speaking(talk, pieces)) == told
+    assert asked == [{"stream": True}]
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "match"),
+    [
+        (b'data: {"output_ids": [1], "meta_info": {}}\n\nda', EOFError, "closed within"),
+        (b'data: {"error": {"message": "too\\nlong"}}\n\n', UserError, "refused a request.*too$"),
+        (b"", LostError, "closed"),
+    ],
+)
+def test_a_stream_that_breaks_off_or_is_refused(
+    said: bytes, error: type[Exception], match: str
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await heard(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" if said else b"")
+        writer.write(said)
+        writer.close()
+
+    with pytest.raises(error, match=match):
+        asyncio.run(speaking(talk, pieces))
+
+
+def test_a_stream_that_falls_silent_names_the_option() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await heard(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        await asyncio.sleep(5)
+
+    with pytest.raises(UserError, match=r"has not answered within 0\.5 s.*engine\.timeout"):
+        asyncio.run(speaking(talk, pieces))
 
 
 @pytest.mark.parametrize("said", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 503 Busy\r\n\r\n"])
@@ -244,7 +303,7 @@ class Moody:
         self.name, self.there, self.busy, self.model = name, True, False, "right"
         self.told: list[str] = []
 
-    async def generate(self, payload: Mapping[str, Any]) -> Reply:
+    async def generate(self, payload: Mapping[str, Any], times: int = 1) -> Reply:
         await self._reach()
         if self.busy:
             raise LostError("status 503")

@@ -214,7 +214,7 @@ SENSIBLE = {
 }
 ASKED = st.one_of(
     ANYTHING,
-    st.dictionaries(st.sampled_from(protocol.OPTIONS), ANYTHING, max_size=4),
+    st.dictionaries(st.sampled_from(protocol.options()), ANYTHING, max_size=4),
     st.fixed_dictionaries(
         {}, optional={name: value | ANYTHING for name, value in SENSIBLE.items()}
     ),

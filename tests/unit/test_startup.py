@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "scipy", "sklearn", "sglang", "datasets", "pyarrow")
+HEAVY = ("torch", "transformers", "scipy", "sklearn", "sglang", "datasets", "pyarrow", "starlette")
 COMMANDS = [
     *("run", "audit", "build_datastore", "calibrate", "calibrate_risk", "compare", "convert_head"),
-    *("launch", "publish", "pull", "train_probe", "artifacts", "report"),
+    *("convert_nli", "launch", "publish", "pull", "train_probe", "artifacts", "report", "serve"),
 ]
 PROGRAM = """
 import runpy, sys

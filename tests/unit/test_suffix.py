@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import cycle, islice
 
 import pytest
 
@@ -80,3 +81,16 @@ def test_a_longer_match_copies_more() -> None:
 def test_options_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(UserError, match=next(iter(options))):
         Suffix(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("period", [1, 2, 4])
+def test_periodic_text_is_copied_round_and_round(period: int) -> None:
+    """Longer drafts after longer matches, also beyond the text's end: forty tokens a round."""
+    text = [*islice(cycle(range(period)), 400)]
+    session, at, lengths = Suffix().open(kit_for()), Context(1, text[: 2 * period]), list[int]()
+    while len(at) < 300:
+        draft = answerless(session.draft(at, Room(99, 99, 1)))
+        assert draft.tokens == text[len(at) : len(at) + len(draft.tokens)]
+        lengths.append(len(draft.tokens))
+        at.extend(text[len(at) : len(at) + len(draft.tokens) + 1])
+    assert max(lengths) == 40 and len(lengths) < 13

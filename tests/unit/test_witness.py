@@ -64,6 +64,9 @@ class Climb:
     def evidence(self) -> tuple[Read, ...]:
         return ()
 
+    def gate(self) -> None:
+        return None
+
     def open(self, kit: Any) -> Any:
         self.kit = kit
         return self
@@ -106,7 +109,7 @@ def watched(
             own_rng(kit, "nested"), boundary=TokenBoundary, evidence=Lossless().evidence()
         )
         sessions.append(Watching(inner))
-        pen = Pen(sessions[1], Lossless().open(inner), 2)
+        pen = Pen(sessions[1], Lossless().open(inner), Steady(2, 1))
     context = Context(1, PROMPT)
     judging, pace = rule.open(kit), Steady(2, 4)
     problem = Speculation(context, kit, 40, sessions[0], judging, pace, pen=pen)

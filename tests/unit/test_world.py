@@ -47,7 +47,9 @@ def test_paraphrases_differ_in_words_and_agree_in_meaning(
 ) -> None:
     problem, _ = solved(domain, seed)
     kind = world.DOMAINS[domain]
-    one, two = (kind.solve(random.Random(s), problem, recap=0.0) for s in (seed, other))
+    one, two = (
+        kind.solve(random.Random(s), problem, world.Style(recap=0.0)) for s in (seed, other)
+    )
     for a, b in zip(one, two, strict=True):
         assert kind.meaning(a) == kind.meaning(b) is not None
         assert (a == b) == (kind.surface(a) == kind.surface(b))
@@ -80,7 +82,9 @@ def test_a_changed_value_is_detected(domain: str, seed: int, pick: int) -> None:
 def test_a_step_out_of_order_may_be_true_but_is_not_next(domain: str, seed: int) -> None:
     problem, _ = solved(domain, seed)
     kind = world.DOMAINS[domain]
-    meanings = [kind.meaning(s) for s in kind.solve(random.Random(seed), problem, recap=0.0)]
+    meanings = [
+        kind.meaning(s) for s in kind.solve(random.Random(seed), problem, world.Style(recap=0.0))
+    ]
     assert not kind.is_next(problem, [m for m in meanings[:2] if m], meanings[3])
     assert not kind.is_next(problem, [m for m in meanings[:3] if m], meanings[2])
     assert not kind.is_next(problem, [], meanings[1])
@@ -133,3 +137,54 @@ def test_a_slot_that_stands_twice_must_read_the_same_twice() -> None:
     form = Form("{v} and {v}", {"v": "[a-z]"})
     assert form.match("a and a")
     assert form.match("a and b") is None
+
+
+DOUBTING = world.Style(mistake=0.4, late=0.5, check=0.2, review=0.5)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@settings(max_examples=150, deadline=None)
+@given(seed=seeds)
+def test_a_chain_that_doubts_takes_every_mistake_back(domain: str, seed: int) -> None:
+    rng = random.Random(seed)
+    problem = world.DOMAINS[domain].make(rng)
+    steps = world.DOMAINS[domain].solve(rng, problem, DOUBTING)
+    before: list[world.Meaning] = []
+    wrong: dict[str, str] = {}
+    for part in world.split_steps(world.render_solution(problem, steps)):
+        said = world.meaning(problem, part)
+        assert said is not None, part
+        if world.is_true(problem, said):
+            assert world.is_next(problem, before, said), (part, before)
+            if said[0] == "doubt":
+                assert wrong == {} or said[1] in wrong
+                wrong.clear()  # what came behind the mistake is done again, too
+        else:
+            assert said[0] == "value", part
+            wrong[said[1]] = said[-1]
+        before.append(said)
+    assert not wrong, "a mistake stood until the answer"
+    assert before[-1] == ("answer", problem.answer)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_doubt_of_what_is_right_is_wrong(domain: str) -> None:
+    problem, _ = solved(domain, 3)
+    name, value = next(iter(problem.values.items()))
+    assert not world.is_true(problem, ("doubt", name, value))
+    other = next(v for v in problem.values.values() if v != value)
+    assert world.is_true(problem, ("doubt", name, other))
+    assert not world.is_next(problem, [("goal", problem.target)], ("doubt", name, other))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@settings(max_examples=30, deadline=None)
+@given(seed=seeds)
+def test_without_a_style_chains_are_as_they_were(domain: str, seed: int) -> None:
+    """No draw is made for what a style leaves out."""
+    problem, steps = solved(domain, seed)
+    kinds = {world.DOMAINS[domain].meaning(step)[0] for step in steps}  # type: ignore[index]
+    assert kinds <= {"goal", "start", "value", "recap", "final"}
+    kind, other = world.DOMAINS[domain], world.Style(late=0.9)  # without mistakes none is late
+    plain = kind.solve(random.Random(seed), problem)
+    assert kind.solve(random.Random(seed), problem, other) == plain

@@ -37,6 +37,12 @@ class Cache:
     def bytes(self) -> int:
         return sum(layer.nbytes for layer in self.layers)
 
+    def session_bytes(self, positions: int) -> int:
+        """Return what a slot of so many positions takes at most, as slots and positions are added in advance."""
+        rounded = max(FIRST_POSITIONS, 1 << (positions - 1).bit_length())
+        each = rounded * self.row * len(self.layers) * self.layers[0].element_size()
+        return each * 3 // 2
+
     def admit(self, tenant: Tenant) -> None:
         """Assign a free slot to the tenant."""
         if None not in self.tenants:

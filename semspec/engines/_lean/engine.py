@@ -18,6 +18,7 @@ from semspec.engines._lean.rows import FROM_LOGITS
 from semspec.engines._lean.session import Session
 from semspec.engines._lean.step import Step
 from semspec.errors import UserError
+from semspec.models import memory
 from semspec.models.spec import read_spec
 from semspec.models.weights import read_weights
 from semspec.types import Answer, Context, Query, What
@@ -63,7 +64,7 @@ class HfEngine:
         passing = [job for job in jobs if job.query.passes]
         for job in passing:
             job.begin(self.cache)
-        feed(passing, self.model, self.cache, self.chunk)
+        feed(passing, self.model, self._step, self.cache, self.chunk)
         writing = [job for job in passing if job.query.generate]
         generate(writing, self.model, self._step, self.cache, self.stop_ids)
         for job in jobs:
@@ -88,6 +89,18 @@ class HfEngine:
         """Free the cache; the engine stays usable and starts afresh."""
         self._sessions.clear()
         self.cache = Cache(self.model.spec, self.model.dtype, self.model.device)
+
+    def session_bytes(self, positions: int) -> int:
+        """Return the memory that a context of so many tokens may take."""
+        return self.cache.session_bytes(positions)
+
+    def free_bytes(self) -> int:
+        """Return the memory of this engine's device that is free, beside all caches that are there."""
+        device = self.model.device
+        if device.type != "cuda":
+            return memory.available()
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
     def memory_bytes(self) -> dict[str, int]:
         """Return the bytes that the weights and the cache occupy."""

@@ -98,9 +98,11 @@ def _feed(batch: Sequence[Writer], model: Model, step: Step | None, cache: Cache
     tokens = [job.answer.tokens[-1] for job in jobs]
     starts = [len(job.session.tokens) for job in jobs]
     attended = {layer for job in jobs for layer in job.reader.attention}
-    states: list[Tensor] | None = [] if any(job.reader.taps for job in jobs) else None
+    states: list[Tensor] = []
+    tapped = any(job.reader.taps for job in jobs)
+    tap = (lambda _, x: states.append(x)) if tapped else None
     if step and len(jobs) == 1 and not attended:
-        final = step.run(tokens[0], starts[0], jobs[0].session.slot, cache, states)[None]
+        final = step.one(tokens[0], starts[0], jobs[0].session.slot, cache, tap)
     else:
 
         def attention_tap(layer: int, weights: Tensor) -> None:
@@ -109,10 +111,8 @@ def _feed(batch: Sequence[Writer], model: Model, step: Step | None, cache: Cache
 
         new = torch.tensor(tokens, device=model.device)
         at = place(jobs, [1] * len(jobs), model, cache)
-        tap = None if states is None else lambda _, x: states.append(x)
-        final = model.final(model.forward(new, at, cache, tap, attention_tap, attended))
-    # [layers + 1, batch, width]
-    stacked = torch.stack(states).view(len(states), len(jobs), -1) if states else None
+        final = model.forward(new, at, cache, tap, attention_tap, attended)
+    stacked = torch.stack(states) if tapped else None  # [layers + 1, batch, width]
     logits = model.logits(final)
     for b, writer in enumerate(batch):
         writer.fed(stacked[:, b] if stacked is not None and writer.job.reader.taps else None)

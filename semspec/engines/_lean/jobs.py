@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from semspec.decoding.trim import depths
 from semspec.engines._lean.cache import Cache
-from semspec.engines._lean.model import Model, Place
+from semspec.engines._lean.model import Model, Place, Tap
 from semspec.engines._lean.reader import Reader
 from semspec.engines._lean.session import Session
+from semspec.engines._lean.step import FEW, Step
 from semspec.errors import UserError
 from semspec.types import Answer, Query
 
@@ -57,6 +61,10 @@ class Job:
         self.todo = query.context.tokens[kept:]
         self.todo.extend(query.tokens[max(kept - self.context, 0) :])
 
+    def has_nodes(self, end: int) -> bool:
+        """Whether nodes of a tree are among the tokens before index ``end``."""
+        return self.query.parents is not None and end > self.context
+
     def positions(self, start: int, count: int) -> list[int]:
         """Return the positions of the tokens with these indices: a node is at root + depth."""
         if self.depths is None:
@@ -65,32 +73,42 @@ class Job:
         return [i if i <= root else root + self.depths[i - self.context] for i in indices]
 
 
-def _ancestors(parents: Sequence[int]) -> Tensor:
-    """Return [nodes, nodes] bool: node i attends to node j, itself or an ancestor."""
-    sees = torch.eye(len(parents), dtype=torch.bool)
+def _ancestors(parents: Sequence[int]) -> NDArray[np.bool_]:
+    """Return [nodes, nodes]: node i attends to node j, itself or an ancestor."""
+    sees = np.eye(len(parents), dtype=np.bool_)
     for node, parent in enumerate(parents):
         if parent >= 0:
             sees[node] |= sees[parent]
     return sees
 
 
+def _hidden(job: Job, start: int, end: int) -> Tensor:
+    """Return [end - start, end]: 0 for each cached row that a new token of this job sees, else -inf.
+
+    A token sees itself and those before it; a node of a tree, of the nodes its ancestors alone.
+    """
+    # added to scores as it is: attention would convert a bool mask anew in every layer
+    seen, unseen = np.float32(0.0), np.float32(-np.inf)
+    base = min(start, job.context) if job.has_nodes(end) else start  # all see the rows before
+    sees = np.tri(end - start, end - base, start - base, dtype=np.bool_)
+    if job.has_nodes(end):
+        root, first = job.context, max(job.context, start)  # first: of the nodes in this pass
+        own = _ancestors(job.query.parents or ())[first - root : end - root, : end - root]
+        sees[first - start :, root - base :] = own
+    return F.pad(torch.from_numpy(np.where(sees, seen, unseen)), (base, 0))
+
+
 def _mask(jobs: Sequence[Job], starts: Sequence[int], ends: Sequence[int]) -> Tensor | None:
     """Return [batch, 1, longest, visible]: 0 for each cached row a new token sees, else -inf."""
     longest = max(end - start for start, end in zip(starts, ends, strict=True))
-    trees = any(job.query.parents is not None for job in jobs)
+    trees = any(job.has_nodes(end) for job, end in zip(jobs, ends, strict=True))
     if longest == 1 and not trees and len(set(ends)) == 1:
         return None
-    reach = torch.tensor(starts)[:, None, None] + torch.arange(longest)[None, :, None]
-    mask = torch.arange(max(ends)) <= reach  # each token sees itself and those before it
+    mask = torch.zeros(len(jobs), longest, max(ends))
     for own, job, start, end in zip(mask, jobs, starts, ends, strict=True):
-        if job.query.parents is None or end <= job.context:
-            continue
-        first = max(job.context, start)  # index of the first node in this pass
-        sees = _ancestors(job.query.parents)
-        shown = sees[first - job.context : end - job.context, : end - job.context]
-        own[first - start : end - start, job.context : end] = shown
-    # added to scores as it is: attention would convert a bool mask anew in every layer
-    return torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)[:, None]
+        own[: end - start, :end] = _hidden(job, start, end)
+        own[: end - start, end:] = -torch.inf
+    return mask[:, None]
 
 
 def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache) -> Place:
@@ -124,7 +142,7 @@ def place(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
     )
 
 
-def feed(jobs: Sequence[Job], model: Model, cache: Cache, chunk: int) -> None:
+def feed(jobs: Sequence[Job], model: Model, step: Step | None, cache: Cache, chunk: int) -> None:
     """Feed every job's tokens to the model, ``chunk`` at a time, and read on the way."""
     jobs = [job for job in jobs if job.todo]
     if not jobs:
@@ -134,10 +152,21 @@ def feed(jobs: Sequence[Job], model: Model, cache: Cache, chunk: int) -> None:
     jobs.sort(key=lambda job: job.session.slot)
     share = max(chunk // len(jobs), 1)
     while any(job.todo for job in jobs):
-        _pass(jobs, [min(share, len(job.todo)) for job in jobs], model, cache)
+        _pass(jobs, [min(share, len(job.todo)) for job in jobs], model, step, cache)
 
 
-def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache) -> None:
+def _few(job: Job, count: int, step: Step, cache: Cache, tap: Tap | None) -> Tensor:
+    """Feed a job's next few tokens by the pass that is made for them."""
+    start, slot = len(job.session.tokens), job.session.slot
+    if count == 1 and not job.has_nodes(start + 1):
+        return step.one(job.todo[0], start, slot, cache, tap)
+    positions, hidden = job.positions(start, count), _hidden(job, start, start + count)
+    return step.few(job.todo[:count], positions, hidden, start, slot, cache, tap)
+
+
+def _pass(
+    jobs: Sequence[Job], counts: Sequence[int], model: Model, step: Step | None, cache: Cache
+) -> None:
     starts = [len(job.session.tokens) for job in jobs]
     ids = [token for job, n in zip(jobs, counts, strict=True) for token in job.todo[:n]]
     offsets = [sum(counts[:b]) for b in range(len(jobs))]
@@ -154,7 +183,7 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
     together = len(read) * len(ids) * model.spec.width <= TOGETHER
     held: dict[int, Tensor] = {}
 
-    def tap(layer: int, x: Tensor) -> None:
+    def read_tap(layer: int, x: Tensor) -> None:
         if layer in read and together:
             held[layer] = x
         elif layer in read:
@@ -164,8 +193,12 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         for (job, start, count, _), own in zip(parts, weights, strict=True):
             job.reader.weights(layer, own[:count, : start + count], start)
 
-    new, at = torch.tensor(ids, device=model.device), place(jobs, counts, model, cache)
-    x = model.forward(new, at, cache, tap if tapped else None, attention_tap, attended)
+    tap = read_tap if tapped else None
+    if step and len(jobs) == 1 and counts[0] <= FEW and not attended:
+        final = _few(jobs[0], counts[0], step, cache, tap)
+    else:
+        new, at = torch.tensor(ids, device=model.device), place(jobs, counts, model, cache)
+        final = model.forward(new, at, cache, tap, attention_tap, attended)
     if held:
         read_states(tuple(held), torch.stack(list(held.values())))
     for job, start, count, offset in parts:
@@ -174,7 +207,7 @@ def _pass(jobs: Sequence[Job], counts: Sequence[int], model: Model, cache: Cache
         job.answer.fed += count
         wanted = max(job.reader.logit_row - start, 0)
         if wanted < count:
-            logits = model.logits(model.final(x[offset + wanted : offset + count]))
+            logits = model.logits(final[offset + wanted : offset + count])
             job.reader.logits.add(logits)
             job.logits = logits[-1]
         if job.query.parents is not None and len(job.session.tokens) > job.context:

@@ -55,7 +55,7 @@ class Model:
         return self._turns
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Return the raw float32 logits of rows that passed ``final``."""
+        """Return the raw float32 logits of states after the final norm."""
         return F.linear(rows, self.weights.head).float()
 
     def final(self, x: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Model:
         attention_tap: Tap,
         attention_layers: Collection[int],
     ) -> Tensor:
-        """Return states [tokens, width] before the final norm; cache the tokens' keys and values."""
+        """Return states [tokens, width] after the final norm; cache the tokens' keys and values."""
         spec, d = self.spec, (self.spec.width,)
         x = F.embedding(ids, self.weights.embed)
         queries = spec.heads * spec.head_dim
@@ -94,9 +94,10 @@ class Model:
             h = F.rms_norm(x, d, block.norm2, spec.eps)
             gate, up = F.linear(h, block.gate_up, block.gate_up_bias).chunk(2, -1)
             x = x + F.linear(F.silu(gate).mul_(up), block.down, block.down_bias)
+        final = self.final(x)
         if tap:
-            tap(spec.layers, self.final(x))
-        return x
+            tap(spec.layers, final)
+        return final
 
     def _turn(self, qkv: Tensor, norm: Tensor | None, turns: Tensor) -> None:
         """Apply rotary embedding to queries and keys in place: one complex product per pair."""

@@ -1,47 +1,50 @@
-"""The pass over one token of one session on a CPU, with as few operations as possible.
+"""The pass over one token, or over a few, of one session on a CPU, with as few operations as possible.
 
-For small models the cost of a token is the cost of calling torch some 15 times a layer, so each
-trick here removes a call: the norm's factor goes into the product as its ``alpha`` (its weights are
-folded into the matrix), one complex product turns queries and keys, and adds ride on products.
+For small models the cost of a pass is the cost of calling torch some 20 times a layer, so each
+trick here removes a call: norm weights are folded into the matrices, the norm's factor goes into the
+product as its ``alpha``, adds ride on products, one complex product turns queries and keys, and the new
+rows of the cache are written as one slice.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from semspec.engines._lean.cache import Cache
-from semspec.engines._lean.model import Model
+from semspec.engines._lean.model import Model, Tap
+
+FEW = 64  # tokens at most; with more of them the calls are no longer what costs
 
 
 class Step:
-    """Float32 on a CPU only: relies on folded norms and on cheap reads of single numbers."""
+    """Float32 on a CPU only: relies on folded norms and on cheap reads of single numbers.
+
+    Both passes return states [tokens, width] after the final norm, and cache keys and values.
+    """
 
     def __init__(self, model: Model) -> None:
         spec = model.spec
         self.model, self.spec = model, spec
         turning = spec.heads + spec.kv_heads
+        shape = (FEW, turning + spec.kv_heads, spec.head_dim // 2)
         # values are not turned: their factor stays 1
-        self._row = torch.ones(turning + spec.kv_heads, spec.head_dim // 2, dtype=torch.complex64)
-        self._turned = self._row[:turning]
-        self._flat = self._row.view(-1)
-
-        def zeros(bias: Tensor | None, width: int) -> Tensor:
-            return torch.zeros(width) if bias is None else bias
-
-        self._blocks = []
+        factors = torch.ones(shape, dtype=torch.complex64)
+        self._turning, self._factors = factors[:, :turning], factors.view(FEW, -1)
+        self._vectors, self._matrices = [], []
         for b in model.weights.blocks:
-            bqkv, bgu = zeros(b.qkv_bias, len(b.qkv)), zeros(b.gate_up_bias, 2 * spec.inner)
-            matrices = (b.qkv, bqkv, b.out, b.out_bias, b.gate_up, bgu, b.down, b.down_bias)
-            self._blocks.append((*matrices, b.qk_norm))
+            bqkv, bgu = _summand(b.qkv_bias), _summand(b.gate_up_bias)
+            biases = (*bqkv, b.out_bias, *bgu, b.down_bias, b.qk_norm)
+            self._vectors.append((b.qkv, b.out, b.gate_up, b.down, *biases))
+            turned = (b.qkv.t(), b.out.t(), b.gate_up.t(), b.down.t())
+            self._matrices.append((*turned, *biases))
 
-    def run(
-        self, token: int, position: int, slot: int, cache: Cache, states: list[Tensor] | None
-    ) -> Tensor:
-        """Return the state [width] after the final norm; append layers + 1 of [width] to ``states``."""
+    def one(self, token: int, position: int, slot: int, cache: Cache, tap: Tap | None) -> Tensor:
+        """Feed one token that sees all before it."""
         spec, model = self.spec, self.model
         width, eps, d, inner = spec.width, spec.eps, spec.head_dim, spec.inner
         queries = spec.heads * d
@@ -49,16 +52,17 @@ class Step:
         end = position + 1
         attention = F.scaled_dot_product_attention
         addmv, silu, sqrt, complex64 = torch.addmv, F.silu, math.sqrt, torch.complex64
-        self._turned.copy_(model.turns(end)[position])
-        turns = self._flat
+        self._turning[0].copy_(model.turns(end)[position])
+        turns = self._factors[0]
         x = model.weights.embed[token]
-        for (wqkv, bqkv, wo, bo, wgu, bgu, wd, bd, norm), (rows, keys, values) in zip(
-            self._blocks, cache.views(slot), strict=True
-        ):
-            if states is not None:
-                states.append(x)
+        layers = zip(self._vectors, cache.views(slot), strict=True)
+        for i, (block, (rows, keys, values)) in enumerate(layers):
+            wqkv, wo, wgu, wd, bqkv, with_bqkv, bo, bgu, with_bgu, bd, norm = block
+            if tap is not None:
+                tap(i, x[None])
             # W (x / rms(x)) with 1 / rms(x) = 1 / sqrt(x.x / width + eps) as the product's alpha
-            qkv = addmv(bqkv, wqkv, x, alpha=1 / sqrt(x.dot(x).item() / width + eps))
+            scale = 1 / sqrt(x.dot(x).item() / width + eps)
+            qkv = addmv(bqkv, wqkv, x, beta=with_bqkv, alpha=scale)
             if norm is not None:
                 heads = qkv.view(-1, d)[: len(norm)]
                 heads.copy_(F.rms_norm(heads, (d,), None, eps) * norm)
@@ -68,12 +72,74 @@ class Step:
             x = addmv(x, wo, attention(q, k, v).view(queries))
             if bo is not None:
                 x += bo
-            both = addmv(bgu, wgu, x, alpha=1 / sqrt(x.dot(x).item() / width + eps))
-            gate, up = both[:inner], both[inner:]
-            x = addmv(x, wd, silu(gate).mul_(up))
+            scale = 1 / sqrt(x.dot(x).item() / width + eps)
+            both = addmv(bgu, wgu, x, beta=with_bgu, alpha=scale)
+            x = addmv(x, wd, silu(both[:inner]).mul_(both[inner:]))
             if bd is not None:
                 x += bd
-        x = model.final(x)
-        if states is not None:
-            states.append(x)
-        return x
+        final = (model.weights.norm * x).mul_(1 / sqrt(x.dot(x).item() / width + eps))[None]
+        if tap is not None:
+            tap(spec.layers, final)
+        return final
+
+    def few(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        mask: Tensor,
+        start: int,
+        slot: int,
+        cache: Cache,
+        tap: Tap | None,
+    ) -> Tensor:
+        """Feed tokens whose rows of the cache begin at ``start``.
+
+        ``mask`` [tokens, start + tokens] has 0 for each row that a token sees, else -inf.
+        """
+        spec, model = self.spec, self.model
+        eps, d, heads, count = spec.eps, spec.head_dim, spec.heads, len(tokens)
+        queries, end = heads * d, start + count
+        row, grouped = queries + cache.row, heads > spec.kv_heads
+        attention, norm, hypot = (
+            F.scaled_dot_product_attention,
+            torch.linalg.vector_norm,
+            torch.hypot,
+        )
+        addmm, silu, complex64 = torch.addmm, F.silu, torch.complex64
+        # x / rms(x) = sqrt(width) x / hypot(|x|, sqrt(eps width)); the root is the product's alpha
+        root, least = math.sqrt(spec.width), torch.tensor(math.sqrt(eps * spec.width))
+        self._turning[:count] = model.turns(max(positions) + 1)[positions]
+        turns = self._factors[:count]
+        x = F.embedding(torch.tensor(tokens), model.weights.embed)
+        layers = zip(self._matrices, cache.views(slot), strict=True)
+        for i, (block, (rows, keys, values)) in enumerate(layers):
+            wqkv, wo, wgu, wd, bqkv, with_bqkv, bo, bgu, with_bgu, bd, qk_norm = block
+            if tap is not None:
+                tap(i, x)
+            h = x / hypot(norm(x, 2, 1, True), least)
+            qkv = addmm(bqkv, h, wqkv, beta=with_bqkv, alpha=root)
+            if qk_norm is not None:
+                own = qkv.view(count, -1, d)[:, : len(qk_norm)]
+                own.copy_(F.rms_norm(own, (d,), None, eps) * qk_norm)
+            qkv.view(complex64).mul_(turns)
+            rows[start:end] = qkv[:, queries:]
+            q = qkv.as_strided((1, heads, count, d), (row, d, row, 1))
+            k, v = keys.narrow(2, 0, end), values.narrow(2, 0, end)
+            seen = attention(q, k, v, mask, enable_gqa=grouped)
+            x = addmm(x, seen.transpose(1, 2).reshape(count, queries), wo)
+            if bo is not None:
+                x += bo
+            h = x / hypot(norm(x, 2, 1, True), least)
+            gate, up = addmm(bgu, h, wgu, beta=with_bgu, alpha=root).chunk(2, 1)
+            x = addmm(x, silu(gate).mul_(up), wd)
+            if bd is not None:
+                x += bd
+        final = x / hypot(norm(x, 2, 1, True), least) * (root * model.weights.norm)
+        if tap is not None:
+            tap(spec.layers, final)
+        return final
+
+
+def _summand(bias: Tensor | None) -> tuple[Tensor, int]:
+    """Return what a product adds to, and how many times; there has to be something even to add 0 of."""
+    return (torch.zeros(1), 0) if bias is None else (bias, 1)

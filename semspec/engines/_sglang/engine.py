@@ -7,22 +7,55 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 
 from semspec.engines._sglang import identity, requests
 from semspec.engines._sglang.replicas import Replicas
-from semspec.engines._sglang.requests import Paths, Payload, Scoring, Writing
-from semspec.engines._sglang.server import LostError, Server
+from semspec.engines._sglang.requests import Paths, Payload, Scoring, Taken, Writing
+from semspec.engines._sglang.server import LostError, Reply, Server
 from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
-from semspec.types import Answer, Context, Query, Role, What
+from semspec.types import Answer, Context, Generate, Query, Role, What
 
+SLICE = 512  # tokens of a whole problem for which a request may take as long as any other
 MARGIN = 6  # positions that SGLang reserves at the end of a context
+PAUSE = 0.1  # seconds before a stream that broke off is begun again
+
+T = TypeVar("T")
+
+
+@dataclass
+class Telling:
+    """A problem that a server is writing by its own loop, and telling round by round."""
+
+    place: Server
+    rid: str
+    payload: Payload
+    first: Reply | None  # what it told first, until that is taken
+    events: AsyncGenerator[Reply]  # what it has written so far, each time
+    ids: list[int]  # the text that its next rounds follow
+    taken: Taken = field(default_factory=Taken)
+
+    async def next(self) -> Reply:
+        """Return all that it has written, once that is more than before; raise EOFError where it breaks off."""
+        first, self.first = self.first, None
+        if first is not None:
+            return first
+        async for reply in self.events:
+            return reply
+        raise EOFError("closed before the end")
 
 
 class SglangEngine:
@@ -45,7 +78,10 @@ class SglangEngine:
         self.expected, self.check, self.files_known = expected, check, files_known
         self.replicas = Replicas(places, role, patience)
         self._served: dict[str, str] = {}  # by server: the model it reports
+        self._inside: dict[str, Mapping[str, Any] | None] = {}  # by server: the loop inside
         self._tasks: defaultdict[int, set[asyncio.Task[Answer]]] = defaultdict(set)
+        self._tellings: dict[int, Telling] = {}  # by context: those that nobody waits for just now
+        self._in_one_piece: set[str] = set()  # servers that do not tell while they write
         self._aborts: set[asyncio.Task[None]] = set()
         self._looks: dict[Server, asyncio.Task[None]] = {}  # checks of lost servers
         self._loop = asyncio.new_event_loop()
@@ -64,6 +100,12 @@ class SglangEngine:
         if self.files_known:
             return ""
         return " and ".join(sorted({*filter(None, self._served.values())}))
+
+    @property
+    def inside(self) -> Mapping[str, Any] | None:
+        """What the servers say of the loop that they run inside; None unless all run the same."""
+        found = list(self._inside.values())
+        return found[0] if found and all(one == found[0] for one in found) else None
 
     def _wait(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -96,6 +138,14 @@ class SglangEngine:
                     " that back, or begin a run in another folder (engine.check=false where it is"
                     " the same under another name)"
                 )
+        inside = self._inside.setdefault(place.name, identity.inside(info))
+        if inside is not None and inside != identity.inside(info):
+            raise UserError(
+                f"{place.name} has other rules or another drafter inside than when this run began: put that back, or begin"
+                " a run in another folder"
+            )
+        if info.get("incremental_streaming_output"):
+            self._in_one_piece.add(place.name)
         margins = {"context_length": MARGIN, "max_total_num_tokens": MARGIN, "max_req_input_len": 0}
         known = [int(info[name]) - margin for name, margin in margins.items() if info.get(name)]
         self.context_limit = min([self.context_limit, *known])
@@ -154,6 +204,7 @@ class SglangEngine:
         self.replicas.forget(context)
         for task in list(self._tasks.get(context.key, ())):
             task.cancel()
+        self._hear_no_more(context)
 
     def close(self) -> None:
         """Cancel all requests and leave the servers."""
@@ -170,6 +221,8 @@ class SglangEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for telling in [self._tellings.pop(key) for key in list(self._tellings)]:
+            self._abort(telling.place, telling.rid, telling.events)
         await asyncio.gather(*self._aborts, return_exceptions=True)
         for place in self.replicas.places:
             await place.close()
@@ -182,7 +235,9 @@ class SglangEngine:
         # another id would crash the server for everyone
         assert highest < self.vocabulary, f"token {highest} of a vocabulary of {self.vocabulary}"
         answer = Answer()
-        if query.generate is not None:
+        if query.generate is not None and query.generate.inside is not None:
+            await self._write_inside(query, query.generate, query.generate.inside, answer)
+        elif query.generate is not None:
             await self._write(query, answer)
         elif query.parents:
             paths = Paths(query.parents)
@@ -197,6 +252,7 @@ class SglangEngine:
     async def _write(self, query: Query, answer: Answer) -> None:
         ask = query.generate
         assert ask is not None
+        self._hear_no_more(query.context)
         before = [*query.context.tokens, *query.tokens]
         room = self.context_limit - len(before)
         writing = Writing(ask, room, self.stop_ids, answer)
@@ -204,6 +260,8 @@ class SglangEngine:
             limit, stops = writing.next_limit(), writing.next_stops()
             ids = [*before, *answer.tokens]
             payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops)
+            if self.inside is not None:  # it drafts for whoever does not say otherwise
+                payload["sampling_params"]["custom_params"] = requests.OFF
             reply, place = await self._ask(query.context, payload, answer)
             if not reply["output_ids"]:
                 raise UserError(
@@ -220,38 +278,138 @@ class SglangEngine:
             }
             answer.values = {read: none.get(read.what, torch.empty(0)) for read in query.reads}
 
+    async def _write_inside(
+        self, query: Query, ask: Generate, inside: Mapping[str, Any], answer: Answer
+    ) -> None:
+        ids = [*query.context.tokens, *query.tokens]
+        place = self.replicas.of(query.context)
+        whole = place.routed or place.name in self._in_one_piece or requests.by_tokens(inside)
+        if ask.piecewise and not whole:
+            await self._write_on(query, ask, inside, ids, answer)
+            return
+        self._hear_no_more(query.context)
+        payload = self._problem(query, ask, inside, ids)
+        # as long as so many requests of the loop outside could take
+        times = 1 + payload["sampling_params"]["max_new_tokens"] // SLICE
+        reply, place = await self._ask(query.context, payload, answer, times)
+        requests.take_inside(payload, reply, answer, place.name)
+        answer.finish = "eos" if answer.tokens[-1] in self.stop_ids else "limit"
+
+    def _problem(
+        self, query: Query, ask: Generate, inside: Mapping[str, Any], ids: Sequence[int]
+    ) -> Payload:
+        limit, seed = min(ask.limit, self.context_limit - len(ids)), query.rng.getrandbits(62)
+        return requests.inside(ids, query.sampling, limit, self.stop_ids, inside, seed)
+
+    async def _write_on(
+        self, query: Query, ask: Generate, inside: Mapping[str, Any], ids: list[int], answer: Answer
+    ) -> None:
+        """Answer with the next rounds of a problem, which the server goes on with meanwhile."""
+        began, key = time.perf_counter(), query.context.key
+        broken: float | None = None  # since when nothing comes of it
+        telling = self._tellings.pop(key, None)
+        if telling is not None and telling.ids != ids:  # the text went on in another way
+            self._abort(telling.place, telling.rid, telling.events)
+            telling = None
+        while True:
+            if telling is None:
+                payload = requests.streamed(self._problem(query, ask, inside, ids))
+                telling = await self._told(query.context, payload, ids)
+            try:
+                reply, fresh = await telling.next(), not telling.taken.tokens
+                told = telling.payload, reply, answer, telling.place.name
+                requests.take_inside(*told, telling.taken)
+            except (OSError, EOFError) as error:  # what was told stands; another one goes on behind
+                place, telling = telling.place, None
+                broken = broken or time.monotonic()
+                if time.monotonic() - broken > place.patience:
+                    self.replicas.lost(place, str(error) or type(error).__name__)
+                await asyncio.sleep(PAUSE)
+                continue
+            except (asyncio.CancelledError, UserError):
+                self._abort(telling.place, telling.rid, telling.events)
+                raise
+            ended = requests.ended(reply)
+            if answer.tokens:
+                break
+            telling = None if ended else telling  # it said so apart from its last tokens
+        self.replicas.answered()
+        meta, answer.seconds = reply["meta_info"], time.perf_counter() - began
+        answer.fed = len(answer.tokens)
+        if fresh:
+            answer.cached = int(meta.get("cached_tokens") or 0)
+            answer.fed += int(meta["prompt_tokens"]) - answer.cached
+        answer.finish = "units"
+        if ended:
+            answer.finish = "eos" if answer.tokens[-1] in self.stop_ids else "limit"
+        else:
+            telling.ids = [*ids, *answer.tokens]
+            self._tellings[key] = telling
+
+    async def _told(self, context: Context, payload: Payload, ids: list[int]) -> Telling:
+        async def begin(place: Server, rid: str) -> Telling:
+            first, events = await place.stream({**payload, "rid": rid})
+            return Telling(place, rid, payload, first, events, ids)
+
+        return await self._at_home(context, begin)
+
+    def _hear_no_more(self, context: Context) -> None:
+        """Give up what a server is writing of a problem by itself."""
+        if (telling := self._tellings.pop(context.key, None)) is not None:
+            self._abort(telling.place, telling.rid, telling.events)
+
+    def _abort(self, place: Server, rid: str, events: AsyncGenerator[Reply] | None = None) -> None:
+        async def end() -> None:
+            if events is not None:
+                await events.aclose()
+            await place.abort(rid)
+
+        task = self._loop.create_task(end())
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
     async def _score(self, query: Query, scoring: Scoring, answer: Answer) -> Mapping[Any, Any]:
         reply, place = await self._ask(query.context, scoring.payload(), answer)
         return scoring.values(reply, place.name)
 
     async def _ask(
-        self, context: Context, payload: Payload, answer: Answer
+        self, context: Context, payload: Payload, answer: Answer, times: int = 1
     ) -> tuple[Mapping[str, Any], Server]:
-        """Send a request and account for it; if its server is lost, send it to another."""
+        """Send a request and account for it; if its server is lost, send it to another.
+
+        ``times``: it may take so many times as long as others.
+        """
+        began = time.perf_counter()
+
+        async def whole(place: Server, rid: str) -> tuple[Mapping[str, Any], Server]:
+            nonlocal began
+            began = time.perf_counter()
+            return await place.generate({**payload, "rid": rid}, times), place
+
+        reply, place = await self._at_home(context, whole)
+        self.replicas.answered()
+        meta = reply["meta_info"]
+        cached, prompt = int(meta.get("cached_tokens") or 0), int(meta["prompt_tokens"])
+        answer.cached += cached
+        answer.fed += prompt - cached + int(meta.get("completion_tokens") or 0)
+        # the server's own time: the rest counts as time outside the models
+        answer.seconds += float(meta.get("e2e_latency") or time.perf_counter() - began)
+        return reply, place
+
+    async def _at_home(self, context: Context, ask: Callable[[Server, str], Awaitable[T]]) -> T:
+        """Ask the problem's home server, under a new id; if it is lost, another one."""
         while True:
             place = self.replicas.of(context)
             rid = uuid.uuid4().hex
-            began = time.perf_counter()
             try:
                 if self.replicas.was_lost(place):
                     await self._look_again(place)
-                reply = await place.generate({**payload, "rid": rid})
+                return await ask(place, rid)
             except LostError as error:
                 self.replicas.lost(place, str(error))
-                continue
             except (asyncio.CancelledError, UserError):
-                task = self._loop.create_task(place.abort(rid))
-                self._aborts.add(task)
-                task.add_done_callback(self._aborts.discard)
+                self._abort(place, rid)
                 raise
-            self.replicas.answered()
-            meta = reply["meta_info"]
-            cached, prompt = int(meta.get("cached_tokens") or 0), int(meta["prompt_tokens"])
-            answer.cached += cached
-            answer.fed += prompt - cached + int(meta.get("completion_tokens") or 0)
-            # the server's own time: the rest counts as time outside the models
-            answer.seconds += float(meta.get("e2e_latency") or time.perf_counter() - began)
-            return reply, place
 
 
 async def _sample_ids(place: Server) -> Sequence[int]:

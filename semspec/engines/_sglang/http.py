@@ -6,15 +6,14 @@ Small on purpose: at step level a request takes milliseconds, and many run at a 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import ssl
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from semspec.errors import UserError, without_passwords
+from semspec.engines.address import Address
 
 IDLE = 3.0  # seconds; uvicorn closes connections after five seconds of silence
 CONNECT = 10.0  # seconds; without it Linux waits two minutes for a host that is gone
@@ -42,25 +41,12 @@ class Http:
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        url = url if "//" in url else f"http://{url}"
-        parts = urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = 0
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            shown = without_passwords(url)
-            raise UserError(f"'{shown}' is no server's address: give http://HOST:PORT")
-        self.url = without_passwords(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}")
-        self.host, self.path = parts.hostname, parts.path.rstrip("/")
-        self.port = port or (443 if parts.scheme == "https" else 80)
-        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
-        signed = f"Authorization: Bearer {key}\r\n" if key else ""
-        if parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            signed = f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}\r\n"
-        host = parts.netloc.rpartition("@")[2]
-        self._head = f"Host: {host}\r\nAccept: application/json\r\n{signed}"
+        at = Address.read(url)
+        self.url, self.host, self.port, self.path = at.url, at.host, at.port, at.path
+        self.tls = ssl.create_default_context() if at.tls else None
+        signed = at.signed or (f"Bearer {key}" if key else "")
+        self._head = f"Host: {at.netloc}\r\nAccept: application/json\r\n"
+        self._head += f"Authorization: {signed}\r\n" if signed else ""
         self._idle: list[tuple[float, Connection]] = []
 
     async def request(
@@ -79,6 +65,47 @@ class Http:
             with contextlib.suppress(StaleError):
                 return await self._exchange(kept, message, timeout, kept=True)
         return await self._exchange(await self._connect(), message, timeout, kept=False)
+
+    async def lines(
+        self, path: str, payload: Any, timeout: float | None = None
+    ) -> AsyncGenerator[tuple[int, bytes]]:
+        """Send a request and yield status and line for each line of the answer, as they come.
+
+        Raise what ``request`` raises; ``timeout`` is for each line. The connection is not used again.
+        """
+        body = json.dumps(payload, separators=(",", ":")).encode()
+        head = f"POST {self.path}{path} HTTP/1.1\r\n{self._head}Connection: close\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        reader, writer = await self._connect()
+        try:
+            async with asyncio.timeout(timeout):
+                writer.write(head.encode("latin-1") + body)
+                await writer.drain()
+                first = await reader.readline()
+                if not first:
+                    raise EOFError("closed without an answer")
+                status = int(first.split(b" ", 2)[1])
+                length, chunked, _ = await _headers(reader)
+            pending, left = b"", length
+            while True:
+                async with asyncio.timeout(timeout):
+                    part = await (_chunk(reader) if chunked else reader.read(min(left, 1 << 16)))
+                if not chunked and not part and left:
+                    raise EOFError("closed within an answer")
+                left -= len(part)
+                *whole, pending = (pending + part).split(b"\n")
+                for line in whole:
+                    yield status, line
+                if not part:
+                    break
+            if pending:
+                yield status, pending
+        except TimeoutError as error:
+            raise SilentError from error
+        except (ValueError, IndexError) as error:
+            raise EOFError("what came back is not HTTP") from error
+        finally:
+            writer.close()
 
     async def _connect(self) -> Connection:
         try:
@@ -154,11 +181,20 @@ async def _headers(reader: asyncio.StreamReader) -> tuple[int, bool, bool]:
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:
     parts = []
-    while size := int((await reader.readline()).split(b";")[0], 16):
-        if not 0 < size <= LARGEST:
-            raise ValueError
-        parts.append(await reader.readexactly(size))
-        await reader.readline()
-    while (await reader.readline()).strip():
-        pass  # trailers
+    while part := await _chunk(reader):
+        parts.append(part)
     return b"".join(parts)
+
+
+async def _chunk(reader: asyncio.StreamReader) -> bytes:
+    """Read the next chunk of a body; b"" behind the last one."""
+    size = int((await reader.readline()).split(b";")[0], 16)
+    if not 0 <= size <= LARGEST:
+        raise ValueError
+    if not size:
+        while (await reader.readline()).strip():
+            pass  # trailers
+        return b""
+    part = await reader.readexactly(size)
+    await reader.readline()
+    return part

@@ -13,6 +13,7 @@ from typing import Any
 
 from semspec.errors import UserError
 from semspec.models.text import Text
+from semspec.sglang_plugin.protocol import KEY
 from semspec.storage import foreign
 
 SAMPLE = 'So 2 + 3 = 5.\n\nTherefore (x - 7)^2 is 64: naïve, isn\'t it? {"done": [1]}\n'
@@ -93,6 +94,14 @@ def served(info: Mapping[str, Any]) -> str:
     described = [place + commit, f"revision {revision}" if revision else ""]
     described.append(f"weights {version}" if version not in (None, "default") else "")
     return ", ".join(filter(None, described))
+
+
+def inside(info: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a server says of the loop that it runs inside; None where it runs none."""
+    states = info.get("internal_states")
+    found = [state.get(KEY) for state in states if isinstance(state, Mapping)] if isinstance(states, list) else []  # fmt: skip
+    first = found[0] if found else None
+    return first if isinstance(first, Mapping) and all(one == first for one in found) else None
 
 
 def check_settings(info: Mapping[str, Any], server: str) -> None:

@@ -16,12 +16,16 @@ from torch import Tensor
 
 from semspec.engines._base import take
 from semspec.errors import UserError
-from semspec.sglang_plugin import protocol
-from semspec.types import Answer, Generate, Query, Read, Sampling, Stops, What, stops_of
+from semspec.sglang_plugin import protocol, rounds
+from semspec.types import Answer, Generate, Query, Read, Round, Sampling, Stops, What, stops_of
 
 Payload = dict[str, Any]
 
+OFF = {protocol.KEY: {"accept": "off"}}  # ``custom_params``: nothing is drafted inside the server
+VERIFIED = "verified by the server, token by token"  # the note of a round that is a whole text
 LOOK = 64  # tokens generated at a time if nothing shows where a unit may end
+EVENTS = 256  # in a stream at most: each has all that is written so far
+LEAST = 4  # tokens from one event of a stream to the next
 
 
 def write(
@@ -46,6 +50,110 @@ def write(
     if stops.patterns:
         params["stop_regex"] = list(stops.patterns)
     return {"input_ids": list(ids), "sampling_params": params}
+
+
+def inside(
+    ids: Sequence[int],
+    sampling: Sampling,
+    limit: int,
+    stop_ids: frozenset[int],
+    asked: Mapping[str, Any],
+    seed: int,
+) -> Payload:
+    """Return a request for a whole problem, which the server's own loop writes.
+
+    The prompt's last token is sent apart, so that the loop begins right behind the prompt. One that would end the text
+    there, or that is all there is, stays where it is: then the first token is SGLang's. Where only ``accept`` is
+    asked, the server verifies tokens as for anybody.
+    """
+    payload = write(ids, sampling, limit, stop_ids, Stops())
+    params = payload["sampling_params"]
+    if by_tokens(asked):
+        params["custom_params"] = {protocol.KEY: dict(asked)}
+        return payload
+    told = {**asked, protocol.WHOLE: True}
+    if len(ids) > 1 and ids[-1] not in stop_ids:
+        told[protocol.PROMPT_END] = ids[-1]
+        payload["input_ids"] = list(ids[:-1])
+        params["max_new_tokens"] = limit + 1
+    params |= {"sampling_seed": seed, "custom_params": {protocol.KEY: told}}
+    return payload
+
+
+def by_tokens(asked: Mapping[str, Any]) -> bool:
+    """Return whether a server is only asked to verify token drafts, as it does for anybody."""
+    return set(asked) == {"accept"}
+
+
+def streamed(payload: Payload) -> Payload:
+    """Return a request whose reply is to be read as it grows."""
+    params = payload["sampling_params"]
+    interval = max(LEAST, params["max_new_tokens"] // EVENTS)
+    return {**payload, "sampling_params": {**params, "stream_interval": interval}}
+
+
+@dataclass(slots=True)
+class Taken:
+    """How much of what a server's own loop writes has been put into answers."""
+
+    rounds: int = 0  # as the server counts them
+    tokens: int = 0
+
+
+def ended(reply: Mapping[str, Any]) -> bool:
+    """Return whether a server that tells what it has written so far is done."""
+    return reply["meta_info"].get("finish_reason") is not None
+
+
+def take_inside(
+    payload: Payload,
+    reply: Mapping[str, Any],
+    answer: Answer,
+    server: str,
+    taken: Taken | None = None,
+) -> None:
+    """Put what the server's own loop has written, and its rounds, into an answer.
+
+    Of a reply that grows, those rounds that are over and not ``taken``; the answer may stay empty.
+    """
+    asked = payload["sampling_params"]["custom_params"][protocol.KEY]
+    meta, tokens = reply["meta_info"], list(reply["output_ids"])
+    over = taken is None or ended(reply)
+    taken = taken or Taken()
+    if (last := asked.get(protocol.PROMPT_END)) is not None:
+        if tokens[:1] != [last] and (tokens or over):
+            raise UserError(
+                f"{server} did not begin behind the prompt: its plugin is another version of semspec's"
+            )
+        tokens = tokens[1:]
+    if over and not tokens:
+        raise UserError(f"{server} wrote nothing where tokens were asked for: look at its log")
+    if by_tokens(asked):
+        answer.tokens = tokens
+        passes = int(meta.get("spec_verify_ct") or len(tokens) - 1)
+        answer.rounds = [Round(handed=tokens, note=VERIFIED, passes={"target": passes})]
+        _count_prompt(answer.rounds[0], meta)
+        return
+    if over and last is None and len(tokens) == 1:
+        found = [Round(handed=tokens)]  # SGLang's own, with nothing to judge
+    else:
+        found = rounds.read(meta, tokens, server, taken.rounds, taken.tokens, over)
+    if not found:
+        return
+    answer.rounds = found
+    answer.tokens = [token for done in found for token in done.tokens]
+    if not taken.tokens:
+        _count_prompt(found[0], meta)
+    taken.rounds = len(meta.get(protocol.ROUNDS) or ())
+    taken.tokens += len(answer.tokens)
+
+
+def _count_prompt(first: Round, meta: Mapping[str, Any]) -> None:
+    """Count the pass over the prompt in the first round."""
+    first.passes["target"] = first.passes.get("target", 0) + 1
+    cached = int(meta.get("cached_tokens") or 0)
+    first.cached["target"] = first.cached.get("target", 0) + cached
+    first.fed["target"] = first.fed.get("target", 0) + int(meta["prompt_tokens"]) - cached
 
 
 class Writing:

@@ -8,8 +8,8 @@ import json
 import os
 import random
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from semspec.engines._sglang.http import Http, SilentError, UnreachedError
 from semspec.engines.sglang import KEY
@@ -23,6 +23,9 @@ FIRST_PAUSE = 0.1  # seconds between attempts, doubled each time
 BUSY = frozenset({429, 502, 503, 504})  # of a router, or of a server that is starting
 
 Reply = Mapping[str, Any]
+T = TypeVar("T")
+EVENT = b"data: "
+LAST = b"[DONE]"
 
 
 class LostError(Exception):
@@ -38,14 +41,62 @@ class Server:
         self.timeout, self.patience = timeout, patience
         self.routed = False  # behind sglang-router, which only passes on the fields that it knows
 
-    async def generate(self, payload: Mapping[str, Any]) -> Reply:
-        """Send a request to ``/generate``; raise LostError if nobody answers any more."""
+    async def generate(self, payload: Mapping[str, Any], times: int = 1) -> Reply:
+        """Send a request to ``/generate``, which may take ``times`` the time limit.
+
+        Raise LostError if nobody answers any more.
+        """
         if self.routed:
             payload = protocol.as_label(payload)
-        return await self._patiently("POST", "/generate", payload)
+        return await self._patiently("POST", "/generate", payload, self.timeout * times)
 
-    async def _patiently(self, method: str, path: str, payload: Any = None) -> Reply:
-        """Send a request; retry with growing pauses while the connection fails or breaks off.
+    async def stream(
+        self, payload: Mapping[str, Any], times: int = 1
+    ) -> tuple[Reply, AsyncGenerator[Reply]]:
+        """Send a request to ``/generate``; return what is written first, and an iterator of all that is written, as it grows.
+
+        Raise LostError if nobody answers any more; the iterator raises OSError or EOFError where the answer breaks off.
+        """
+        if self.routed:
+            payload = protocol.as_label(payload)
+        limit = self.timeout * times
+
+        async def begin() -> tuple[Reply, AsyncGenerator[Reply]]:
+            events = self._events({**payload, "stream": True}, limit)
+            async for first in events:
+                return first, events
+            raise EOFError("closed without an answer")
+
+        return await self._until_lost(begin, limit)
+
+    async def _events(self, payload: Mapping[str, Any], limit: float) -> AsyncGenerator[Reply]:
+        path, status, refused = "/generate", 200, b""
+        try:
+            async with contextlib.aclosing(self.http.lines(path, payload, limit)) as lines:
+                async for status, line in lines:
+                    if status != 200:
+                        refused += line
+                    elif line.startswith(EVENT) and not line.startswith(EVENT + LAST):
+                        yield self._reply(status, line.removeprefix(EVENT), path)
+        except SilentError as error:
+            raise self._silent(limit) from error
+        if status != 200:
+            self._reply(status, refused, path)
+
+    async def _patiently(
+        self, method: str, path: str, payload: Any = None, timeout: float | None = None
+    ) -> Reply:
+        limit = timeout or self.timeout
+        return await self._until_lost(lambda: self._once(method, path, payload, limit), limit)
+
+    def _silent(self, limit: float) -> UserError:
+        return UserError(
+            f"{self.name} has not answered within {limit:g} s: look at the server, or"
+            " give it longer with engine.timeout"
+        )
+
+    async def _until_lost(self, ask: Callable[[], Awaitable[T]], limit: float) -> T:
+        """Ask; ask again with growing pauses while the connection fails or breaks off.
 
         A lost answer was never looked at: asking again does not change the law of the samples.
         """
@@ -54,12 +105,9 @@ class Server:
         while True:
             began = time.monotonic()
             try:
-                return await self._once(method, path, payload)
+                return await ask()
             except SilentError as error:
-                raise UserError(
-                    f"{self.name} has not answered within {self.timeout:g} s: look at the server, or"
-                    " give it longer with engine.timeout"
-                ) from error
+                raise self._silent(limit) from error
             except (OSError, EOFError) as error:
                 now = time.monotonic()
                 # if the host was never reached, the time spent trying counts, too
@@ -69,8 +117,12 @@ class Server:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause *= 2
 
-    async def _once(self, method: str, path: str, payload: Any) -> Reply:
-        status, body = await self.http.request(method, path, payload, self.timeout)
+    async def _once(self, method: str, path: str, payload: Any, timeout: float) -> Reply:
+        status, body = await self.http.request(method, path, payload, timeout)
+        return self._reply(status, body, path)
+
+    def _reply(self, status: int, body: bytes, path: str) -> Reply:
+        """Return what a server has sent; raise what says that it is no answer."""
         if status in BUSY:
             raise ConnectionError(f"status {status}")
         if status in (401, 403):
@@ -80,7 +132,7 @@ class Server:
         reply: Any = None
         with contextlib.suppress(ValueError):
             reply = json.loads(body)
-        if status != 200 or not isinstance(reply, dict):
+        if status != 200 or not isinstance(reply, dict) or reply.get("error"):
             raise UserError(f"{self.name} refused a request ({status}): {_message(reply, body)}")
         finish = (reply.get("meta_info") or {}).get("finish_reason") or {}
         if finish.get("type") == "abort":

@@ -17,9 +17,10 @@ from semspec.probes.cluster.entailment import Entailment
 from semspec.probes.cluster.figures import Agreement, agreement, shares
 from semspec.probes.cluster.greedy import Clusterer, Exact, Item, Oracle, normal
 from semspec.probes.cluster.nli import Nli
+from semspec.probes.cluster.published import fetched
 
 __all__ = ["Agreement", "Clusterer", "Entailment", "Exact", "Item", "Nli", "Oracle"]
-__all__ += ["agreement", "normal", "shares"]
+__all__ += ["agreement", "fetched", "normal", "shares"]
 
 CLUSTERERS: dict[str, Callable[..., Clusterer]] = {"exact": Exact, "nli": Nli, "oracle": Oracle}
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from semspec.deferred import torch
+from semspec.deferred import Tensor, torch
 from semspec.errors import UserError, first_line
 from semspec.probes.cluster.greedy import Triple
+from semspec.probes.cluster.tokenizer import tokenizer_of
 
 ENTAILMENT = "entailment"
+TRIED: Triple = ("We have to add 2 and 3. ", "2 + 3 = 5.", "The sum is 5.")
 
 
 class Entailment:
@@ -29,28 +31,58 @@ class Entailment:
         self._special = tokenizer.num_special_tokens_to_add(pair=True)
 
     @classmethod
-    def load(cls, folder: Path | str, *, device: str = "cpu", batch_size: int = 64) -> Entailment:
-        """Load a model from a folder, such as ``ModelConfig(path=...).fetch()``."""
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    def load(
+        cls, folder: Path | str, *, device: str = "cpu", batch_size: int = 64, tried: bool = False
+    ) -> Entailment:
+        """Load a model from a folder, such as ``published.fetched`` gives; ``auto``: on a GPU if there is one.
 
+        With ``tried`` it judges a pair, too. Raises UserError if the folder is no such model's, lacks weights of
+        it, or the device does not hold it.
+        """
+        from transformers import AutoModelForSequenceClassification
+        from transformers.utils import logging
+
+        # a bar would break into the command's own display
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        device = device_of(device)
         # half the memory where bfloat16 is native; exact where speed does not matter
         dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
         try:
             where = torch.device(device)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-            model = AutoModelForSequenceClassification.from_pretrained(
-                folder, dtype=dtype, use_safetensors=True
+            tokenizer = tokenizer_of(Path(folder))
+            model, loading = AutoModelForSequenceClassification.from_pretrained(
+                folder, dtype=dtype, use_safetensors=True, output_loading_info=True
             )
             model = model.to(where).eval()
+            made = cls(model, tokenizer, batch_size=batch_size)
+            _check_complete(folder, loading["missing_keys"])
+            if tried:
+                made.try_out()
+        except UserError:
+            raise
+        except torch.OutOfMemoryError as e:
+            raise UserError(
+                f"the entailment model of {folder} does not fit on {device} beside what is there: free it"
+                " (servers hold what they were started with), or give cluster.device=cpu"
+            ) from e
         except Exception as e:  # transformers raises whatever its parsers raise
             raise UserError(
                 f"no entailment model can be loaded from {folder} ({first_line(e)[:200]}): it needs "
                 "a sequence classifier's config, tokenizer and safetensors weights (for a Hub model "
                 "without them, give the revision of its conversion)"
             ) from e
-        if not tokenizer.is_fast:
-            raise UserError(f"{folder} has a Python-only tokenizer: take a model with a fast one")
-        return cls(model, tokenizer, batch_size=batch_size)
+        return made
+
+    def try_out(self) -> None:
+        """Judge one pair as a run would; raise UserError where the classes' figures are none."""
+        encoded = self._encode([TRIED])
+        logits = self._logits(encoded, [0])
+        classes = len(self.model.config.id2label)
+        if logits.shape != (1, classes) or not logits.isfinite().all():
+            raise UserError(
+                f"the entailment model gives no figures on {self.model.device} for a plain pair of texts:"
+                " take another one, cluster.model=, or another device, cluster.device=cpu"
+            )
 
     def both_ways(self, pairs: Sequence[Triple]) -> list[bool]:
         """Return whether a and b mean the same after the context: each entails the other, strictly.
@@ -75,15 +107,19 @@ class Entailment:
         answers = [False] * len(pairs)
         for start in range(0, len(order), self.batch_size):
             batch = order[start : start + self.batch_size]  # of similar length: little padding
-            inputs = self.tokenizer.pad(
-                {name: [rows[i] for i in batch] for name, rows in encoded.items()},
-                return_tensors="pt",
-            ).to(self.model.device)
-            with torch.inference_mode():
-                labels = self.model(**inputs).logits.argmax(-1).tolist()
+            labels = self._logits(encoded, batch).argmax(-1).tolist()
             for i, label in zip(batch, labels, strict=True):
                 answers[i] = label == self.label
         return answers
+
+    def _logits(self, encoded: dict[str, list[list[int]]], batch: Sequence[int]) -> Tensor:
+        inputs = self.tokenizer.pad(
+            {name: [rows[i] for i in batch] for name, rows in encoded.items()},
+            return_tensors="pt",
+        ).to(self.model.device)
+        with torch.inference_mode():
+            found: Tensor = self.model(**inputs).logits
+        return found
 
     def _encode(self, pairs: Sequence[Triple]) -> dict[str, list[list[int]]]:
         """Encode both texts of each pair, the context cut from the left so that the steps survive.
@@ -119,6 +155,23 @@ class Entailment:
             return context[starts[len(starts) - tokens] :] if tokens else ""
 
         return tail
+
+
+def device_of(name: str) -> str:
+    """Return the device that a name stands for; auto: a GPU if there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name
+
+
+def _check_complete(folder: Path | str, missing: Iterable[str]) -> None:
+    """Raise UserError for weights that the files lack: transformers draws them at random."""
+    if lacking := sorted(missing):
+        shown = ", ".join(lacking[:2]) + (f" and {len(lacking) - 2} more" * (len(lacking) > 2))
+        raise UserError(
+            f"{folder} lacks weights of a classifier ({shown}): take a model that was trained on MNLI,"
+            " or an intact copy"
+        )
 
 
 def entailment_label(id2label: dict[int, str]) -> int:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.models.location import ModelConfig
 from semspec.probes.cluster.entailment import Entailment
 from semspec.probes.cluster.greedy import Item, lockstep
+from semspec.probes.cluster.published import fetched
 
 
 @dataclass(kw_only=True)
@@ -18,7 +20,7 @@ class Nli:
 
     model: ModelConfig | str = ""  # embedded/tiny-nli, a folder, or a Hub repository
     revision: str | None = None
-    device: str = "cpu"
+    device: str = "cpu"  # auto: a GPU if there is one
     batch_size: int = 64  # pairs in a forward pass
     lanes: int = 256  # contexts that are open at once
     progress: Callable[[int], object] | None = None  # called with the number of finished contexts
@@ -36,10 +38,21 @@ class Nli:
     @cached_property
     def entailment(self) -> Entailment:
         """The model, loaded on first use."""
+        return self._load()
+
+    def try_out(self) -> None:
+        """Load the model, have it judge a pair and let go of it; raises UserError if that fails."""
+        self._load(tried=True)
+        if torch.cuda.is_available():  # servers are going to start on it
+            torch.cuda.empty_cache()
+
+    def _load(self, tried: bool = False) -> Entailment:
         place = self.model
         if isinstance(place, str):
             place = ModelConfig(path=place, revision=self.revision)
-        return Entailment.load(place.fetch(), device=self.device, batch_size=self.batch_size)
+        return Entailment.load(
+            fetched(place), device=self.device, batch_size=self.batch_size, tried=tried
+        )
 
     def cluster(self, context: str, steps: Sequence[str]) -> list[int]:
         return next(self.cluster_many([(context, steps)]))

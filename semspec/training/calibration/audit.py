@@ -15,7 +15,7 @@ from semspec.decoding.arc_bound import bounds, lts, normalised_entropy
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
 from semspec.results.metrics import mean, quantile, wilson
-from semspec.rules.arc import Known
+from semspec.rules.arc import Calibrated, Known
 from semspec.solver import Solution, Solver
 from semspec.training.calibration.next_step import (
     Measure,
@@ -124,7 +124,7 @@ def audited(
     """Yield the kept tokens of each solution, in the order in which they end."""
     config = solver.config
     measure = measure or Measure(temperature=config.temperature)
-    known = getattr(solver.rule, "known", None)  # what rules with ARC-Decode's bound go by
+    known = solver.rule.known if isinstance(solver.rule, Calibrated) else None
 
     def plans() -> Iterator[tuple[Context, Plan[list[Accepted]]]]:
         for done in solutions:

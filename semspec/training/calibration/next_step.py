@@ -14,9 +14,7 @@ from semspec.decoding.arc_bound import distance, margin, next_step_js
 from semspec.decoding.whitening import Whitened
 from semspec.deferred import Tensor, torch
 from semspec.protocols import Kit, Plan
-from semspec.types import Answer, Context, Query, Read, Sampling, What
-
-PROBS = Read(What.PROBS)
+from semspec.types import PROBS, Answer, Context, Query, Sampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,8 @@ from semspec.training.calibration.next_step import (
     read_text,
 )
 from semspec.training.probes.contexts import Chain, Pair
-from semspec.types import Answer, Context, Query, Read, What
+from semspec.types import PROBS, Answer, Context, Query
 
-PROBS = Read(What.PROBS)
 NUMBERS = 1 << 28  # probabilities that are held at a time: 1 GiB
 
 

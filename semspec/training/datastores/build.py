@@ -12,16 +12,28 @@ Memory is bounded by a group of documents and a shard, except that ScaNN holds a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from semspec.artifacts.datastore import Datastore, shard_names
+from semspec.artifacts.dense_datastore import DenseDatastore
 from semspec.artifacts.sparse_datastore import SparseDatastore, bound_to
 from semspec.datastores import sparse
-from semspec.jobs.stages import check_barrier, compare_shards, hold
+from semspec.errors import UserError
+from semspec.jobs.stages import check_barrier, compare_shards, hold, keep_options, stored_options
 from semspec.report.progress import Steps
-from semspec.training.datastores.build_dense import build_dense
+from semspec.storage.files import read_json
+from semspec.training.datastores.build_dense import build_dense, indexed
 from semspec.training.datastores.corpus import Documents, Work, collect
+from semspec.training.datastores.joining import (
+    Base,
+    check_projection,
+    cut,
+    documents_of,
+    joined_config,
+    joined_dense,
+    joined_sparse,
+)
 from semspec.training.datastores.settings import ALL, Options, artifact_config
 from semspec.training.datastores.stages import Reading
 from semspec.training.probes.settings import ProbeConfig
@@ -30,14 +42,23 @@ LEAD = 16  # tokens of a prompt that stand before its answer: what REST's first 
 
 
 def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore, Path]:
-    """Build and save a datastore.
+    """Build and save a datastore, add to one, or merge several.
 
     Raises UserError if the folder was begun with other options, or a shard has not finished.
     """
+    if options.merge:
+        return _merge(config, options, steps)
+    if options.append and not options.out and not Path(options.append).expanduser().is_dir():
+        raise UserError(
+            f"append={options.append} is no folder that could be replaced: give out=FOLDER"
+        )
     work = Reading(config, options)
     folder = work.folder
-    out = Path(options.out) if options.out else folder / "datastore"
+    kept = work.base.folder if work.base else folder / "datastore"
+    out = Path(options.out) if options.out else kept
     with hold(folder):
+        if work.base and (done := _added(work.base, folder)):
+            return done, out
         shards = compare_shards(work)
         work.keep_options(folder)
         if shards:
@@ -47,39 +68,78 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
             documents = collect(work, tell.to)
         build = _sparse if options.kind == "sparse" else build_dense
         made = build(work, documents, steps)
+        if work.base:
+            made.config["data"]["added"] = work.base.digest
         with steps.stage("saving", None):
             made.save(out)
     return made, out
 
 
+def _added(base: Base, folder: Path) -> Datastore | None:
+    """Return the datastore if an earlier start has added this folder's documents: never twice."""
+    begun = read_json(folder / "config.json")
+    added = base.store.config["data"].get("added")
+    return base.store if added and isinstance(begun, dict) and begun.get("base") == added else None
+
+
 def _sparse(work: Work, documents: Documents, steps: Steps) -> Datastore:
-    options, folder, counts = work.options, work.folder, list[int]()
-    model = bound_to(work.model)
-    with steps.stage("sorting", documents.total["tokens"]) as tell:
-        for texts in _cut(documents, options.shard):
-            path = folder / f"shard-{len(counts):05d}.safetensors"
-            counts.append(sum(len(tokens) + 1 for tokens in texts))
-            if not path.exists():
-                sparse.write_shard(path, texts, options.depth)
-            tell.by(counts[-1])
+    options, folder = work.options, work.folder
+    texts = (d.tokens[max(0, d.given - LEAD) :] for group in documents.groups() for d in group)
     config = artifact_config(SparseDatastore, work.config, options, documents.total)
-    config |= {"model": model, "depth": options.depth, "shards": counts}
-    return SparseDatastore(config, parts={n: folder / n for n in shard_names(len(counts))})
+    own = SparseDatastore(config | {"model": bound_to(work.model), "depth": options.depth})
+    if work.base is not None:
+        return _joined(work.base, [own], texts, options.shard, folder, steps)
+    counts = list[int]()
+    with steps.stage("sorting", documents.total["tokens"]) as tell:
+        for pieces in cut(texts, options.shard):
+            path = folder / f"shard-{len(counts):05d}.safetensors"
+            counts.append(sum(len(tokens) + 1 for tokens in pieces))
+            if not path.exists():
+                sparse.write_shard(path, pieces, options.depth)
+            tell.by(counts[-1])
+    own.config["shards"] = counts
+    own.parts = {n: folder / n for n in shard_names(len(counts))}
+    return own
 
 
-def _cut(documents: Documents, size: int) -> Iterator[list[list[int]]]:
-    """Yield the documents of each shard of the datastore; one that is longer than a shard is cut."""
-    texts: list[list[int]] = []
-    filled = 0
-    for group in documents.groups():
-        for tokens, given in group:
-            own = tokens[max(0, given - LEAD) :]
-            for start in range(0, len(own), size - 1):
-                piece = own[start : start + size - 1]
-                if filled + len(piece) + 1 > size:
-                    yield texts
-                    texts, filled = [], 0
-                texts.append(piece)
-                filled += len(piece) + 1
-    if texts:
-        yield texts
+def _joined(
+    first: Base,
+    others: Sequence[Datastore],
+    texts: Iterable[Sequence[int]],
+    shard: int,
+    folder: Path,
+    steps: Steps,
+) -> SparseDatastore:
+    """Put documents behind those of a sparse datastore; ``others`` say what they are."""
+    counts, paths = joined_sparse(first, texts, folder, shard, steps)
+    config = joined_config(first.store, others) | {"shards": counts}
+    return SparseDatastore(config, parts=dict(zip(shard_names(len(paths)), paths, strict=True)))
+
+
+def _merge(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore, Path]:
+    named = [name for name in options.merge.strip("[] ").split(",") if name.strip()]
+    if len(named) < 2 or not options.out or options.append:
+        raise UserError(
+            f"merge={options.merge}: give [ONE,ANOTHER,...] of at least two datastores, and out=FOLDER"
+        )
+    first, *others = (Base.of(name.strip(), options.kind) for name in named)
+    for other in others:
+        first.check(other)
+        if options.kind == "dense":
+            check_projection(first, other)
+    out, folder = Path(options.out), Path(config.folder or f"runs/{options.kind}-merged")
+    digests = [one.digest for one in (first, *others)]
+    shape = {name: getattr(options, name) for name in ("kind", "shard", "index", "leaves")}
+    with hold(folder):
+        begun = stored_options(folder, ("merged",))
+        keep_options(folder, shape | {"merged": digests, "seed": config.seed}, begun, {}, ())
+        stores = [one.store for one in others]
+        if options.kind == "sparse":
+            texts = (d for one in others for path in one.paths() for d in documents_of(path))
+            made: Datastore = _joined(first, stores, texts, options.shard, folder, steps)
+        else:
+            dense = [store for store in stores if isinstance(store, DenseDatastore)]
+            made = indexed(joined_dense(first, *dense), options, folder, config.seed, steps)
+        with steps.stage("saving", None):
+            made.save(out)
+    return made, out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,9 @@ from semspec.errors import UserError
 from semspec.jobs.stages import Shard
 from semspec.report.progress import Steps
 from semspec.storage.files import read_json, write_json
+from semspec.storage.screen import LOG
 from semspec.training.datastores.corpus import Document, Documents, Work
+from semspec.training.datastores.joining import joined_dense
 from semspec.training.datastores.settings import Options, artifact_config
 from semspec.training.datastores.states import StateReader
 
@@ -32,39 +35,74 @@ def build_dense(work: Work, documents: Documents, steps: Steps) -> Datastore:
     options, folder, total = work.options, work.folder, documents.total
     model, reader = binding.of(work.model), StateReader(work.config)
     try:
-        with steps.stage("states to fit", total["documents"]) as tell:
-            fit_states(work, documents, reader, tell.by)
+        if work.base is None:
+            with steps.stage("states to fit", total["documents"]) as tell:
+                fit_states(work, documents, reader, tell.by)
         with steps.stage("fitting", None):
             projection, variance = projected(work)
         with steps.stage("keys", total["documents"]) as tell:
             counts = keep_keys(work, documents, reader, projection, tell.by)
     finally:
         reader.close()
-    paths = {n: folder / n for n in shard_names(len(counts))}
-    keys = [shard.keys for shard in dense.open_shards(list(paths.values()), options.dims)]
-    name = indices.suitable_index(sum(counts)) if options.index == "auto" else options.index
-    with steps.stage(f"index={name}", None):
-        files = _index(name, options, keys, folder)
-    with steps.stage("measuring", None):
-        index = indices.load(name, files, keys, folder / INDEX)
-        metrics = dense.measure(keys, index, indices.Exact(keys), ASKED, work.config.seed)
-    if files:
-        paths[INDEX] = folder / INDEX
     config = artifact_config(DenseDatastore, work.config, options, total) | {
         "model": model,
         "dims": options.dims,
         "shards": counts,
-        "index": {"name": name, "files": {n: len(data) for n, data in files.items()}},
         "training": {"share": _share(work, documents), "longest": options.longest},
-        "metrics": metrics | {"variance": variance},
+        "metrics": {"variance": variance},
     }
     tensors = {n: torch.from_numpy(np.array(getattr(projection, n))) for n in ARRAYS}
-    return DenseDatastore(config, tensors, parts=paths)
+    parts = {n: folder / n for n in shard_names(len(counts))}
+    made = DenseDatastore(config, tensors, parts=parts)
+    if work.base is not None:
+        made = joined_dense(work.base, made)
+    return indexed(made, options, folder, work.config.seed, steps)
+
+
+def indexed(
+    made: DenseDatastore, options: Options, folder: Path, seed: int, steps: Steps
+) -> DenseDatastore:
+    """Give a datastore its index, with the effort that its own keys ask for, and measure it."""
+    paths = [path for name, path in made.parts.items() if name != INDEX]
+    keys = [shard.keys for shard in dense.open_shards(paths, made.config["dims"])]
+    count = sum(map(len, keys))
+    name = indices.suitable_index(count) if options.index == "auto" else options.index
+    with steps.stage(f"index={name}", None):
+        files = _index(name, options, keys, folder)
+    with steps.stage("measuring", None):
+        places, effort = dense.Places.drawn(keys, ASKED, seed), indices.NO_EFFORT
+        if name != "exact":
+            leaves = options.leaves or indices.default_leaves(count)
+            load = partial(indices.load, name, files, keys, folder / INDEX)
+            effort = dense.tuned(places, load, leaves)
+        index = indices.load(name, files, keys, folder / INDEX, effort)
+        metrics = dense.measure(places, index)
+    if metrics["recall_at_10"] < indices.PROMISED:
+        LOG.warning(
+            "index=%s finds %.3f of the ten nearest places, where %g is promised: leave leaves= out, or build"
+            " with index=exact",
+            *(name, metrics["recall_at_10"], indices.PROMISED),
+        )
+    stored = {"name": name, "files": {n: len(data) for n, data in files.items()}}
+    config = made.config | {
+        "index": stored | effort.as_json(),
+        "metrics": metrics | {"variance": made.config["metrics"]["variance"]},
+    }
+    parts = dict(zip(shard_names(len(paths)), paths, strict=True))
+    return DenseDatastore(
+        config, made.tensors, parts=parts | ({INDEX: folder / INDEX} if files else {})
+    )
 
 
 def _share(work: Work, documents: Documents) -> float:
     """Return the share of the documents that the projection is fitted to."""
     return min(1.0, work.options.fit / documents.total["tokens"])
+
+
+def groups(work: Work, documents: Documents) -> Iterator[list[Document]]:
+    """Yield the documents, group by group, as their places are kept: with those of their prompts, or without."""
+    for group in documents.groups():
+        yield [d._replace(given=0) for d in group] if work.options.prompts else group
 
 
 def fit_states(
@@ -76,7 +114,7 @@ def fit_states(
 ) -> None:
     """Keep the states that the projection is fitted to, of all groups or only a shard's."""
     share = _share(work, documents)
-    for number, group in enumerate(documents.groups()):
+    for number, group in enumerate(groups(work, documents)):
         path = work.folder / f"fit-{number:05d}.safetensors"
         if not path.exists() and (only is None or only.has(number)):
             rng = random.Random(f"{work.config.seed} fit {number}")
@@ -97,11 +135,11 @@ def keep_keys(
 ) -> list[int]:
     """Keep the keys of all groups, or only a shard's; return the entries of every file."""
     share, counts = _share(work, documents), list[int]()
-    for number, group in enumerate(documents.groups()):
+    for number, group in enumerate(groups(work, documents)):
         path = work.folder / f"shard-{len(counts):05d}.safetensors"
         count = sum(_entries(d, reader.limit) for d in group)
         if count and not path.exists() and (only is None or only.has(number)):
-            whole = _fitted(work, number) if share == 1 else None
+            whole = _fitted(work, number) if share == 1 and work.base is None else None
             _write_keys(path, group, reader, projection, whole)
         counts += [count] if count else []
         tell(len(group))
@@ -113,11 +151,14 @@ def _fitted(work: Work, number: int) -> NDArray[np.float16]:
     return open_arrays(path, {"states": ("F16", (-1, work.model.width))}).array("states")
 
 
-def projected(work: Work) -> tuple[dense.Projection, float]:
+def projected(work: Work) -> tuple[dense.Projection, float | None]:
     """Return the projection and the share of the variance that it keeps; fit it if no start has.
 
-    Raises UserError if there are too few states.
+    Texts that are added to a datastore are projected as its own. Raises UserError if there are too few states.
     """
+    if work.base is not None:
+        assert isinstance(work.base.store, DenseDatastore)
+        return work.base.store.projection(), work.base.store.config["metrics"].get("variance")
     folder, dims, width = work.folder, work.options.dims, work.model.width
     path, fit = folder / "projection.safetensors", read_json(folder / "projection.json")
     shapes: Shapes = dict.fromkeys(ARRAYS, ("F32", (width,)))

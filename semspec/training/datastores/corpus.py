@@ -8,6 +8,7 @@ A group is written whole, and a start after a kill goes on with the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -18,11 +19,13 @@ import numpy as np
 from semspec.datastores.files import Shapes, open_arrays, write_arrays
 from semspec.errors import UserError
 from semspec.jobs.stages import Shard
-from semspec.models.hub import DATASET, locate
+from semspec.models.hub import locate
 from semspec.models.location import ModelFacts, read_facts
 from semspec.models.text import OPEN, Text
+from semspec.models.wanted import DATASET
 from semspec.storage import dataset_rows as rows
 from semspec.storage.files import read_json, write_json
+from semspec.training.datastores.joining import Base
 from semspec.training.datastores.settings import Options
 from semspec.training.probes.contexts import Pair, written
 from semspec.training.probes.settings import ProbeConfig
@@ -41,6 +44,9 @@ class Work:
     """The options, the folder and the target that a datastore is made with."""
 
     def __init__(self, config: ProbeConfig, options: Options) -> None:
+        # what is added to a datastore is cut and projected as its own
+        self.base = Base.of(options.append, options.kind) if options.append else None
+        options = replace(options, **self.base.options()) if self.base else options
         self.config, self.options, self.quiet = config, options, config.quiet
         name = config.model.path.rstrip("/").rpartition("/")[2]
         self.folder = Path(config.folder or f"runs/{options.kind}-{name}")
@@ -51,8 +57,14 @@ class Work:
 
     @cached_property
     def model(self) -> ModelFacts:
-        """The target's facts; raises UserError if keys would have more dimensions than its states."""
+        """The target's facts.
+
+        Raises UserError if keys would have more dimensions than its states, or a datastore that is to be
+        added to is another model's.
+        """
         found, dims = read_facts(self.config.model, self.text.fingerprint), self.options.dims
+        if self.base is not None:
+            self.base.store.check(found)
         if self.options.kind == "dense" and dims > found.width:
             raise UserError(f"dims={dims}: the states have width {found.width}; give no more")
         return found

@@ -54,6 +54,14 @@ class Options:
     fit: int = option(1_000_000, "dense: states that normalisation and PCA are fitted to", least=1, most=1 << 40)
     index: str = option(
         "auto", "dense: scann (fast), faiss (mapped) or exact; auto: scann from 20,000, faiss from 10 million entries on", choices=("auto", *NAMES))
+    prompts: bool = option(
+        True, "dense: the places of prompts are entries, too, as the paper counts them; false: those of answers alone")
+    append: str = option(
+        "", "a datastore that the corpus is added to, with its depth, or its dims and its projection; it is replaced"
+        " unless out= is given", shown="")
+    merge: str = option(
+        "", "[ONE,ANOTHER,...]: finished datastores that become one, without a corpus; dense ones must share a"
+        " projection, as those have that append= made", shown="")
     leaves: int = option(0, "dense: lists of the index; 0: about the root of the entries", least=0, most=1 << 24)
     # fmt: on
 
@@ -64,6 +72,7 @@ class Options:
 
 HELP = f"""\
 usage: python -m semspec.build_datastore kind=sparse|dense [model=NAME] [corpus=...] [out=FOLDER] [...]
+       python -m semspec.build_datastore kind=sparse|dense merge=[ONE,ANOTHER] out=FOLDER
 
 {described(Options, SHARED)}
 

@@ -44,7 +44,8 @@ class Reading(Work):
         )
 
     def keep_options(self, folder: Path) -> None:
-        keep_options(folder, self.config, self.model, options=self.options.made_from())
+        base = {"base": self.base.digest} if self.base else {}
+        keep_options(folder, self.config, self.model, options=self.options.made_from(), **base)
 
     def close(self) -> None:
         """Do nothing: every stage closes its own models."""

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from semspec.protocols import Engine
 from semspec.training.datastores.corpus import Document
 from semspec.training.probes.settings import ProbeConfig
-from semspec.types import Context, Query, Read, Sampling, What
+from semspec.types import LAST_STATES, Context, Query, Sampling
 
-LAST = Read(What.HIDDEN, layers=(-1,))
 AT_A_TIME = 8  # documents in a pass
 LARGEST = float(np.finfo(np.float16).max)  # a few dimensions of large models exceed it
 
@@ -47,11 +46,11 @@ class StateReader:
                 tokens, given = document.tokens[:limit], max(document.given, 1)
                 context = Context(next(self._keys), tokens[:given])
                 query = Query("target", context, Sampling(0.0), random.Random(0))
-                query.tokens, query.reads = tokens[given:-1], (LAST,)
+                query.tokens, query.reads = tokens[given:-1], (LAST_STATES,)
                 queries.append(query)
             for query, answer in zip(queries, self.engine.answer(queries), strict=True):
                 self.engine.forget(query.context)
-                rows: NDArray[np.float32] = answer[LAST][:, 0].float().numpy(force=True)
+                rows: NDArray[np.float32] = answer[LAST_STATES][:, 0].float().numpy(force=True)
                 yield rows.clip(-LARGEST, LARGEST)
 
     def close(self) -> None:

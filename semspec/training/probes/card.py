@@ -58,12 +58,17 @@ Semantic-Aware Speculative Decoding" (SemanticSpec).
 *own*: steps that this model sampled; *drafted*: steps of the other model, which is what a rule asks about.
 The lowest log-probability is what `accept=logprob` goes by; it only orders steps.
 
-![calibration](calibration.svg) ![scatter](scatter.svg) ![learning curve](learning_curve.svg)
+![calibration](calibration.svg) ![scatter](scatter.svg) ![learning curve](learning_curve.svg){states}
 """
+STATES = """ ![states](states.svg)
+
+*states*: the features of test steps along their two principal components, by semantic probability (the paper's figure 2)."""
+PLACED = 300  # steps in that figure
+SHADES = ((1 / 3, "below a third"), (2 / 3, "a third to two"), (math.inf, "above"))
 
 
-def card(name: str, config: Mapping[str, Any]) -> str:
-    """README.md."""
+def card(name: str, config: Mapping[str, Any], states: bool = False) -> str:
+    """README.md; ``states``: there is a plot of them, too."""
     model, features, metrics = config["model"], config["features"], config["metrics"]
     data, training = config["data"], config["training"]
     rows = [_row(f"this probe, {part}", f) for part, f in metrics["test"].items()]
@@ -98,6 +103,7 @@ def card(name: str, config: Mapping[str, Any]) -> str:
         data=_data(data),
         **{f"{part}_rows": count for part, count in training["rows"].items()},
         table="\n".join(rows),
+        states=STATES if states else "",
     )
 
 
@@ -126,6 +132,25 @@ def _data(data: Mapping[str, Any]) -> str:
         f"{where}{chains}: {data['contexts']:,} contexts x {data['samples']} samples{drafted},"
         f" clustered by {data['cluster']}{trained}"
     )
+
+
+def states_plot(features: np.ndarray, truth: np.ndarray) -> str:
+    """Return the SVG of steps by the two principal components of their features [steps, size], in shades of probability."""
+    x = features.astype(np.float32)
+    x -= x.mean(0)
+    deviation = x.std(0)
+    x /= np.where(deviation < 1e-6, 1, deviation)
+    # of the steps' products with each other: they are few, and their features many
+    values, vectors = np.linalg.eigh(x @ x.T)
+    first, second = (vectors[:, at] * math.sqrt(max(values[at], 0.0)) for at in (-1, -2))
+    plot = Plot("States of test steps", "first principal component", "second")
+    low = -math.inf
+    for high, label in SHADES:
+        here = (truth >= low) & (truth < high)
+        if here.any():
+            plot.points(first[here].tolist(), second[here].tolist(), label=label, radius=2)
+        low = high
+    return plot.svg()
 
 
 def plots(

@@ -46,7 +46,8 @@ HELP = {
         "top_k": "0 is all",
         "top_p": "1 is all",
         "min_p": "0 is all; else tokens at least so many times as probable as the likeliest",
-        "pooling": "which pools of the states are kept: mean, max, last",
+        "pooling": "which pools of the states are kept, [mean,max,last]; auto: what the features need, or all that"
+        " the folder's samples have",
         "batch": "sequences at a time, or requests under way",
         "seed": "of questions, samples and selection",
     },
@@ -142,6 +143,8 @@ def check(config: ProbeConfig) -> None:
 
 def _check_features(config: ProbeConfig) -> None:
     features = config.features
+    if not isinstance(config.pooling, list):
+        raise UserError(f"pooling={config.pooling}: give auto, or a list such as [mean,max]")
     for name in [*config.pooling, *features.pooling]:
         _choice("pooling", name, POOLINGS)
     missing = [name for name in features.pooling if name not in config.pooling]

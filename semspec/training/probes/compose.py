@@ -13,8 +13,9 @@ from semspec.choices.engine import choose_engine, with_engine
 from semspec.config import one_line
 from semspec.deferred import hydra
 from semspec.errors import UserError
+from semspec.storage.files import read_json
 from semspec.training.probes.checks import check
-from semspec.training.probes.settings import CLUSTERS, FEATURES, ProbeConfig
+from semspec.training.probes.settings import CLUSTERS, FEATURES, POOLINGS, ProbeConfig, folder_of
 
 OWN = {"cluster": CLUSTERS, "features": FEATURES}
 GROUPS = ("model", "draft", "engine", *OWN)
@@ -55,8 +56,25 @@ def build(
     except (hydra.errors.HydraException, OmegaConfBaseException) as error:
         raise UserError(_explain(error, arguments)) from error
     assert isinstance(made, ProbeConfig), type(made)
+    if made.pooling == "auto":
+        made.pooling = pooling_for(made)
     check(made)
     return made
+
+
+def pooling_for(config: ProbeConfig) -> list[str]:
+    """Return the pools that samples keep: what the features need, or what a folder's samples have more of.
+
+    States are what samples take of a disk: 0.7 MB for a pool of one step of a model of 32 billion weights.
+    """
+    needed = [name for name in POOLINGS if name in config.features.pooling]
+    strange = [name for name in config.features.pooling if name not in POOLINGS]
+    folder = folder_of(config)
+    for file in (folder / "config.json", *sorted(folder.glob("part-*/config.json"))):
+        kept = (read_json(file) or {}).get("pooling") or []
+        if set(needed) <= set(kept):
+            return [*kept, *strange]
+    return [*needed, *strange]
 
 
 def _check_argument(argument: str, command: str, own: Collection[str]) -> None:

@@ -21,8 +21,9 @@ from semspec.decoding.units import unit_ends
 from semspec.drafters.none import NoDrafter
 from semspec.errors import UserError
 from semspec.jobs.stages import Shard
+from semspec.models.memory import PROMPT, shown
 from semspec.models.text import OPEN
-from semspec.protocols import BenchmarkProblem, Engine, Kit, Plan
+from semspec.protocols import BenchmarkProblem, Caching, Engine, Kit, Plan
 from semspec.rules.logprob import LogProb
 from semspec.rules.lossless import Lossless
 from semspec.solver import Solver
@@ -32,6 +33,7 @@ from semspec.training.probes.sources import Question, questions
 from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Role, What
 
 FILE = "chains.jsonl"
+CACHES = 0.8  # of the memory that is free once the weights are there; the rest is for passes
 AS_IN_A_RUN = (
     *("model", "draft", "engine", "split", "step_cap", "temperature", "top_k", "top_p"),
     *("min_p", "max_new_tokens", "seed"),
@@ -65,6 +67,7 @@ class Pair:
             nested=NoDrafter(),
             nested_accept=Lossless(),
             benchmark=Prompt(),
+            adaptive=False,  # chains depend on the seed alone
             concurrency=config.batch,
             **{name: getattr(config, name) for name in AS_IN_A_RUN},
         )
@@ -94,6 +97,24 @@ class Pair:
     def boundary(self) -> Boundary:
         opened: Boundary = self.solver.splitter.open(self.text.piece, self.config.longest_unit)
         return opened
+
+    def most_contexts(self, tokens: int) -> int | None:
+        """Return how many contexts of so many tokens the models' caches can hold at a time; None: servers see to it.
+
+        Raises UserError if there is no room for a single one.
+        """
+        engines = [e for e in self.solver.engines.values() if isinstance(e, Caching)]
+        if not engines:
+            return None
+        each = sum(engine.session_bytes(tokens) for engine in engines)
+        caches = sum(engine.memory_bytes()["cache"] for engine in engines)
+        free = int((min(engine.free_bytes() for engine in engines) + caches) * CACHES)
+        if each > free:
+            raise UserError(
+                f"a context of {tokens:,} tokens takes {shown(each)} of KV cache, and {shown(free)} can be had:"
+                " use engine=sglang, a GPU with more memory, or a data set of shorter chains"
+            )
+        return free // each
 
     def forget(self, context: Context) -> None:
         for engine in self.solver.engines.values():
@@ -190,7 +211,9 @@ def written(pair: Pair, batch: Sequence[Question]) -> dict[str, list[int]]:
             room = pair.engine.context_limit - len(ids)
             yield context, _alone(pair.role, context, kit, min(config.max_new_tokens, room))
 
-    ended = pair.solver.driver.run(plans(), config.batch)
+    longest = min(config.max_new_tokens + PROMPT, pair.engine.context_limit)
+    most = pair.most_contexts(longest) or config.batch
+    ended = pair.solver.driver.run(plans(), min(config.batch, most))
     return {names[done.context.key]: done.value for done in ended}
 
 

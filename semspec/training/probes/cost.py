@@ -47,11 +47,16 @@ class Cost:
         seconds = 0.0
         for role, size in sizes.items():
             written = self.own if role == probed else self.other
+            if not written:  # it is not asked
+                continue
             passes = written / batch
             seconds += passes * (size.weights + batch * self.context * size.token) / rate
             seconds += self.read * size.weights / COMPUTE  # two operations for two bytes
-        compared = self.pairs * 2 * NLI_PARAMETERS * 2 * NLI_TOKENS / COMPUTE
-        return (seconds + compared) / 3600
+        return seconds / 3600 + self.judging()
+
+    def judging(self) -> float:
+        """Return the GPU hours of an entailment model: each pair is asked both ways."""
+        return self.pairs * 2 * NLI_PARAMETERS * 2 * NLI_TOKENS / COMPUTE / 3600
 
 
 def known_gpu(gpus: Sequence[Gpu]) -> str:

@@ -47,7 +47,8 @@ class Rows:
         self.folder, self.pooling, self.features, self.size = folder, pooling, features, size
         self.limit = int(memory * 2**30)
         self.chains, self.domains, self.contexts = list[str](), list[str](), list[str]()
-        free, lowest = array("f"), array("f")  # for so many rows, lists would be large
+        # for so many rows, lists would be large
+        free, lowest, drafted = array("f"), array("f"), array("f")
         own, target = list[bool](), list[float]()
         self._by_file: dict[str, list[int]] = {}
         self._place: list[int] = []
@@ -61,6 +62,7 @@ class Rows:
             self._place.append(sample.row)
             free.extend(of_logprobs(sample.logprobs))
             lowest.append(min(sample.logprobs, default=0.0))
+            drafted.append(min(sample.drafted or (), default=np.nan))
             self.chains.append(sample.chain)
             self.domains.append(sample.domain)
             self.contexts.append(sample.context)
@@ -68,6 +70,8 @@ class Rows:
             target.append(semantic[sample.context][at])
         self.free = np.array(free, dtype=np.float32).reshape(-1, len(LOGPROB_NAMES))
         self.lowest = np.array(lowest, dtype=np.float32)  # what accept=logprob goes by
+        # the same of the draft model, where that wrote the step; not a number where nothing was kept of it
+        self.drafted = np.array(drafted, dtype=np.float32)
         self.own = np.array(own, dtype=bool)
         self.target = torch.tensor(target)
 

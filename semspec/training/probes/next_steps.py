@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from semspec.deferred import torch
 from semspec.protocols import Plan as Steps
 from semspec.training.probes.contexts import Chain, Pair
 from semspec.training.probes.shards import GroupWriter, Plan, Sample
-from semspec.types import Answer, Context, Generate, Query, Read, What
+from semspec.types import LOGPROBS, Answer, Context, Generate, Query, Read, What
 
 Place = tuple[Chain, int]  # a chain, and how many of its steps the context holds
 Asked = tuple[Chain, int, int]  # and which sample of this context
-LOGPROBS = Read(What.LOGPROBS)
 
 
 class _Unit(ABC):
@@ -38,7 +38,7 @@ class _Unit(ABC):
         self.cuts: dict[str, list[Place]] = {}
         for place in places:
             self.cuts.setdefault(place[0].id, []).append(place)
-        self.pools = tuple(Read(What.POOLED, reduce=p) for p in pair.config.pooling)  # type: ignore[arg-type]
+        self.pools = tuple(Read(What.POOLED, reduce=p) for p in pair.config.pooling)
 
     @abstractmethod
     def run(self) -> None:
@@ -62,7 +62,7 @@ class _Unit(ABC):
         query.generate = Generate(self.config.longest_unit, self.pair.boundary(), 1)
         query.purpose = "write"
         if writer == "other":
-            query.model = self.pair.other
+            query.model, query.reads = self.pair.other, (LOGPROBS,)
         else:
             query.reads = (LOGPROBS, *self.pools) if one[2] < self.plan.kept else (LOGPROBS,)
         return query
@@ -75,13 +75,23 @@ class _Unit(ABC):
         query.tokens, query.reads = step, (LOGPROBS, *pools)
         return query
 
-    def _keep(self, one: Asked, writer: str, step: list[int], query: Query, answer: Answer) -> None:
+    def _keep(
+        self,
+        one: Asked,
+        writer: str,
+        step: list[int],
+        query: Query,
+        answer: Answer,
+        drafted: Sequence[float] = (),
+    ) -> None:
         """Keep a step with what was read of it: log-probabilities, and pools if there are any."""
         chain, cut, number = one
         logprobs = [round(x, 4) for x in answer[LOGPROBS].tolist()[: len(step)]]
         text, pools = self.pair.readable(step), query.reads[1:]
         states = torch.stack([answer[read][0] for read in pools]) if pools else None
         made = Sample(chain.id, chain.domain, cut, writer, number, text, step, logprobs)
+        if drafted:
+            made = replace(made, drafted=[round(x, 4) for x in drafted])
         self.writer.add(made, states)
 
 
@@ -89,15 +99,29 @@ class InTurns(_Unit):
     """Batches: each chain's first chosen cut, then each one's second."""
 
     def run(self) -> None:
+        names = list(self.cuts)
+        longest = max(map(self._longest, self.cuts.values())) + self.config.longest_unit
+        most = self.pair.most_contexts(longest) or self.config.batch
+        for start in range(0, len(names), most):
+            self._together({name: self.cuts[name] for name in names[start : start + most]}, most)
+
+    def _longest(self, own: Sequence[Place]) -> int:
+        """Return the tokens of a chain's longest context."""
+        chain, cut = own[-1]
+        return len(chain.ids) + sum(map(len, chain.steps[:cut]))
+
+    def _together(self, cuts: Mapping[str, Sequence[Place]], most: int) -> None:
+        """Sample these chains, with as many sessions at a time at most."""
         # few chains: several sessions of each, so that a batch is full all the same
-        self.lanes = max(1, min(self.config.samples, self.config.batch // len(self.cuts)))
+        full = min(most, self.config.batch) // len(cuts)
+        self.lanes = max(1, min(self.config.samples, full))
         self.sessions = {
             name: [self.pair.context(own[0][0].question, own[0][0].ids) for _ in range(self.lanes)]
-            for name, own in self.cuts.items()
+            for name, own in cuts.items()
         }
         try:
-            for turn in range(max(len(own) for own in self.cuts.values())):
-                live = [own[turn] for own in self.cuts.values() if turn < len(own)]
+            for turn in range(max(len(own) for own in cuts.values())):
+                live = [own[turn] for own in cuts.values() if turn < len(own)]
                 for chain, _ in live:
                     for context in self.sessions[chain.id]:
                         context.extend(self._new(chain, turn))
@@ -129,14 +153,17 @@ class InTurns(_Unit):
     def _other(self, asked: list[Asked]) -> None:
         """Sample the other model's next steps, and read the probed one's states of them."""
         writing = [self._write(one, "other", self._session(one)) for one in asked]
-        steps = [_step(answer) for answer in self.pair.other_engine.answer(writing)]
+        written = self.pair.other_engine.answer(writing)
+        steps, own = [_step(answer) for answer in written], [_logprobs(a) for a in written]
         queries = [
             self._judge(one, self._session(one), step)
             for one, step in zip(asked, steps, strict=True)
         ]
         answers = self.pair.engine.answer(queries)
-        for one, step, query, answer in zip(asked, steps, queries, answers, strict=True):
-            self._keep(one, "other", step, query, answer)
+        for one, step, query, answer, drafted in zip(
+            asked, steps, queries, answers, own, strict=True
+        ):
+            self._keep(one, "other", step, query, answer, drafted)
 
 
 class Freely(_Unit):
@@ -178,20 +205,26 @@ class Freely(_Unit):
     def _sample(self, context: Context, asked: Sequence[tuple[str, Asked]]) -> Steps[None]:
         queries = tuple(self._write(one, writer, context) for writer, one in asked)
         answers: Sequence[Answer] = yield queries
-        unread: list[tuple[Asked, list[int]]] = []
+        unread: list[tuple[Asked, list[int], list[float]]] = []
         for (writer, one), query, answer in zip(asked, queries, answers, strict=True):
             if writer == "own":
                 self._keep(one, writer, _step(answer), query, answer)
             else:
-                unread.append((one, _step(answer)))
+                unread.append((one, _step(answer), _logprobs(answer)))
         if not unread:
             return
-        queries = tuple(self._judge(one, context, step) for one, step in unread)
+        queries = tuple(self._judge(one, context, step) for one, step, _ in unread)
         answers = yield queries
-        for (one, step), query, answer in zip(unread, queries, answers, strict=True):
-            self._keep(one, "other", step, query, answer)
+        for (one, step, drafted), query, answer in zip(unread, queries, answers, strict=True):
+            self._keep(one, "other", step, query, answer, drafted)
 
 
 def _step(answer: Answer) -> list[int]:
     """Return the unit that was generated, without a token that only revealed its end."""
     return answer.tokens[: answer.unit_ends()[0]]
+
+
+def _logprobs(answer: Answer) -> list[float]:
+    """Return the writer's own log-probabilities of the unit that it generated."""
+    found: list[float] = answer[LOGPROBS].tolist()[: answer.unit_ends()[0]]
+    return found

@@ -20,12 +20,12 @@ from semspec.probes.features import resolve
 from semspec.report.progress import Steps
 from semspec.storage.files import read_json, write_json
 from semspec.training.probes import metrics
-from semspec.training.probes.card import card, plots
+from semspec.training.probes.card import PLACED, card, plots, states_plot
 from semspec.training.probes.contexts import FILE as CHAINS
 from semspec.training.probes.contexts import Chain, provenance_of, read_chains
 from semspec.training.probes.dataset import Parts, Rows, check_split, split_chains
 from semspec.training.probes.sample import FOLDER
-from semspec.training.probes.semantic import cluster_samples
+from semspec.training.probes.semantic import cluster_samples, try_out
 from semspec.training.probes.semantic import options as cluster_options
 from semspec.training.probes.settings import ProbeConfig, folder_of
 from semspec.training.probes.shards import read_samples
@@ -65,6 +65,7 @@ def sampled(config: ProbeConfig, folder: Path, steps: Steps) -> tuple[list[Chain
     work.keep_options(folder)
     if done:
         return read_chains(folder / CHAINS), work.model
+    try_out(config, steps.say)
     if shards:
         return merge(config, shards, folder), work.model
     try:
@@ -129,12 +130,24 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
     about = _config(config, rows, model, made, measured, index)
     if guard is not None:
         about["guard"] = guard
-    texts = {"README.md": card(name, about)}
+    texts = {"README.md": card(name, about, states=bool(rows.features.pooling))}
+    if rows.features.pooling:
+        texts["states.svg"] = states_plot(*_placed(rows, index["test"], config.train_seed))
     texts |= plots(score, truth, bins, curve, config.train_seed)
     tensors = {key: w.half() for key, w in made.weights.items()}
     tensors |= {"mean": made.mean, "std": made.std}
     tensors |= _calibration(rows, score, index["test"])
     return Probe(about, tensors, texts, name)
+
+
+def _placed(rows: Rows, test: Sequence[int], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return features and semantic probability of some test rows."""
+    chosen = sorted(random.Random(f"{seed} states").sample(list(test), min(PLACED, len(test))))
+    held = np.empty((len(chosen), rows.size), dtype=np.float16)
+    where = {row: at for at, row in enumerate(chosen)}
+    for batch in rows.batches(chosen, len(chosen)):
+        held[[where[int(i)] for i in batch.index]] = batch.x.half().numpy()
+    return held, rows.target.numpy()[chosen]
 
 
 def _guard(rows: Rows, seen: Sequence[int]) -> dict[str, float] | None:

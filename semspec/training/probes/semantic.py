@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from semspec.models.location import EMBEDDED
-from semspec.probes.cluster import clusterer, shares
+from semspec.probes.cluster import Clusterer, clusterer, shares
+from semspec.probes.cluster import Nli as Judge
+from semspec.probes.cluster.published import PAPERS
 from semspec.storage.digest import digest
 from semspec.storage.files import LineFile, cut_torn_line, parse, whole_lines
 from semspec.training.probes.contexts import Chain
@@ -31,9 +33,30 @@ def options(config: ProbeConfig) -> dict[str, Any]:
     if not isinstance(cluster, Nli):
         return {}
     embedded = config.source == "embedded"
-    default = f"{EMBEDDED}tiny-nli" if embedded else "microsoft/deberta-v2-xlarge-mnli"
+    default = f"{EMBEDDED}tiny-nli" if embedded else PAPERS
     revision = {"revision": cluster.revision} if cluster.revision else {}
     return {"model": cluster.model or default, **revision}
+
+
+def clusterer_of(config: ProbeConfig) -> Clusterer:
+    """Return the clusterer that the options ask for; an entailment model is loaded when it is used."""
+    how, cluster = options(config), config.cluster
+    if isinstance(cluster, Nli):
+        how |= {"device": cluster.device, "batch_size": cluster.batch_size}
+    return clusterer(cluster.name, **how)
+
+
+def try_out(config: ProbeConfig, say: Callable[[str], None], device: str = "") -> None:
+    """Have an entailment model judge one pair before anything is sampled for it to judge.
+
+    ``device``: another one than the options name. Raises UserError if there is no such model, it does not load
+    or gives no figures.
+    """
+    judge = clusterer_of(config)
+    if isinstance(judge, Judge):
+        judge.device = device or judge.device
+        judge.try_out()
+        say(f"{options(config)['model']} was tried: it judges what means the same")
 
 
 def path_of(config: ProbeConfig, folder: Path) -> Path:
@@ -72,10 +95,7 @@ def cluster_samples(
                 waiting.append((name, group := list(members)))
                 yield texts[group[0].chain].text(group[0].cut), [s.text for s in group]
 
-    how, cluster = options(config), config.cluster
-    if isinstance(cluster, Nli):
-        how |= {"device": cluster.device, "batch_size": cluster.batch_size}
-    made = clusterer(cluster.name, **how)
+    made = clusterer_of(config)
     with LineFile(path) as file:
         for number, clusters in enumerate(made.cluster_many(items()), 1):
             name, group = waiting.pop(0)

@@ -31,7 +31,7 @@ class Nli(ClusterOptions):
     name: str = "nli"
     model: str = ""  # what suits the source: the embedded one, or DeBERTa
     revision: str | None = None
-    device: str = "cpu"
+    device: str = "auto"  # a GPU if there is one
     batch_size: int = 64  # pairs in a pass
 
 
@@ -123,7 +123,7 @@ class ProbeConfig(Decoding):
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    pooling: list[str] = field(default_factory=lambda: list(POOLINGS))
+    pooling: Any = "auto"  # once composed, a list
     batch: int = 80
     seed: int = 0
     # 3. clustering

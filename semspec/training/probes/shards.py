@@ -38,6 +38,7 @@ class Sample:
     logprobs: list[float]  # the probed model's, raw
     file: str | None = None  # where its states are, if they were kept
     row: int = 0
+    drafted: list[float] | None = None  # the other model's log-probabilities of its own step, raw
 
     @property
     def context(self) -> str:
@@ -79,7 +80,8 @@ class GroupWriter:
         ordered = sorted(self._lines, key=lambda s: (s.chain, s.cut, s.writer != "own", s.number))
         with replacing(self.folder / f"{self.name}.jsonl") as fd:
             for line in ordered:
-                write_all(fd, (dumps(asdict(line)) + "\n").encode())
+                kept = {k: v for k, v in asdict(line).items() if (k, v) != ("drafted", None)}
+                write_all(fd, (dumps(kept) + "\n").encode())
 
 
 def is_done(folder: Path, number: int) -> bool:
@@ -110,7 +112,7 @@ def check_room(folder: Path, needed: int, margin: float = 1.1) -> str:
     if needed * margin > free:
         raise UserError(
             f"the states need {gigabytes(needed)}, but {folder} has {gigabytes(free)} free: keep"
-            " fewer with keep=, contexts= or pooling=[mean], or choose another folder="
+            " fewer with keep=, contexts= or features that need fewer pools, or choose another folder="
         )
     return gigabytes(free)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from semspec import world
 from semspec.errors import UserError
-from semspec.models.hub import DATASET, locate
+from semspec.models.hub import locate
+from semspec.models.wanted import DATASET
 from semspec.storage import dataset_rows as rows
 from semspec.training.probes.settings import ProbeConfig
 

@@ -33,6 +33,7 @@ from semspec.training.probes.contexts import (
     read_chains,
 )
 from semspec.training.probes.sample import plan, sample, units
+from semspec.training.probes.semantic import try_out
 from semspec.training.probes.settings import ProbeConfig, folder_of
 from semspec.training.probes.shards import Plan
 from semspec.training.probes.sources import commit_of
@@ -40,6 +41,8 @@ from semspec.training.probes.sources import commit_of
 # Behaviour of code before an option existed, if the option's default is another one
 BEFORE: dict[str, Any] = {
     "draft.own_prompt": False,  # a draft with marks of its own read the target's template
+    **dict.fromkeys(("options.append", "options.merge"), ""),  # of datastores
+    "options.prompts": False,
 }
 
 
@@ -125,6 +128,8 @@ class Sampling:
 
     def run(self, shard: Shard, stage: str, steps: Steps) -> Mapping[str, Any]:
         own = shard.folder(self.folder)
+        if "pair" not in vars(self):  # all parts are going to be judged together, elsewhere perhaps
+            try_out(self.config, steps.say, device="auto")
         if stage == "chains":
             return {"chains": len(self.write_chains(own, steps, shard))}
         if not by_a_model(self.config):  # every shard reads all of them

@@ -1,0 +1,157 @@
+"""Measure what passes over a few tokens cost in plain tokens, and what a round costs outside the target.
+
+    python scripts/bench_passes.py [--rounds 200] [--problems 5] [--out runs/passes.json]
+
+A plain token is one of many that the target writes after the same context. Passes take turns with it, so
+that all meet the same machine; what counts are medians of this thread's CPU time.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from bench_engine import random_tokens
+from rich.console import Console
+from script_kit import parser, table
+
+from semspec.choices.settle import expand_shorthands
+from semspec.config import build, compose
+from semspec.engines.hf import Hf
+from semspec.protocols import Engine
+from semspec.solver import Solver
+from semspec.storage import provenance
+from semspec.storage.files import write_json
+from semspec.storage.packaged import beside_package
+from semspec.types import Answer, Context, Generate, Query, Read, Sampling, What
+
+DRAFTED = (1, 3, 9, 20, 38)
+CONTEXT, PLAIN = 256, 16  # tokens of the context, and written at a time by plain decoding
+SAMPLING = Sampling(temperature=0.6)
+ROUNDS = {
+    "prompt_lookup, chain": ("draft=prompt_lookup", "accept=lossless"),
+    "lm, chain": ("draft=lm", "accept=lossless"),
+    "lm, tree": ("draft=lm", "tree=dynamic", "accept=lossless"),
+    "EAGLE-3, tree": ("draft=eagle3", "accept=lossless"),
+    "EAGLE-3, pruned by ARC": ("draft=eagle3", "accept=arc", "prune=entropy"),
+}
+
+
+def bench_passes(folder: Path, rounds: int) -> dict[str, Any]:
+    """Return the cost of passes in plain tokens, by kind and by number of tokens drafted."""
+    engine = Hf().load(str(folder))
+    context = Context(0, random_tokens(engine, CONTEXT))
+    text = random_tokens(engine, max(DRAFTED), 1)
+    engine.stop_ids = frozenset()  # every run has the same length
+    rows = (Read(What.PROBS),)  # asked for, so that a draft is fed again each time
+    cases: dict[tuple[str, int], dict[str, Any]] = {
+        ("written", 1): {"generate": Generate(1)},
+        ("read", 0): {"reads": rows},
+    }
+    for count in DRAFTED:
+        cases["chain", count] = {"tokens": text[:count], "reads": rows}
+        cases["tree", count] = cases["chain", count] | {"parents": _tree(count)}
+    costs: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    plain: list[float] = []
+    for number in range(-3, rounds):  # the first ones warm up
+        tokens = _seconds(engine, _query(context, generate=Generate(PLAIN + 1)))
+        first = _seconds(engine, _query(context, generate=Generate(1)))
+        found = {case: _seconds(engine, _query(context, **asked)) for case, asked in cases.items()}
+        if number >= 0:
+            plain.append((tokens - first) / PLAIN)
+            for case, seconds in found.items():
+                costs[case].append(seconds)
+    engine.close()
+    token = median(plain)
+    result: dict[str, Any] = {"plain_token_ms": 1e3 * token}
+    for (kind, count), seconds in costs.items():
+        result.setdefault(kind, {})[count] = median(seconds) / token
+    return result
+
+
+def _tree(count: int) -> list[int]:
+    """Two nodes below the root, and two below each."""
+    return [node // 2 - 1 for node in range(count)]
+
+
+def _query(context: Context, **more: Any) -> Query:
+    return Query("target", context, SAMPLING, random.Random(0), **more)
+
+
+def _seconds(engine: Engine, query: Query) -> float:
+    began = time.thread_time()
+    engine.answer([query])
+    return time.thread_time() - began
+
+
+class Metered:
+    """An engine whose answers' CPU time is added up."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.seconds = engine, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def answer(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        began = time.thread_time()
+        answers = self.engine.answer(queries)
+        self.seconds += time.thread_time() - began
+        return answers
+
+
+def outside_target(options: Sequence[str], problems: int) -> Mapping[str, float]:
+    """Return what a round costs besides the target's passes: the drafter and all that stands between."""
+    config = build(compose(expand_shorthands(["split=token", *options])))
+    todo = list(islice(config.benchmark.problems(), problems + 1))
+    with Solver(config) as solver:
+        target = solver.engines["target"] = Metered(solver.engines["target"])
+        list(solver.solve(todo[:1], "speculative"))  # warm-up
+        before, began = target.seconds, time.thread_time()
+        rounds = sum(len(s.outcome.rounds) for s in solver.solve(todo[1:], "speculative"))
+        whole, passes = time.thread_time() - began, target.seconds - before
+    return {
+        "milliseconds_a_round": 1e3 * (whole - passes) / rounds,
+        "share": (whole - passes) / whole,
+        "rounds": rounds,
+    }
+
+
+def show_passes(result: Mapping[str, Any], console: Console) -> None:
+    token = result["passes"]["plain_token_ms"]
+    costs = table(f"cost of a pass in plain tokens ({token:.2f} ms)", "tokens", "chain", "tree")
+    for kind, name in (("written", "one token written"), ("read", "no draft, its row read")):
+        costs.add_row(name, *(f"{cost:.2f}" for cost in result["passes"][kind].values()), "")
+    for count in DRAFTED:
+        both = (f"{result['passes'][kind][count]:.2f}" for kind in ("chain", "tree"))
+        costs.add_row(f"{count} drafted", *both)
+    console.print(costs)
+    outside = table("outside the target's passes", "", "ms a round", "share")
+    for name, f in result["outside_target"].items():
+        outside.add_row(name, f"{f['milliseconds_a_round']:.2f}", f"{100 * f['share']:.0f} %")
+    console.print(outside)
+
+
+def main() -> None:
+    given = parser(__doc__, rounds=200, problems=5, out=Path("runs/passes.json")).parse_args()
+    torch.set_num_threads(1)
+    result: dict[str, Any] = {"provenance": provenance.collect()}
+    result["passes"] = bench_passes(beside_package("hub_artifacts") / "tiny-target", given.rounds)
+    result["outside_target"] = {
+        name: outside_target(options, given.problems) for name, options in ROUNDS.items()
+    }
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(given.out, json.loads(json.dumps(result)))
+    show_passes(result, Console())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

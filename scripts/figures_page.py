@@ -1,0 +1,82 @@
+"""A page whose tables are written from figures: results/NAME.json, and what stands between marks in a document."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from semspec.errors import UserError
+from semspec.report.arms import between
+from semspec.storage.files import read_json, write_json
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class FiguresPage:
+    """Figures and their page, which ``make NAME`` writes."""
+
+    name: str  # of the target of make, and of the file of figures
+    page: str  # the document, below the root of the repository
+    marks: tuple[str, str]
+    text: Callable[[Mapping[str, Any]], str]  # what stands between the marks
+    changed: str  # what has happened where the code's digest is another one
+
+    @property
+    def results(self) -> Path:
+        return ROOT / f"results/{self.name}.json"
+
+    @property
+    def at(self) -> Path:
+        return ROOT / self.page
+
+    def with_tables(self, page: str, found: Mapping[str, Any]) -> str:
+        """Return the page with what stands between its marks replaced."""
+        return between(page, self.marks, self.text(found), self.at.name)
+
+    def write(
+        self, found: Mapping[str, Any], results: Path | None = None, at: Path | None = None
+    ) -> None:
+        """Write figures and page; ``results`` and ``at`` are other places for them."""
+        results, at = results or self.results, at or self.at
+        write_json(results, found)
+        found = json.loads(results.read_text(encoding="utf-8"))  # as ``check`` will read it
+        at.write_text(self.with_tables(at.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+    def check(self, of: str, results: Path | None = None, at: Path | None = None) -> list[str]:
+        """Return what is older than what it is made from; nothing where all is well."""
+        found, again = read_json(results or self.results), f"make {self.name}"
+        if found is None:
+            return [f"results/{self.name}.json is missing: {again}"]
+        old = [] if found["digest"] == of else [f"{self.changed}: {again}"]
+        page = (at or self.at).read_text(encoding="utf-8")
+        if self.with_tables(page, found) != page:
+            old.append(
+                f"{self.page} is not what results/{self.name}.json says: {again} ARGS=--show"
+            )
+        return old
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that ``asked`` carries out, for ``script_kit.parser``."""
+        return {
+            "check": (False, "measure nothing: what is out of date?"),
+            "show": (False, f"measure nothing: write the page from results/{self.name}.json"),
+        }
+
+    def asked(self, a: argparse.Namespace, digest: Callable[[], str]) -> int | None:
+        """Check or show where that is asked for, and return the exit code; None: measure."""
+        if a.check:
+            old = self.check(digest())
+            print(*old, sep="\n", end="\n" if old else "")
+            return 1 if old else 0
+        if a.show:
+            if (found := read_json(self.results)) is None:
+                raise UserError(f"results/{self.name}.json is missing: make {self.name}")
+            self.write(found)
+            return 0
+        return None

@@ -1,0 +1,1 @@
+"""The engines that semspec is measured beside, one file each, all behind ``rivals.base.Rival``."""

@@ -1,0 +1,45 @@
+"""The prefixes that a server is asked to go on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from semspec.errors import UserError
+from semspec.storage.files import parse
+
+# half of them leave open how they go on; the others repeat themselves, so that what copies has something to copy
+PROMPTS = (
+    "Once upon a time, in a village by the sea, there lived a",
+    "The three most important things when one learns a language are",
+    "Shopping list: eggs, milk, bread, eggs, milk, cheese, eggs,",
+    "Question: what is 7 times 8? Let us think step by step. First,",
+    "The red house, the blue house, the red house, the green house, the",
+    "12, 14, 13, 15, 12, 14, 13, 16, 12, 14,",
+)
+LARGEST = 16 << 20  # bytes of a file
+
+
+def read_prompts(file: str) -> list[str]:
+    """Return the prompts of a file: a text on every line, or JSON lines with ``prompt`` or ``turns``."""
+    if not file:
+        return list(PROMPTS)
+    path = Path(file).expanduser()
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            raise UserError(f"prompts={file}: give a file of lines, below {LARGEST >> 20} MiB")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"prompts={file} cannot be read as text in UTF-8") from error
+    prompts = [text for line in lines if (text := _prompt(line))]
+    if not prompts:
+        raise UserError(f"prompts={file} holds no prompt")
+    return prompts
+
+
+def _prompt(line: str) -> str:
+    found = parse(line.encode()) if line.lstrip().startswith("{") else None
+    if found is None:
+        return line.replace("\\n", "\n") if line.strip() else ""
+    turns = found.get("turns")
+    first = turns[0] if isinstance(turns, list) and turns else None
+    return str(found.get("prompt") or first or "")

@@ -1,0 +1,158 @@
+"""``python -m semspec.calibrate_stop``: try answers along the thinking, so that an asked risk can be certified.
+
+Problems are solved with the run's own options (rule, drafter, sampling) to their natural ends. At every end of a step the
+stopper's score is noted and the answer is forced and graded. Thresholds are certified from these trials when a run
+asks for a risk (``semspec.calibration.stopping``); ``measure=FOLDER`` holds them against fresh problems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from semspec import config as configuration
+from semspec import registry
+from semspec.artifacts import base
+from semspec.artifacts.stopping import StopCalibration
+from semspec.calibration.stopping import Watched, certifiable, certify, described_stop
+from semspec.choices.presets import with_recommended
+from semspec.choices.settle import expand_shorthands
+from semspec.cli.arguments import check_arguments
+from semspec.cli.command import run_command
+from semspec.config import RunConfig, drawn_by
+from semspec.errors import UserError
+from semspec.jobs.options import described, names, option, read_known
+from semspec.jobs.stages import hold, keep_options, stored_options
+from semspec.report.progress import Steps
+from semspec.report.terminal import interval, open_console, table_of
+from semspec.results.metrics import wilson
+from semspec.solver import Solver
+from semspec.training.stopping.watch import watched
+
+COMMAND = "semspec.calibrate_stop"
+RISKS = (0.02, 0.05, 0.1)
+PROBLEMS, SEED = 200, 1  # unless given; runs have seed=0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The command's own options; every other one is an option of semspec.run."""
+
+    # fmt: off
+    folder: str = option("", "the work, and the calibration in it: give it as stop.calibration=", shown="runs/stop-NAME-SEED")
+    measure: str = option("", "calibrate nothing; measure on fresh problems the risk that this calibration certifies")
+    # fmt: on
+
+
+HELP = f"""\
+usage: python -m semspec.calibrate_stop stop=eat [folder=FOLDER] [problems=200] [...]
+
+{described(Options)}
+  problems={PROBLEMS} seed={SEED} stop=eat accept=...   and every other option of semspec.run
+
+Calibrate on problems like those of the run, with its rule, drafter and sampling, and on none of the run's own: another
+seed or part of the benchmark (benchmark.seed=...). A command that was killed resumes in the same folder=.
+"""
+
+
+def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
+    """Return the run's configuration, and the options of this command."""
+    own, rest = read_known(Options, arguments, COMMAND)
+    configuration.register_configs()
+    given = {argument.partition("=")[0] for argument in rest}
+    more = {"problems": PROBLEMS, "seed": SEED, "adaptive": "false"}
+    rest = [*rest, *(f"{name}={value}" for name, value in more.items() if name not in given)]
+    overrides = expand_shorthands(with_recommended(rest)[0])
+    check_arguments(overrides, sweep=False, command=COMMAND, own=names(Options))
+    return configuration.build(configuration.compose(overrides)), own
+
+
+def how(config: RunConfig) -> dict[str, Any]:
+    """Describe how problems are written: a guarantee holds only for those that are written the same way."""
+    benchmark = config.benchmark
+    about = {f.name: getattr(benchmark, f.name) for f in fields(benchmark)}
+    return {
+        **asdict(config.sampling),
+        "split": config.split,
+        "rule": registry.name_of(config.accept),
+        "draft": drawn_by(config.draft),
+        "max_new_tokens": config.max_new_tokens,
+        "seed": config.seed,
+        "benchmark": {"name": registry.name_of(benchmark), "options": about},
+    }
+
+
+def collect(config: RunConfig, folder: Path) -> tuple[list[Watched], Solver]:
+    """Watch the problems of a configuration; the solver is closed."""
+    steps = Steps(open_console())
+    problems = list(islice(config.benchmark.problems(), config.problems))
+    with hold(folder):
+        options = {"stop": described_stop(config.stop), **how(config)}
+        keep_options(folder, options, stored_options(folder, ["stop"]), {}, ())
+        with Solver(config) as solver, steps.stage("problems", len(problems)) as stage:
+            found = watched(solver, problems, folder, stage.to)
+    return found, solver
+
+
+def thresholds(problems: Sequence[Watched]) -> dict[str, float | None]:
+    """Return the certified threshold for each risk, None if there is none, and what it saves, for the card."""
+    found: dict[str, float | None] = {}
+    for asked in RISKS:
+        found |= {f"threshold_{asked:g}": None, f"saved_{asked:g}": None}
+        with contextlib.suppress(UserError):  # too few problems for so small a risk
+            certified = certify(problems, risk=asked)
+            found[f"threshold_{asked:g}"] = certified.threshold
+            found[f"saved_{asked:g}"] = certified.saved
+    return found
+
+
+def measured(
+    calibration: Sequence[Watched], fresh: Sequence[Watched]
+) -> list[tuple[float, float, int, float]]:
+    """Return asked risk, threshold, harmed fresh problems and the share of their thinking saved."""
+    rows = []
+    for asked in RISKS:
+        with contextlib.suppress(UserError):
+            threshold = certify(calibration, risk=asked).threshold
+            ends = [one.stopped(threshold) for one in fresh]
+            whole = sum(one.thought for one in fresh)
+            saved = 1 - sum(tokens for _, tokens in ends) / whole if whole else 0.0
+            rows.append((asked, threshold, sum(harm for harm, _ in ends), saved))
+    return rows
+
+
+def run(arguments: Sequence[str]) -> None:
+    config, own = read(arguments)
+    name = registry.name_of(config.stop)
+    if not certifiable(config.stop):
+        raise UserError(f"stop={name} has no score to certify: calibrate stop=eat, answer or probe")
+    if config.stop.asked_risk() is not None:
+        raise UserError(
+            "stop.risk= is for runs: what is calibrated here serves any risk; leave it out"
+        )
+    given = StopCalibration.load(own.measure) if own.measure else None
+    kind = "measured" if given else "stop"
+    folder = Path(own.folder or f"runs/{kind}-{name}-{config.seed}")
+    problems, solver = collect(config, folder)
+    console = open_console()
+    if given is not None:
+        table = table_of("asked risk", "threshold", "measured [95 %]", "thinking saved", words=0)
+        for asked, threshold, harmed, saved in measured(given.problems, problems):
+            between = wilson(harmed, len(problems)) or (0.0, 1.0)
+            share = f"{harmed / len(problems):.3f} {interval(between, 3)}"
+            table.add_row(f"{asked:g}", f"{threshold:.4f}", share, f"{saved:.0%}")
+        console.print(table)
+        return
+    described_as = described_stop(config.stop), how(config), thresholds(problems)
+    made = StopCalibration.of(problems, solver.facts, *described_as)
+    made.config["provenance"] = base.made_with()
+    made.save(folder / "calibration")
+    console.say(f"{len(problems)} problems: {folder / 'calibration'}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, HELP, arguments)

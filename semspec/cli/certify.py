@@ -1,0 +1,227 @@
+"""``python -m semspec.certify``: is a server's output distributed as the model's? A page and JSON."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from semspec import registry
+from semspec.certify import certificate as made
+from semspec.certify import relaxed
+from semspec.certify.certificate import Certificate
+from semspec.certify.endpoints.base import Reference, Writer
+from semspec.certify.endpoints.connect import KINDS, connect, is_url
+from semspec.certify.endpoints.local import TYPES, Forward, Transformers
+from semspec.certify.endpoints.openai import sampling_fields
+from semspec.certify.page import certificate_page, relaxed_page
+from semspec.certify.prompts import read_prompts
+from semspec.certify.record import REPORT, Record
+from semspec.certify.sampled import Ask
+from semspec.cli.command import run_command
+from semspec.errors import UserError, without_passwords
+from semspec.jobs.options import described, option, read
+from semspec.report.html import save
+from semspec.report.progress import Steps
+from semspec.report.terminal import Screen, open_console
+from semspec.storage.files import dumps
+from semspec.storage.screen import echo
+from semspec.types import Sampling
+
+CHECKS = ("greedy", "sampled")
+RELAXED = "relaxed"
+OF_RELAXED = ("benchmark", "problems", "margin", "max_tokens")
+FREE = ("concurrency", "json")  # may change when a certificate is resumed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is certified, what it is held against, and how surely."""
+
+    # fmt: off
+    url: str = option("", "the server: SGLang, vLLM or any with OpenAI's completions")
+    path: str = option("", "instead: a local model's folder, run by transformers' generate")
+    assistant: str = option("", "with path=: the folder of a model that drafts (assisted generation)")
+    lookup: int = option(0, "with path=: tokens that prompt lookup drafts", least=0, shown="")
+    reference: str = option("", "a local model's folder (its forward pass), or the URL of a server without speculation; "
+                            "otherwise the server's own log-probabilities of one token at a time", shown="FOLDER_OR_URL")
+    kind: str = option("auto", "what the server speaks: auto, sglang, vllm or openai", choices=KINDS)
+    model: str = option("", "the model's name on the server, if it serves several")
+    tokenizer: str = option("", "a folder with the model's tokenizer, if the server has no /tokenize")
+    prompts: str = option("", "a file: a prompt on every line, or JSON lines with prompt or turns")
+    check: str = option("both", "greedy, sampled or both; relaxed: does it solve problems as reference=URL does, within margin=?",
+                        choices=(*CHECKS, "both", RELAXED))
+    temperature: float = option(1.0, "of the drawn tokens, and of answers with check=relaxed", least=0.01, most=10)
+    top_p: float = option(1.0, "likewise", least=0.01, most=1)
+    top_k: int = option(0, "likewise; 0: all", least=0, shown="0")
+    min_p: float = option(0.0, "likewise", least=0, most=1, shown="0")
+    tokens: int = option(8, "tokens of an outcome: give more than the server drafts at a time", least=1, most=64)
+    detect: float = option(0.1, "the total variation to be found", least=0.001, most=0.9)
+    alpha: float = option(0.01, "chance that an honest server is called faulty", least=1e-6, most=0.2)
+    power: float = option(0.9, "chance that a faulty one is found", least=0.5, most=0.999)
+    budget: int = option(200_000, "tokens to be drawn at most", least=1)
+    length: int = option(64, "tokens of a greedy text", least=1, most=4096)
+    tie: float = option(0.1, "greedy tokens that are less likely by at most this (in nats) are ties of rounding", least=0)
+    benchmark: str = option("synthetic", "with check=relaxed: whose problems, as benchmark= of a run names it")
+    problems: int = option(200, "with check=relaxed: of them", least=1)
+    margin: float = option(0.03, "with check=relaxed: that counts as alike: .03 is 3 points, or 3 % of lengths", least=0.001, most=0.5)
+    max_tokens: int = option(0, "with check=relaxed: of an answer; 0: what the server allows", least=0, shown="0")
+    dtype: str = option("float32", "of local models: float32, bfloat16 or float16", choices=TYPES)
+    concurrency: int = option(8, "requests under way at a time", least=1, most=512)
+    seed: int = option(0, "of local models", shown="0")
+    out: str = option("", "the folder of the certificate; the same again resumes", shown="runs/certify_DATE")
+    json: bool = option(False, "print the certificate as JSON instead of sentences")
+    # fmt: on
+
+
+HELP = f"""\
+usage: python -m semspec.certify url=http://HOST:PORT [reference=FOLDER_OR_URL] [...]
+       python -m semspec.certify path=FOLDER [assistant=FOLDER | lookup=10] [...]
+
+Says whether speculation keeps what a server writes as the model's own output: greedy texts token for token, and
+drawn tokens by tests whose error rate is kept, with what they would have found. Stops as soon as it knows, or
+at the budget. With check=relaxed, for rules that change texts on purpose: both servers solve the same problems, and pass@1,
+lengths, answers that are cut off and agreement are tested for equivalence within a margin. Writes certificate.json
+and report.html; exit code 1 if a fault was found, or a difference beyond the margin.
+
+{described(Options)}
+"""
+
+
+def run(arguments: Sequence[str]) -> None:
+    given = read(Options, arguments, "semspec.certify")
+    _check(given)
+    name = f"certify_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    folder = Path(given.out).expanduser() if given.out else Path("runs") / name
+    if given.check == RELAXED:
+        _relaxed(given, folder)
+        return
+    prompts = read_prompts(given.prompts)
+    console = open_console(quiet=given.json)
+    with ExitStack() as held:
+        writer, reference, other = _sides(given, held)
+        record = _record(given, folder, console, held, {"prompts": prompts})
+        found = made.make(
+            writer, reference, other, prompts, _ask(given), record, Steps(console, given.json),
+            checks=CHECKS if given.check == "both" else (given.check,),
+            length=given.length, tie=given.tie,
+        )  # fmt: skip
+        record.finish(made.as_json(found))
+        save(folder / REPORT, certificate_page(found))
+    _tell(given, found, folder)
+    if found.verdict == "faulty":
+        sys.exit(1)
+
+
+def _record(
+    given: Options, folder: Path, console: Screen, held: ExitStack, more: Mapping[str, Any]
+) -> Record:
+    """Open the certificate's folder, and say how it is resumed."""
+    left = (*FREE, "out", *(OF_RELAXED if given.check != RELAXED else ()))
+    stored = {k: v for k, v in asdict(given).items() if k not in left}
+    record = Record(folder, {**stored, **more})
+    held.callback(record.close)
+    console.say(f"certificate: {folder} (the same command with out={folder} resumes)", "dim")
+    return record
+
+
+def _relaxed(given: Options, folder: Path) -> None:
+    """Hold a server that is relaxed on purpose against one that is not."""
+    console = open_console(quiet=given.json)
+    benchmark = registry.plugin("benchmark", given.benchmark).cls()
+    with ExitStack() as held:
+        server, reference = (_chat(given, url, held) for url in (given.url, given.reference))
+        record = _record(given, folder, console, held, {})
+        asked = (benchmark, given.benchmark, given.problems, given.margin)
+        found = relaxed.make(server, reference, *asked, record, Steps(console, given.json))
+        record.finish(relaxed.as_json(found))
+        save(folder / REPORT, relaxed_page(found))
+    _show(given, relaxed.as_json(found), folder)
+    if found.verdict == "beyond the margin":
+        sys.exit(1)
+
+
+def _chat(given: Options, url: str, held: ExitStack) -> relaxed.Chat:
+    options: dict[str, Any] = {"kind": "openai", "concurrency": given.concurrency}
+    server = connect(url, given.model, **options)
+    held.callback(server.close)
+    fields: dict[str, Any] = sampling_fields(_ask(given).sampling)
+    if given.max_tokens:
+        fields["max_tokens"] = given.max_tokens
+    return relaxed.Chat(server.client, server.model, fields)
+
+
+def _tell(given: Options, found: Certificate, folder: Path) -> None:
+    _show(given, made.as_json(found), folder)
+
+
+def _show(given: Options, told: Mapping[str, Any], folder: Path) -> None:
+    if given.json:
+        echo(dumps(told, indent=2))
+        return
+    for line in told["sentences"]:
+        echo(line, newline=" ")
+    echo(f"report: {folder / REPORT}", newline=" ")
+
+
+def _check(given: Options) -> None:
+    if bool(given.url) == bool(given.path):
+        raise UserError(
+            "give either url=http://HOST:PORT or path=FOLDER; see python -m semspec.certify --help"
+        )
+    if not given.path and (given.assistant or given.lookup):
+        raise UserError("assistant= and lookup= belong to path=: a server drafts as it was started")
+    if given.check == RELAXED and not (given.url and is_url(given.reference)):
+        raise UserError(
+            "check=relaxed compares two servers: give url=http://HOST:PORT and reference=http://HOST:PORT, the same"
+            " model without the relaxed rule"
+        )
+    if given.assistant and given.lookup:
+        raise UserError("give either assistant= or lookup=: transformers takes one of them")
+
+
+def _ask(given: Options) -> Ask:
+    sampling = Sampling(given.temperature, given.top_k, given.top_p, given.min_p)
+    return Ask(
+        sampling=sampling, length=given.tokens, alpha=given.alpha, power=given.power,
+        detect=given.detect, budget=given.budget,
+    )  # fmt: skip
+
+
+def _sides(given: Options, held: ExitStack) -> tuple[Writer, Reference | None, Writer | None]:
+    """Return what is certified, and one of the two that it can be held against."""
+    options: dict[str, Any] = {"kind": given.kind, "concurrency": given.concurrency}
+    if given.path:
+        local = Transformers(given.path, given.dtype, given.assistant, given.lookup, given.seed)
+        writer: Writer = local
+        own: Reference = Forward(given.path, given.dtype, local.model)
+    else:
+        server = connect(
+            given.url, given.model, given.tokenizer or _folder(given.reference), **options
+        )
+        writer, own = server, server
+    held.callback(writer.close)
+    if not given.reference:
+        return writer, own, None
+    if not is_url(given.reference):
+        if getattr(writer, "kind", "") == "openai":
+            raise UserError(
+                f"{without_passwords(given.url)} knows texts only, and a folder's forward pass knows tokens:"
+                " give kind=vllm if it takes and returns token ids, or a server as reference="
+            )
+        return writer, Forward(given.reference, given.dtype), None
+    other = connect(given.reference, given.model, given.tokenizer or given.path, **options)
+    held.callback(other.close)
+    return writer, None, other
+
+
+def _folder(reference: str) -> str:
+    return "" if is_url(reference) else reference
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, HELP, arguments, bare=False)

@@ -1,0 +1,53 @@
+"""``python -m semspec.convert_nli``: a copy with safetensors of an entailment model whose weights are pickled.
+
+``cluster=nli`` and ``accept=lookahead`` never read pickled weights. This command does, in a process that can open no file
+and reach no network, and has the copy judge a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from semspec.cli.command import run_command
+from semspec.jobs.options import described, option, read
+from semspec.probes.cluster import Entailment
+from semspec.probes.cluster.published import convert
+from semspec.storage.screen import echo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The published model, and where its copy goes."""
+
+    # fmt: off
+    path: str = option(text="a repository of the Hub, OWNER/NAME[@REVISION], or a folder with pytorch_model.bin")
+    out: str = option("", "a folder for the copy; without it, a repository's copy goes into the Hub's cache, where those who name the repository find it")
+    confine: str = option("strict", "limits: read the pickled file with limits of time and memory only, where the system cannot confine", choices=("strict", "limits"))
+    # fmt: on
+
+
+HELP = f"""\
+usage: python -m semspec.convert_nli path=MODEL [out=FOLDER] [name=value]
+
+{described(Options)}
+
+microsoft/deberta-v2-xlarge-mnli, SemanticSpec's judge of meaning, is published like this. Models that have safetensors need
+no conversion.
+"""
+
+
+def run(arguments: Sequence[str]) -> None:
+    given = read(Options, arguments, "semspec.convert_nli")
+    out = Path(given.out).expanduser() if given.out else None
+    made = convert(given.path, out, given.confine == "strict")
+    for line in made.told:
+        echo(line, newline=" ")
+    Entailment.load(made.folder, tried=True)
+    echo(f"entailment model: {made.folder}, which has judged a pair", newline=" ")
+    echo(f"use it: cluster=nli cluster.model={out or given.path}", newline=" ")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, HELP, arguments, bare=False)

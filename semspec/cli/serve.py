@@ -1,0 +1,126 @@
+"""``python -m semspec.serve``: answer requests of OpenAI's clients with a pair of models."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from semspec import config as configuration
+from semspec.choices.presets import given_options, with_recommended
+from semspec.choices.resumed import repeatable
+from semspec.choices.settle import expand_shorthands
+from semspec.cli.arguments import check_arguments
+from semspec.cli.command import run_command
+from semspec.config import RunConfig
+from semspec.errors import UserError
+from semspec.jobs.options import described, names, option, read_known
+from semspec.models.location import canonical_name
+from semspec.solver import Solver
+from semspec.storage.screen import echo
+
+COMMAND = "semspec.serve"
+NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client")
+CONCURRENCY = 8
+PORT: dict[str, Any] = {
+    "least": 0,
+    "most": (1 << 16) - 1,
+    "give": "a port, 0 (any that is free) to 65535",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The server's own options; every other one is an option of semspec.run."""
+
+    # fmt: off
+    host: str = option("127.0.0.1", "the address on which it listens; another one needs a key")
+    port: int = option(8000, "its port", **PORT)
+    name: str = option("", "what clients call the model", shown="the target's name")
+    keys: str = option("", "a file of API keys, one a line; the variable SEMSPEC_API_KEYS has more, separated by commas")
+    insecure: bool = option(False, "listen on other addresses without a key")
+    queue: int = option(64, "choices that may wait; beyond them 429", least=0)
+    choices: int = option(8, "choices of one request, at most", least=1)
+    body: int = option(1 << 20, "bytes of a request's body, at most", least=1)
+    prompt_tokens: int = option(0, "tokens of a prompt, at most (0: the context)", least=0)
+    answer_tokens: int = option(0, "tokens of an answer, at most (0: the context)", least=0)
+    timeout: float = option(600.0, "seconds that a request may take", least=0.001)
+    body_timeout: float = option(30.0, "seconds that its body may take to come", least=0.001)
+    keep: int = option(4, "conversations that stay in the cache of engine=hf", least=0)
+    slice: int = option(16, "tokens that are written at a time, before others get their turn", least=1)
+    log_prompts: bool = option(False, "write prompts into the log")
+    # fmt: on
+
+
+HELP = f"""\
+usage: python -m semspec.serve [name=value ...]
+
+Answers /v1/chat/completions and /v1/completions as OpenAI's API does, with the models and the method that options of
+python -m semspec.run choose (model=... draft=... accept=...); with nothing said, the embedded pair on the CPU. A page to
+try it is at http://127.0.0.1:8000/. concurrency= is the number of choices under way at a time ({CONCURRENCY}), max_new_tokens= the
+length of an answer for which a request names none. What clients may send is in docs/serving.md. Its own options:
+
+{described(Options)}
+"""
+
+
+def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
+    """Return the run's configuration, and the options of this command."""
+    given, rest = read_known(Options, arguments, COMMAND)
+    configuration.register_configs()
+    if "concurrency" not in given_options(rest):
+        rest = [*rest, f"concurrency={CONCURRENCY}"]
+    overrides = expand_shorthands(with_recommended(rest)[0])
+    check_arguments(overrides, sweep=False, command=COMMAND, own=names(Options))
+    return configuration.build(configuration.compose(repeatable(overrides))), given
+
+
+def check_installed() -> None:
+    """Raise UserError if the packages of the extra are not there."""
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise UserError(f"serving needs {', '.join(missing)}: pip install 'semspec[serve]'")
+
+
+def run(arguments: Sequence[str]) -> None:
+    config, given = read(arguments)
+    check_installed()
+    from semspec.serve import server
+    from semspec.serve.keys import Keys, is_local
+    from semspec.serve.settings import Settings
+
+    keys = Keys.read(given.keys)
+    settings = Settings(
+        name=given.name or canonical_name(config.model),
+        queue=given.queue,
+        most_choices=given.choices,
+        most_body=given.body,
+        most_prompt=given.prompt_tokens,
+        most_tokens=given.answer_tokens,
+        timeout=given.timeout,
+        patience=given.body_timeout,
+        slice=given.slice,
+        local_only=not keys and not given.insecure and is_local(given.host),
+        log_prompts=given.log_prompts,
+    )
+
+    def make() -> Solver:
+        solver = Solver(config, beside=True)
+        solver.measure(())  # no question is there yet: what an earlier run has measured is taken
+        return solver
+
+    server.serve(
+        make,
+        settings,
+        keys,
+        host=given.host,
+        port=given.port,
+        insecure=given.insecure,
+        concurrency=config.concurrency,
+        keep=given.keep,
+        told=lambda url: echo(f"serving {settings.name} on {url}", flush=True),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_command(run, HELP, arguments)

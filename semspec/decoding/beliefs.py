@@ -1,0 +1,92 @@
+"""How likely drafted tokens are to be kept, by what is known of them before the target reads them.
+
+Counts of what was kept, by a *signal*: where a token was taken from, how good its drafter thinks it is, how
+deep in the draft it is, and how the draft before went. A signal that was seldom met is judged by the
+counts of its first parts (shrinkage): a long match by all long matches, these by all matches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from semspec.decoding.costs import bin_of
+
+Signal: TypeAlias = tuple[str, ...]
+
+MEMORY = 300  # drafted tokens of one signal: of more, the older ones fade
+WEIGHT = 6.0  # how many tokens of a signal count as much as what its first parts say
+FIRST = 0.5  # the chance of a token of which nothing is known
+REFRESH = 8  # rounds after which chances are worked out anew
+EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995)
+
+
+def likely(probability: float) -> str:
+    """Return the word of a signal for a drafter's own probability."""
+    return f"q{bisect_right(EDGES, probability)}"
+
+
+_MIDDLES = {
+    likely(low): (low + high) / 2 for low, high in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True)
+}
+
+
+def deep(depth: int) -> str:
+    """Return the word of a signal for a depth, from 1 on."""
+    return str(bin_of(depth))
+
+
+class Beliefs:
+    """Chances by signal, from counts."""
+
+    def __init__(self, first: float = FIRST) -> None:
+        self.first = first
+        self.counts: dict[Signal, list[float]] = {}  # kept, and tried
+        self._chances: dict[Signal, float] = {}
+        self._rounds = 0
+
+    def chance(self, signal: Signal) -> float:
+        """Return the chance that a token of this signal is kept if those before it are."""
+        known = self._chances.get(signal)
+        if known is None:
+            known = self._chances[signal] = self._chance(signal)
+        return known
+
+    def _chance(self, signal: Signal) -> float:
+        kept, tried = self.counts.get(signal, (0.0, 0.0))
+        if not signal:
+            return (kept + WEIGHT * self.first) / (tried + WEIGHT)
+        # a model's own probability is a better guess than that of all its tokens
+        above = _MIDDLES.get(signal[-1])
+        if above is None:
+            above = self._chance(signal[:-1])
+        return (kept + WEIGHT * above) / (tried + WEIGHT)
+
+    def learn(self, tried: Iterable[tuple[Signal, bool]]) -> None:
+        """Count what became of the tokens of one round."""
+        for signal, kept in tried:
+            for length in range(len(signal) + 1):
+                counts = self.counts.setdefault(signal[:length], [0.0, 0.0])
+                if counts[1] >= MEMORY:
+                    counts[0] *= 1 - 1 / MEMORY
+                    counts[1] *= 1 - 1 / MEMORY
+                counts[0] += kept
+                counts[1] += 1
+        self._rounds += 1
+        if self._rounds % REFRESH == 0 or self._rounds < 4 * REFRESH:
+            self._chances.clear()
+
+    def told(self) -> list[list[Any]]:
+        """Return the counts as JSON."""
+        return [
+            [list(signal), kept, tried] for signal, (kept, tried) in sorted(self.counts.items())
+        ]
+
+    @classmethod
+    def of(cls, told: Sequence[Sequence[Any]], first: float = FIRST) -> Beliefs:
+        """Make beliefs of what ``told`` returned; raise ValueError or TypeError if it is something else."""
+        made = cls(first)
+        for signal, kept, tried in told:
+            made.counts[tuple(map(str, signal))] = [float(kept), float(tried)]
+        return made

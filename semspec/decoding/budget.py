@@ -1,0 +1,320 @@
+"""A budget for every round, by expected gain: whether to draft, how many tokens, and which nodes of a tree.
+
+A token that is kept is worth the time that a token takes at present, and costs what it adds to the target's
+pass. Before a draft is made, its length is chosen by the chances of its depths (``_best``). After it is
+made, and before anything random is drawn for the verdict, those of its nodes stay whose chance of being
+kept is worth their place (``_chosen``), where they are point masses: what a drafter looked up, or the
+likeliest nodes of a tree. Their choice depends on the text and on earlier rounds alone, and a lossless rule
+keeps the target's law whatever point masses it is given.
+
+Drafts that were *drawn* are left as they are: their length is fixed before. To drop a drawn token because
+that very token looks unlikely would leave a selection that is no sample of q any more
+(``tests/statistical/test_budget_laws.py`` shows what becomes of the law then).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from semspec.decoding.beliefs import Signal, deep, likely
+from semspec.decoding.economy import EXPLORE, LOOK, NET, Economy
+from semspec.decoding.trim import depths, keep_nodes, shorten
+from semspec.types import Draft, Round
+
+FOREVER = 1 << 30  # tokens: the rest of a problem
+UNLIKELY = 0.002  # chance of a node below which no more nodes are looked at
+REFRESH = 8  # rounds after which prices are looked up anew
+SLACK = 1.5  # tokens by which late drafts may have disappointed before that counts
+LATE = 0.995  # of what was kept and expected before, at each token
+SLOWER = 0.98  # of what all problems thought of the worth of asking, at each new answer
+_DEEP = [deep(depth) for depth in range(1, 1025)]
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A draft as its drafter made it, and what is known of its nodes."""
+
+    tokens: list[int]
+    parents: Sequence[int]
+    signals: list[Signal]
+    sent: frozenset[int] | None = None  # the nodes that the target read; None: all
+
+
+@dataclass(slots=True, kw_only=True)
+class Adaptive:
+    """The pace of one problem where tokens are the unit."""
+
+    economy: Economy
+    longest: int  # units of a draft at most: tokens of a chain, levels of a tree
+    cap: int = 1
+    copies: bool = False  # the drafter looks up what is there, however long: only its match tells
+    cuts: bool = False  # its drafts are point masses
+    watches: bool = False  # it reads along while the target writes
+    exact: bool = (
+        False  # the rule is lossless: what it would have kept shows in what the target wrote
+    )
+    resting: bool = field(default=False, init=False)
+    net: float = field(default=0.0, init=False)  # as in ``Economy``, of this problem
+    # how the draft before went: 0 none of it was kept, 2 all of it
+    heat: str = field(default="1", init=False)
+    # tokens of late drafts that were kept, and that were expected to be: a text may be harder than others
+    _kept: float = field(default=0.0, init=False)
+    _hoped: float = field(default=0.0, init=False)
+    _hope: float = field(default=0.0, init=False)  # of this round's draft
+    _alone: int = field(default=1, init=False)
+    _asked: int = field(default=0, init=False)  # units, in this round
+    _proposal: Proposal | None = field(default=None, init=False)
+    _rounds: int = field(default=0, init=False)
+    _prices: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
+    _company: int = field(default=0, init=False)  # for which these prices hold
+
+    def __post_init__(self) -> None:
+        self.net = self.economy.net
+
+    # ---- before a draft --------------------------------------------------------------------------
+
+    def units(self) -> int:
+        self.resting, self._alone, self._asked, self._proposal = False, 1, 0, None
+        self._hope = 0.0
+        if self._company != self.economy.company:
+            self._company = self.economy.company
+            self._prices.clear()
+        if not self.economy.token:  # nothing was measured yet
+            self._asked = self.longest
+        elif self.copies:
+            if self.net > 0 or self.economy.affords(-self.net):
+                self._asked = self.longest
+            else:
+                self._rest(-self.net)
+        else:
+            best, loss = self._best()
+            if self.economy.affords(loss):
+                self._asked = best
+            else:
+                self._rest(loss)
+        return self._asked
+
+    def _best(self) -> tuple[int, float]:
+        """Return the length with the best rate of tokens, and what it is expected to lose (plain tokens)."""
+        chance, mood = self.economy.beliefs.chance, self._mood
+        reached, hope, best, most, loss = 1.0, 0.0, 1, 0.0, 0.0
+        for length in range(1, self.longest + 1):
+            reached *= chance(("before", _DEEP[length - 1], self.heat))
+            hope += reached
+            cost, gained = self._cost(length), 1 + mood * hope
+            if gained > most * cost:
+                best, most, loss, self._hope = length, gained / cost, cost - gained, hope
+        return best, loss
+
+    @property
+    def _mood(self) -> float:
+        """Return by how much this text keeps less of late drafts than was expected: at most 1."""
+        return min(1.0, (self._kept + SLACK) / (self._hoped + SLACK))
+
+    def _cost(self, length: int) -> float:
+        """Return what a draft of this length costs, and its pass."""
+        key = "draft", length
+        if (known := self._prices.get(key)) is None:
+            economy = self.economy
+            nodes = economy.nodes if self.cuts or economy.nodes > 1 else 1.0
+            known = economy.asking(length) + economy.reading(1 + length * nodes, nodes > 1)
+            self._prices[key] = known = max(known, 1e-9)
+        return known
+
+    def _price(self, kind: str, size: int) -> float:
+        """Return what a pass costs, looked up once in a few rounds."""
+        if (known := self._prices.get((kind, size))) is None:
+            economy = self.economy
+            if kind == "write":
+                known = economy.writing(size, watched=self.watches)
+            else:
+                known = economy.reading(size, tree=kind == "tree")
+            self._prices[kind, size] = known
+        return known
+
+    def _rest(self, loss: float) -> None:
+        """Let the target write on, until such a loss can be afforded again."""
+        economy = self.economy
+        self._alone = tokens = economy.pause(loss)
+        if not self.watches or tokens < 2:
+            return
+        reading_along = economy.writing(tokens, watched=True) - economy.writing(tokens)
+        catching_up = economy.reading(tokens)
+        self.resting = catching_up < reading_along
+        if min(reading_along, catching_up) > EXPLORE * tokens:  # either costs more than may be lost
+            self._alone, self.resting = (LOOK if economy.costs.load else FOREVER), True
+
+    def unit_cap(self) -> int:
+        return self.cap
+
+    def alone(self, left: int) -> int:
+        return max(1, min(self._alone, left))
+
+    # ---- after a draft ---------------------------------------------------------------------------
+
+    def asked(self, units: int, seconds: float) -> None:
+        economy = self.economy
+        economy.costs.add(economy.who, "ask", economy.company, units, seconds)
+
+    def cut(self, draft: Draft) -> None:
+        if not self._asked or not self.economy.token:
+            return
+        if not draft.tokens:
+            self._found(0.0, 0.0)
+            return
+        parents = draft.parents if draft.parents is not None else range(-1, len(draft.tokens) - 1)
+        signals = self._signals(draft, parents)
+        self._proposal = Proposal(draft.tokens, parents, signals)
+        if not self.cuts or draft.probs is not None:  # drawn, if not by every draft of its drafter
+            return
+        chances: list[float] = []
+        chance = self.economy.beliefs.chance
+        for signal, parent in zip(signals, parents, strict=True):
+            chances.append(chance(signal) * (chances[parent] if parent >= 0 else 1.0))
+        hopes, mood = chances, self._mood
+        if mood < 1:
+            chances = [mood * chance for chance in chances]
+        nodes = self._chosen(parents, chances)
+        is_chain = all(parents[node] == at for at, node in zip([-1, *nodes], nodes, strict=False))
+        price = self._price("read" if is_chain else "tree", 1 + len(nodes))
+        nodes = self._found(sum(chances[node] for node in nodes), price, nodes)
+        self._proposal.sent = frozenset(nodes)
+        self._hope = sum(hopes[node] for node in nodes)
+        if not self.copies and nodes:
+            levels = max(self._asked, 1)
+            self.economy.nodes += 0.1 * (len(nodes) / levels - self.economy.nodes)
+        _keep(draft, nodes, is_chain)
+
+    def _signals(self, draft: Draft, parents: Sequence[int]) -> list[Signal]:
+        """Return what is known of each node."""
+        if not self.cuts:
+            words = [("before", _DEEP[min(d, 1024) - 1], self.heat) for d in depths(parents)]
+            return list(words)
+        count, heat, found = len(draft.tokens), self.heat, draft.found[:3]
+        levels: Sequence[int] = range(1, count + 1)
+        ranks: Sequence[int] = [0] * count
+        if draft.parents is not None:
+            levels, born = depths(parents), defaultdict[int, int](int)
+            ranks = []
+            for parent in parents:
+                ranks.append(min(born[parent], 9))
+                born[parent] += 1
+        if draft.likely:
+            return [
+                ("tree", likely(p), _DEEP[min(d, 1024) - 1], heat)
+                for p, d in zip(draft.likely, levels, strict=True)
+            ]
+        origins = draft.origins or [""] * count
+        grade = f"m{draft.grade}"
+        return [
+            (f"{found} {origin} {rank}", grade, _DEEP[min(d, 1024) - 1], heat)
+            for origin, rank, d in zip(origins, ranks, levels, strict=True)
+        ]
+
+    def _chosen(self, parents: Sequence[int], chances: Sequence[float]) -> list[int]:
+        """Return the nodes that are worth their place, the likeliest first: parents before children.
+
+        Of nodes in this order the first are taken, as many as gain the most; where they are a tree, the
+        likeliest path alone is looked at, too, since a chain is cheaper to read.
+        """
+        rate, alone = self.economy.rate, self._price("read", 1)
+        order = sorted(range(len(chances)), key=lambda node: -chances[node])
+        best: list[int] = []
+        most, gained, chain, at = 0.0, 0.0, True, -1
+        for count, node in enumerate(order, start=1):
+            if chances[node] < UNLIKELY:
+                break
+            gained += chances[node]
+            chain, at = chain and parents[node] == at, node
+            worth = rate * gained - self._price("read" if chain else "tree", 1 + count) + alone
+            if worth > most:
+                best, most = order[:count], worth
+        if chain:
+            return best
+        path, gained = list[int](), 0.0
+        for node in order:
+            if parents[node] != (path[-1] if path else -1):
+                continue
+            path.append(node)
+            gained += chances[node]
+            worth = rate * gained - self._price("read", 1 + len(path)) + alone
+            if worth > most:
+                best, most = list(path), worth
+        return best
+
+    def _found(self, gain: float, price: float, nodes: Sequence[int] = ()) -> list[int]:
+        """Decide between what was found and none of it, and note what it was worth to have asked."""
+        economy, lone = self.economy, self._price("write", 1)
+        without = lone if self.net > 0 or not self.copies else 1.0
+        sends = bool(nodes) and economy.rate * gain - price > -without
+        if self.copies:
+            worth = (1 + gain - price if sends else 1 - lone) - economy.asking(self._asked)
+            self.net = NET * self.net + (1 - NET) * worth
+            economy.net = SLOWER * economy.net + (1 - SLOWER) * worth
+            if not sends and self.net <= 0:
+                self._rest(-self.net)
+        return sorted(nodes) if sends else []
+
+    # ---- after a round ---------------------------------------------------------------------------
+
+    def observe(self, done: Round) -> None:
+        economy, tokens = self.economy, done.tokens
+        self._rounds += 1
+        if self._rounds % REFRESH == 0:
+            self._prices.clear()
+        spent = economy.asking(self._asked) if self._asked else 0.0
+        if done.drafted:
+            spent += self._price("read" if done.parents is None else "tree", 1 + len(done.drafted))
+        else:
+            spent += economy.writing(len(tokens), self.watches and not self.resting)
+        economy.went(spent, len(tokens))
+        fades = LATE ** len(tokens)
+        self._kept, self._hoped = fades * self._kept, fades * self._hoped
+        if done.drafted:
+            self._kept, self._hoped = self._kept + len(done.kept), self._hoped + self._hope
+        if self._proposal is not None:
+            self._learn(self._proposal, tokens)
+
+    def _learn(self, proposal: Proposal, text: Sequence[int]) -> None:
+        """Hold the proposal against what came, as far as that can be known."""
+        children = defaultdict[int, list[int]](list)
+        for node, parent in enumerate(proposal.parents):
+            children[parent].append(node)
+        tried: list[tuple[Signal, bool]] = []
+        at, length = -1, 0
+        for token in text:
+            followed = -1
+            for node in children[at]:
+                if proposal.sent is not None and node not in proposal.sent and not self.exact:
+                    continue
+                same = proposal.tokens[node] == token
+                tried.append((proposal.signals[node], same))
+                followed = node if same else followed
+            if followed < 0:
+                break
+            at, length = followed, length + 1
+        if not self.copies and self.cuts:  # a tree: how deep it was right, whichever node it was
+            deepest = max(depths(proposal.parents))
+            words = (("before", _DEEP[d], self.heat) for d in range(min(length + 1, deepest)))
+            tried += [(signal, d < length) for d, signal in enumerate(words)]
+        elif not self.cuts and tried and proposal.parents != range(-1, len(proposal.tokens) - 1):
+            # siblings are one level: it was right if any of them was
+            levels = {signal: False for signal, _ in tried}
+            for signal, same in tried:
+                levels[signal] |= same
+            tried = list(levels.items())
+        self.economy.beliefs.learn(tried)
+        whole = length == len(text) or not children[at]
+        self.heat = "2" if length and whole else "1" if length else "0"
+
+
+def _keep(draft: Draft, nodes: Sequence[int], is_chain: bool) -> None:
+    """Leave these nodes of a draft, given in ascending order; as a chain where they are one."""
+    if draft.parents is None:
+        shorten(draft, len(nodes))
+    elif len(nodes) < len(draft.tokens):
+        keep_nodes(draft, nodes)
+    if is_chain:
+        draft.parents = None

@@ -1,0 +1,265 @@
+"""The cost model of the engines: seconds of a question by its size, measured while a run goes on.
+
+Nothing here reads a clock. The driver brings the seconds of each question (``Costs.took``), the loop those
+of each draft (``Costs.add``), and decisions are made by what these curves say. A table that was recorded
+(``Costs.of``) and is ``fixed`` answers the same questions without any measuring.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from semspec.types import Answer, Query, Role
+
+READ, TREE, WRITE, WATCH, ASK = "read", "tree", "write", "watch", "ask"
+"""Kinds of questions, and what their size is: tokens fed in a pass; the same of a tree; tokens written;
+written while a drafter watches; units asked of a drafter, whatever models it asks in turn."""
+
+MEMORY = 64  # measurements of one size: of more, the older ones fade
+OUTLIER = 3.0  # times what was expected: a longer pass counts as so long
+PREFIX = 8  # tokens fed before the first written one: more are a prompt, and no cost of writing
+
+
+@dataclass(slots=True)
+class Point:
+    """The average of measurements of about one size."""
+
+    size: float
+    seconds: float
+    context: float  # positions cached before
+    count: float = 1.0
+
+    def add(self, size: float, seconds: float, context: float) -> None:
+        self.count = min(self.count + 1, MEMORY)
+        self.size += (size - self.size) / self.count
+        self.seconds += (seconds - self.seconds) / self.count
+        self.context += (context - self.context) / self.count
+
+
+def bin_of(size: float) -> int:
+    """Return the number of the range that a size belongs to: each is half as long again as the one before."""
+    return int(2 * math.log2(max(size, 1)) + 1e-9)
+
+
+class Curve:
+    """Seconds by size: a line through averages, which never falls, and a price for each cached position."""
+
+    def __init__(self) -> None:
+        self.points: dict[int, Point] = {}
+        self.version = 0  # of what was measured
+        self._spread = self._shared = 0.0  # of contexts within one size; with seconds
+        self._line: tuple[list[float], list[float]] | None = None
+        self._table: list[float] = []
+        self._tabled = -1
+
+    def add(self, size: float, seconds: float, context: float = 0) -> None:
+        """Take a measurement into the averages."""
+        point = self.points.get(bin_of(size))
+        if point is None:
+            self.points[bin_of(size)] = Point(size, seconds, context)
+        else:
+            if point.count >= 3:
+                seconds = min(seconds, OUTLIER * point.seconds)
+            apart = context - point.context
+            self._spread = 0.99 * self._spread + apart**2
+            self._shared = 0.99 * self._shared + apart * (seconds - point.seconds)
+            point.add(size, seconds, context)
+        self.version += 1
+        self._line = None
+
+    @property
+    def slope(self) -> float:
+        """Seconds that each position cached before costs."""
+        return max(self._shared / self._spread, 0.0) if self._spread > 1e4 else 0.0
+
+    def at(self, size: float, context: float | None = None) -> float:
+        """Return the seconds of a size, after a context of that length (None: as it was measured)."""
+        if self._line is None:
+            self._line = self._drawn()
+        sizes, seconds = self._line
+        i = min(max(bisect_right(sizes, size), 1), len(sizes) - 1)
+        if len(sizes) == 1 or size <= sizes[0]:
+            found = seconds[0]
+        else:
+            share = (size - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
+            found = seconds[i - 1] + share * (seconds[i] - seconds[i - 1])
+            if size > sizes[-1]:  # beyond: as steep as on the whole, or as at the end
+                found = seconds[-1] + (size - sizes[-1]) * max(self.each, 0.0)
+        if context is None or not self.slope:
+            return found
+        near = min(self.points.values(), key=lambda point: abs(point.size - size))
+        return max(found + self.slope * (context - near.context), 0.1 * found)
+
+    @property
+    def each(self) -> float:
+        """Seconds that each unit of size costs, from the least to the largest size measured."""
+        if self._line is None:
+            self._line = self._drawn()
+        sizes, seconds = self._line
+        if len(sizes) == 1:
+            return seconds[0] / sizes[0]
+        return (seconds[-1] - seconds[0]) / (sizes[-1] - sizes[0])
+
+    def table(self, size: int) -> Sequence[float]:
+        """Return the seconds of each size from 0 to ``size``, drawn anew after every few measurements."""
+        if len(self._table) <= size or self.version - self._tabled >= 16:
+            self._table = [self.at(n) for n in range(max(size + 1, len(self._table)))]
+            self._tabled = self.version
+        return self._table
+
+    def _drawn(self) -> tuple[list[float], list[float]]:
+        """Draw the line: neighbours of which the larger took less time are averaged."""
+        merged: list[tuple[float, float, float]] = []  # size, seconds, weight
+        for point in sorted(self.points.values(), key=lambda point: point.size):
+            merged.append((point.size, point.seconds, point.count))
+            while len(merged) > 1 and merged[-2][1] > merged[-1][1]:
+                (size, low, less), (other, high, more) = merged[-1], merged[-2]
+                whole = less + more
+                at = (size * less + other * more) / whole
+                merged[-2:] = [(at, (low * less + high * more) / whole, whole)]
+        return [size for size, _, _ in merged], [seconds for _, seconds, _ in merged]
+
+    def told(self) -> dict[str, Any]:
+        """Return the curve as JSON."""
+        points = [
+            [round(p.size, 3), p.seconds, round(p.context, 1), p.count]
+            for _, p in sorted(self.points.items())
+        ]
+        return {"points": points, "spread": self._spread, "shared": self._shared}
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Curve:
+        """Make a curve of what ``told`` returned; raise ValueError, KeyError or TypeError if it is none."""
+        curve = cls()
+        for point in told["points"]:
+            size, seconds, context, count = map(float, point)
+            if not (0 <= size < math.inf and 0 < seconds < math.inf and count >= 1):
+                raise ValueError(f"no measurement: {point}")
+            curve.points[bin_of(size)] = Point(size, seconds, context, count)
+        if not curve.points:
+            raise ValueError("a curve without measurements")
+        curve._spread, curve._shared = float(told["spread"]), float(told["shared"])
+        return curve
+
+
+def company(load: int, most: int) -> int:
+    """Return the number of problems that so many count as: a power of two, so that each is measured often enough."""
+    return min(1 << round(math.log2(max(load, 1))), most)
+
+
+def companies(most: int, every: bool) -> list[int]:
+    """Return the numbers of problems under way that costs differ by: 1 and ``most``, or all that may occur between."""
+    return sorted({company(n, most) for n in range(1, most + 1)} if every else {1, most})
+
+
+@dataclass
+class Costs:
+    """What questions cost, by who is asked, the kind, and how many problems share a pass."""
+
+    fixed: bool = False  # recorded: nothing is added
+    load: int = (
+        0  # problems under way, where they come and go: decisions follow it; 0: always as many
+    )
+    curves: dict[tuple[str, str, int], Curve] = field(default_factory=dict)
+    drafting: float = 0.0  # seconds that drafters have spent since a plan was last resumed
+
+    def add(
+        self, who: str, kind: str, together: int, size: float, seconds: float, context: float = 0
+    ) -> None:
+        """Add a measurement, unless the table is a recorded one."""
+        if not self.fixed and seconds > 0:
+            self.curves.setdefault((who, kind, together), Curve()).add(size, seconds, context)
+
+    def took(
+        self, asked: Sequence[tuple[Query, Answer]], seconds: float, own: float, together: int
+    ) -> None:
+        """Add questions of one model that were answered together, in ``seconds`` for all.
+
+        ``own``: what the plans did with the answers, up to their next questions. It belongs to what the
+        target's answers cost.
+        """
+        if self.fixed:
+            return
+        kinds = {kind_of(query) for query, _ in asked}
+        sizes = [size_of(query, answer) for query, answer in asked]
+        if len(kinds) == 1 and all(sizes):
+            role: Role = asked[0][0].model
+            context = sum(len(query.context) for query, _ in asked) / len(asked)
+            seconds += own if role == "target" else 0.0
+            self.add(role, kinds.pop(), together, max(sizes), seconds, context)
+
+    def drafted(self, seconds: float) -> None:
+        """Take note of a drafter's own work: it is part of what was asked, and not of a question's cost."""
+        self.drafting += seconds
+
+    def resumed(self) -> float:
+        """Return the seconds that drafters have spent since the last call."""
+        spent, self.drafting = self.drafting, 0.0
+        return spent
+
+    def curve(self, who: str, kind: str, together: int) -> Curve | None:
+        """Return the curve of exactly this, if it was measured."""
+        return self.curves.get((who, kind, together))
+
+    def seconds(
+        self, who: str, kind: str, size: float, together: int = 1, context: float | None = None
+    ) -> float | None:
+        """Return what a question costs; what was not measured so is judged by what is nearest to it."""
+        if (curve := self.curve(who, kind, together)) is not None:
+            return curve.at(size, context)
+        if kind == TREE:
+            return self.seconds(who, READ, size, together, context)
+        if kind == WATCH:
+            return self.seconds(who, WRITE, size, together, context)
+        others = [n for one, what, n in self.curves if (one, what) == (who, kind)]
+        if not others:
+            return None
+        other = min(others, key=lambda n: abs(math.log(n / together)))
+        curve = self.curves[who, kind, other]
+        if kind == READ:  # as many tokens in all
+            return curve.at(size * together / other, context)
+        if kind == WRITE and (reading := self.curve(who, READ, other)) is not None:
+            return curve.at(size, context) * reading.at(together) / reading.at(other)
+        return curve.at(size, context)
+
+    def token(self, together: int = 1) -> float | None:
+        """Return the seconds of a token that the target writes in a row of many."""
+        curve = self.curve("target", WRITE, together)
+        if curve is not None and len(curve.points) > 1:
+            return curve.each or curve.at(1)
+        return self.seconds("target", WRITE, 1, together)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return the table as JSON."""
+        return [
+            {"who": who, "kind": kind, "together": together, **curve.told()}
+            for (who, kind, together), curve in sorted(self.curves.items())
+        ]
+
+    @classmethod
+    def of(cls, told: Sequence[Mapping[str, Any]], fixed: bool = True) -> Costs:
+        """Make a table of what ``told`` returned; raises as ``Curve.of`` does."""
+        curves = {
+            (str(one["who"]), str(one["kind"]), int(one["together"])): Curve.of(one) for one in told
+        }
+        return cls(fixed, curves=curves)
+
+
+def kind_of(query: Query) -> str:
+    """Return the kind of a question to a model."""
+    if query.generate is not None:
+        return WATCH if query.reads and query.model == "target" else WRITE
+    return READ if query.parents is None else TREE
+
+
+def size_of(query: Query, answer: Answer) -> int:
+    """Return the size of a question; 0 for one that says nothing about costs."""
+    if not query.passes:
+        return 0
+    if query.generate is None:
+        return answer.fed
+    return len(answer.tokens) if answer.fed - len(answer.tokens) <= PREFIX else 0

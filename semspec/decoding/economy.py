@@ -1,0 +1,144 @@
+"""What the problems of a run have learned about a drafter together: costs, chances, and time left to try things.
+
+Time is counted in *plain tokens*: the seconds that the target takes for a token it writes by itself, in a row
+of many. Decisions are made by predictions from the cost model, so that with a recorded one they depend on
+the text alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from semspec.decoding.beliefs import Beliefs
+from semspec.decoding.costs import ASK, READ, TREE, WATCH, WRITE, Costs
+
+EXPLORE = 0.01  # of the time: what may be lost by drafts that are expected to lose
+COPIED, DRAWN = 0.4, 0.75  # the chance of a token of which nothing is known: looked up, by a model
+LOOK = 16  # tokens after which it is decided anew, where the load changes
+ALLOWANCE = 8.0  # plain tokens that a run may lose at its beginning, while nothing is known
+NET = 0.85  # of what was thought before of the worth of asking, at each new answer
+NUMBERS = ("bank", "net", "nodes", "spent", "gained", "drafted", "written")  # that are recorded
+RATE = 0.98  # of what was counted before of time and tokens, at each new round
+
+
+@dataclass(slots=True)
+class Economy:
+    """The shared state of all problems under way; with a recorded table each problem begins with a copy.
+
+    Where the load changes, it decides as well, and there is nothing to be gained by copies.
+    """
+
+    costs: Costs
+    who: str = "draft"  # whose drafts these are: the run's own, or the pen's ("nested")
+    together: int = 1  # problems that share a pass, where that does not change
+    model: bool = (
+        False  # whether a draft model writes the drafts, so that its speed says what they cost
+    )
+    beliefs: Beliefs = field(default_factory=Beliefs)
+    bank: float = ALLOWANCE  # what may still be lost
+    net: float = 0.0  # gained by asking a drafter that looks things up, on average
+    nodes: float = 1.0  # of a tree's level, those that are sent
+    spent: float = 20.0  # plain tokens of time, newer ones counting more
+    gained: float = 20.0  # tokens in that time
+    lengths: list[int] = field(default_factory=list)  # tokens of accepted units
+    drafted: float = 0.0  # tokens of a drafted unit on average; 0: none yet
+    written: float = 0.0  # tokens of a unit that the target wrote
+
+    def opened(self) -> Self:
+        """Return the state that a problem begins with."""
+        if not self.costs.fixed or self.costs.load:
+            return self
+        return copy.copy(self)._apart(copy.deepcopy(self.beliefs), list(self.lengths))
+
+    def _apart(self, beliefs: Beliefs, lengths: list[int]) -> Self:
+        self.beliefs, self.lengths = beliefs, lengths
+        return self
+
+    @property
+    def company(self) -> int:
+        """Problems that share a pass at the moment."""
+        return self.costs.load or self.together
+
+    @property
+    def token(self) -> float:
+        """Seconds of a plain token; 0 where nothing was measured yet."""
+        return self.costs.token(self.company) or 0.0
+
+    def reading(self, fed: float, tree: bool = False, context: float | None = None) -> float:
+        """Return what a pass over so many tokens costs."""
+        return self._plain(self._target(TREE if tree else READ, fed, context))
+
+    def writing(self, tokens: float, watched: bool = False) -> float:
+        """Return what it costs that the target writes so many tokens in a row."""
+        return self._plain(self._target(WATCH if watched else WRITE, tokens))
+
+    def asking(self, units: float) -> float:
+        """Return what a draft of so many units costs: the drafter's own work, and the models it asks."""
+        curve = self.costs.curve(self.who, ASK, self.company)
+        if curve is None and self.model:
+            return self._plain(self.costs.seconds("draft", WRITE, units, self.company))
+        if curve is None:
+            return self._plain(self.costs.seconds(self.who, ASK, units, self.company))
+        found = curve.at(units)
+        least = min(point.size for point in curve.points.values())
+        if units < least:  # shorter than any that was measured: mostly, a draft costs by its length
+            found *= 0.25 + 0.75 * units / least
+        return self._plain(found)
+
+    def _target(self, kind: str, size: float, context: float | None = None) -> float | None:
+        return self.costs.seconds("target", kind, size, self.company, context)
+
+    def _plain(self, seconds: float | None) -> float:
+        return seconds / self.token if seconds and self.token else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Time that a token takes at present, in plain tokens: what a gained token is worth."""
+        return min(self.spent / self.gained, 1.0)
+
+    def went(self, spent: float, gained: int) -> None:
+        """Count a round: its time, as predicted, and the tokens that came of it."""
+        self.spent = RATE * self.spent + spent
+        self.gained = RATE * self.gained + gained
+        self.bank = min(self.bank + EXPLORE * gained, ALLOWANCE)
+
+    def affords(self, loss: float) -> bool:
+        """Tell whether something may be tried that is expected to lose so much; it is then paid for."""
+        if loss <= 0:
+            return True
+        if self.bank < loss:
+            return False
+        self.bank -= loss
+        return True
+
+    def pause(self, loss: float) -> int:
+        """Return how many tokens are written plainly until such a loss can be afforded again.
+
+        Where the load changes, what would be lost now may be a gain soon: it is looked at anew after a few.
+        """
+        tokens = max(1, math.ceil((loss - self.bank) / EXPLORE))
+        return min(tokens, LOOK) if self.costs.load else tokens
+
+    def told(self) -> dict[str, Any]:
+        """Return the state, without the costs, as JSON."""
+        return {
+            **{name: getattr(self, name) for name in NUMBERS},
+            "lengths": self.lengths,
+            "beliefs": self.beliefs.told(),
+        }
+
+    def recall(self, told: Mapping[str, Any]) -> None:
+        """Take up what ``told`` returned; raise ValueError, KeyError or TypeError if it is something else."""
+        for name in NUMBERS:
+            value = float(told[name])
+            if not math.isfinite(value):
+                raise ValueError(f"{name} is {value}")
+            setattr(self, name, value)
+        if self.gained <= 0:
+            raise ValueError("gained is not above 0")
+        self.lengths = [int(length) for length in told["lengths"]]
+        self.beliefs = Beliefs.of(told["beliefs"], self.beliefs.first)

@@ -1,0 +1,126 @@
+"""Long answers in slices: so many tokens at a time, so that others get their turn and readers need not wait.
+
+A token depends on those before it alone, and a problem's random numbers travel in the query, so an answer
+that is asked for in slices has the law of one that is asked for at once, and with an engine that draws by the
+query's numbers the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from semspec.deferred import torch
+from semspec.protocols import Plan
+from semspec.types import Answer, Boundary, Generate, Query, Stops, What, stops_of
+
+T = TypeVar("T")
+Heard = Callable[[Query, int], None]
+JOINED = {What.PROBS, What.LOGITS, What.LOGPROBS, What.TOP_K, What.HIDDEN}
+"""Reads with one row for each generated token, so that those of two slices can be joined."""
+
+
+class Listening:
+    """A boundary that also tells who listens every token that is fed to it."""
+
+    def __init__(self, boundary: Boundary | None, heard: Callable[[int], None]) -> None:
+        self._boundary, self._heard = boundary, heard
+
+    @property
+    def stops(self) -> Stops:
+        return stops_of(self._boundary)
+
+    def feed(self, token: int) -> int | None:
+        self._heard(token)
+        return None if self._boundary is None else self._boundary.feed(token)
+
+
+class _Part:
+    """A query that is asked in slices, and what has come of it."""
+
+    def __init__(self, query: Query, most: int, heard: Heard | None) -> None:
+        self.query, self.most = query, most
+        self.answer: Answer | None = None
+        self.done = False
+        ask = query.generate
+        if ask is not None and heard is not None and query.purpose == "write":
+            listening = Listening(ask.boundary, lambda token: heard(query, token))
+            self.query = replace(query, generate=replace(ask, boundary=listening))
+        joined = all(read.what in JOINED for read in query.reads)
+        inside = ask is not None and ask.inside is not None
+        self.whole = ask is None or inside or query.rows_from is not None or not joined
+
+    def ask(self) -> Query:
+        """Return the query for the next slice."""
+        query, ask, answer = self.query, self.query.generate, self.answer
+        if self.whole or ask is None:
+            return query
+        written = answer.tokens if answer else []
+        units = ask.units - len(answer.ends if answer else ())
+        limit = min(self.most, ask.limit - len(written))
+        generate = Generate(limit, ask.boundary, units)
+        return replace(query, tokens=[*query.tokens, *written], generate=generate)
+
+    def take(self, asked: Query, answer: Answer) -> None:
+        """Add a slice, and see whether there is more to come."""
+        self.answer = answer if self.answer is None else _joined(self.answer, answer)
+        ask, part = self.query.generate, asked.generate
+        self.done = self.whole or ask is None or part is None or answer.finish != "limit"
+        if not self.done and ask is not None and part is not None:
+            # an engine that had room for less, or a bridge that cut, has written its last token
+            short = len(answer.tokens) < part.limit
+            self.done = short or len(self.answer.tokens) >= ask.limit
+
+
+def sliced(plan: Plan[T], most: int, heard: Heard | None = None) -> Plan[T]:
+    """Run a plan whose queries generate at most ``most`` tokens at a time.
+
+    ``heard`` is told every token that the target writes as it is generated, with its query. Queries whose reads go over whole units are
+    asked at once.
+    """
+    try:
+        asked = next(plan)
+        while True:
+            queries: Sequence[Query] = asked if isinstance(asked, tuple) else (asked,)
+            parts = [_Part(query, most, heard) for query in queries]
+            try:
+                yield from _filled(parts, isinstance(asked, tuple))
+            except GeneratorExit:
+                plan.close()
+                raise
+            except Exception as error:  # of an engine: the plan may know what to do about it
+                asked = plan.throw(error)
+                continue
+            answers = tuple(part.answer for part in parts)
+            asked = plan.send(answers if isinstance(asked, tuple) else answers[0])
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def _filled(parts: Sequence[_Part], several: bool) -> Plan[None]:
+    """Ask slice by slice, side by side, until every answer is whole."""
+    while left := [part for part in parts if not part.done]:
+        asking = [part.ask() for part in left]
+        reply: Any = yield tuple(asking) if several else asking[0]
+        for part, query, answer in zip(left, asking, reply if several else (reply,), strict=True):
+            part.take(query, answer)
+
+
+def _joined(first: Answer, then: Answer) -> Answer:
+    before = len(first.tokens)
+    return Answer(
+        tokens=[*first.tokens, *then.tokens],
+        ends=[*first.ends, *(before + end for end in then.ends)],
+        finish=then.finish,
+        values={read: _rows(value, then.values[read]) for read, value in first.values.items()},
+        fed=first.fed + then.fed,
+        cached=first.cached,  # what a later slice finds in the cache is what this answer has put there
+        seconds=first.seconds + then.seconds,
+    )
+
+
+def _rows(first: Any, then: Any) -> Any:
+    if isinstance(first, tuple):
+        return tuple(_rows(one, two) for one, two in zip(first, then, strict=True))
+    return torch.cat([first, then])

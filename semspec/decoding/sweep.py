@@ -1,0 +1,54 @@
+"""A short look at what passes cost, before the first problem: questions of several sizes, asked as rounds ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from semspec.protocols import DraftSession, Kit, Plan
+from semspec.types import PROBS, Context, Generate, Query, Read, Role, What
+
+READ = (1, 2, 3, 5, 8, 12, 16, 24, 32, 48, 64)  # tokens of a draft
+TREES = (3, 8, 16, 32, 64)
+WRITTEN = (1, 2, 4, 8, 16)
+
+
+def of_draft(
+    role: Role, context: Context, kit: Kit, offers: Collection[What], room: int
+) -> Plan[None]:
+    """Ask a model that drafts for tokens, in questions of less than ``room`` tokens."""
+    yield from _written(role, context, kit, room, (PROBS,) if What.PROBS in offers else ())
+
+
+def of_target(
+    context: Context,
+    kit: Kit,
+    offers: Collection[What],
+    room: int,
+    who: Sequence[DraftSession],
+    trees: bool,
+) -> Plan[None]:
+    """Ask the target for passes over drafts, then for tokens: alone, and while the drafters ``who`` watch."""
+    if What.PROBS in offers:
+        yield from _read(context, kit, room, trees)
+    yield from _written("target", context, kit, room, ())
+    if along := tuple(dict.fromkeys(read for session in who for read in session.watches)):
+        yield from _written("target", context, kit, room, along)
+
+
+def _read(context: Context, kit: Kit, room: int, trees: bool) -> Plan[None]:
+    ids = context.tokens
+    shapes = [*((n, False) for n in READ), *((n, True) for n in TREES if trees)]
+    for turn, (size, tree) in enumerate(shape for shape in shapes if shape[0] < room):
+        # beginning with another token each time: what the model has in its cache is not fed again
+        tokens = [ids[(turn + i) % len(ids)] for i in range(size)]
+        parents = [(i - 1) // 2 for i in range(size)] if tree else None
+        asked = "target", context, kit.sampling, kit.rng
+        yield Query(*asked, tokens=tokens, parents=parents, reads=(PROBS,))
+
+
+def _written(
+    role: Role, context: Context, kit: Kit, room: int, reads: tuple[Read, ...]
+) -> Plan[None]:
+    for count in (n for n in WRITTEN if n < room):
+        asked = role, context, kit.sampling, kit.rng
+        yield Query(*asked, reads=reads, generate=Generate(count), purpose="write")

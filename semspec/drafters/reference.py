@@ -1,0 +1,159 @@
+"""Copies from texts that come with a problem: a predicted answer, an open file, retrieved documents.
+
+The place to copy from follows the text that is written: it stands where the answer left the
+reference. Of all places with the last token the one that agrees longest is taken, and of equals the
+nearest one behind that place, so that an edited line is left alone and the next one is found again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import ClassVar, Self
+
+from semspec.drafters._base import DraftSessionBase, MatchingDrafter
+from semspec.drafters._first import FirstSession
+from semspec.drafters._ngrams import Match
+from semspec.drafters._proposal import Proposal
+from semspec.errors import UserError
+from semspec.protocols import DraftSession, Kit, Plan, Run
+from semspec.registry import register
+from semspec.results.reuse import REFERENCE as FOUND
+from semspec.storage import foreign
+from semspec.types import Context, Draft, Room
+
+END = -1  # of a text, in place of a token
+SURE = 5  # tokens that must match where another drafter is at hand
+LONGEST = 40  # tokens of a draft by default
+LARGEST = 64 * 2**20  # bytes of a file
+
+
+@register("drafter", "reference")
+@dataclass(frozen=True, kw_only=True)
+class Reference(MatchingDrafter):
+    """Copies from a text that comes with the problem: a predicted answer, a file, documents."""
+
+    longest: int = LONGEST  # tokens in a draft; a step that was begun is copied to its end
+    stretch: float = 4.0  # tokens copied for each token that matched
+    shortest: int = 1  # tokens that must match
+    match: int = 64  # longer matches are cut to this
+    guess: int = 4  # tokens copied after one that differs from the reference; 0: none
+    candidates: int = 64  # the nearest places that are compared
+    file: str = ""  # a text that is a reference of every problem
+
+    @property
+    def refers(self) -> bool:
+        return True
+
+    def __post_init__(self) -> None:
+        self.check_match()
+        if self.guess < 0 or self.candidates < 1:
+            raise UserError(
+                f"guess={self.guess}, candidates={self.candidates}: give guess 0 or more, candidates"
+                " at least 1"
+            )
+
+    text: ClassVar[str] = ""  # the file's, once bound
+
+    def bind(self, run: Run) -> Self:
+        if not self.file:
+            return self
+        path = Path(self.file).expanduser()
+        if not path.is_file():
+            raise UserError(f"file={self.file}: there is no such file")
+        return self.bound(text=foreign.read_text(path, LARGEST))
+
+    def open(self, kit: Kit) -> ReferenceSession:
+        own = [kit.encode(self.text)] if self.text else []
+        return ReferenceSession(self, kit, [*kit.references, *own])
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        (folder / "answer.txt").write_text(
+            " It is 1.\n\n It is. 2 is 4. It is.\n\n is 3. It", "utf-8"
+        )
+        yield cls(file=str(folder / "answer.txt"))
+
+
+class ReferenceSession(DraftSessionBase):
+    """Follows the output token by token, so that what it knows depends on the text alone."""
+
+    def __init__(self, options: Reference, kit: Kit, texts: Sequence[Sequence[int]]) -> None:
+        self.options, self.kit = options, kit
+        self.tokens = [token for text in texts for token in (*text, END)]
+        self._after: dict[int, list[int]] = {}  # by token: the places that follow one
+        for place, token in enumerate(self.tokens[:-1], 1):
+            self._after.setdefault(token, []).append(place)
+        self.expected = 0  # the place that the text goes on at
+        self.agreed = 0  # tokens before it that were written
+        self.lost = not self.tokens  # the text goes on nowhere
+        self._followed = 0  # tokens of the output that were looked at
+
+    def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        yield from ()
+        if self.tokens:
+            self._follow(context)
+        found = not self.lost and self.tokens[self.expected] != END
+        proposal = Proposal(self.kit, room, found=FOUND if found else "none")
+        if found:
+            proposal.grade = min(self.agreed, 9)
+            end = self.tokens.index(END, self.expected)
+            proposal.copy(self.tokens[self.expected : end], 0, self._length())
+        return proposal.draft()
+
+    def _length(self) -> int:
+        options = self.options
+        if self.agreed:
+            return min(options.longest, ceil(self.agreed * options.stretch))
+        return options.longest if not self._followed else min(options.longest, options.guess)
+
+    def _follow(self, context: Context) -> None:
+        """Move on with what was written since the last call."""
+        for end in range(context.prompt_length + self._followed, len(context)):
+            token = context.tokens[end]
+            if not self.lost and self.tokens[self.expected] == token:
+                self.expected, self.agreed = self.expected + 1, self.agreed + 1
+            else:
+                start = max(context.prompt_length, end + 1 - self.options.match)
+                self._look(context.tokens[start : end + 1])
+        self._followed = len(context) - context.prompt_length
+
+    def _look(self, tail: Sequence[int]) -> None:
+        """Find the place again after a token that differs; ``tail`` ends with it."""
+        best = Match(0, self.options.shortest - 1)
+        for place in self._near(tail[-1]):
+            length = self._agreeing(place, tail)
+            if length > best.length:
+                best = Match(place, length)
+        if best.start:
+            (self.expected, self.agreed), self.lost = best, False
+            return
+        # the token may stand in place of the reference's: that is tried once, and not at the start
+        replaced = self.agreed and self.options.guess and self.tokens[self.expected] != END
+        self.expected += bool(replaced)
+        self.agreed, self.lost = 0, not replaced
+
+    def _near(self, token: int) -> Sequence[int]:
+        """Return the places after this token that are nearest to the expected one, those behind it first."""
+        places = self._after.get(token, [])
+        at, most = bisect_left(places, self.expected), self.options.candidates
+        behind = places[at : at + most]
+        return [*behind, *reversed(places[max(0, at - most + len(behind)) : at])]
+
+    def _agreeing(self, place: int, tail: Sequence[int]) -> int:
+        """Count the tokens before a place that ``tail`` ends with."""
+        count, most = 0, min(place, len(tail))
+        while count < most and self.tokens[place - 1 - count] == tail[-1 - count]:
+            count += 1
+        return count
+
+
+def beside(other: DraftSession, kit: Kit, length: int) -> DraftSession:
+    """Copy from the references of a problem where they match, and draft with the other session elsewhere.
+
+    ``length``: tokens that the other one drafts at a time, where tokens are the unit.
+    """
+    return FirstSession([Reference(shortest=SURE).open(kit)], other, kit, length)

@@ -1,0 +1,80 @@
+"""Engines that several solvers share, each loaded once, with the servers that they need."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+from semspec.errors import UserError
+from semspec.protocols import Engine, Need
+from semspec.types import Role
+
+
+class Engines:
+    """Loads engines, each once, for any number of solvers that take turns; closing it closes them all.
+
+    What an engine needs beside itself, such as servers, is made ready at the first load, for all models that are
+    expected by then. Its logs go into the folder ``logs``, lines about its progress to ``tell``.
+    """
+
+    def __init__(
+        self, logs: Path | None = None, tell: Callable[[str], object] = lambda line: None
+    ) -> None:
+        self._logs, self.tell = logs, tell
+        self._expected: dict[str, dict[tuple[Role, Path], Need]] = {}  # by engine
+        self._ready: dict[str, Any] = {}  # options to load with, or why there are none
+        self._hosts = ExitStack()
+        self._loaded: dict[tuple[object, ...], Engine] = {}
+        self.keys = count(1)  # of contexts: engines know them by their keys
+
+    def expect(self, engine: Any, needs: Sequence[Need]) -> None:
+        """Take note of models that are going to be loaded."""
+        known = self._expected.setdefault(repr(engine), {})
+        for need in needs:
+            before = known.get((need.role, need.folder), need)
+            known[need.role, need.folder] = replace(
+                need,
+                probes=tuple(dict.fromkeys([*before.probes, *need.probes])),
+                max_new_tokens=max(before.max_new_tokens, need.max_new_tokens),
+                problems=max(before.problems, need.problems),
+            )
+
+    def load(self, engine: Any, folder: Path, role: Role, probes: tuple[str, ...]) -> Engine:
+        key = (repr(engine), folder, role, probes)
+        if key not in self._loaded:
+            ready = self._made_ready(engine)
+            self._loaded[key] = ready.load(str(folder), role=role, probes=probes)
+        return self._loaded[key]
+
+    def _made_ready(self, engine: Any) -> Any:
+        key = repr(engine)
+        if key not in self._ready:
+            needs = list(self._expected[key].values())
+            logs = self._logs or Path(tempfile.gettempdir()) / f"semspec-servers-{os.getpid()}"
+            try:
+                hosted = engine.hosting(needs, logs, self.tell)
+                self._ready[key] = self._hosts.enter_context(hosted)
+            except UserError as error:  # it would fail for the next solver, too
+                self._ready[key] = error
+        if isinstance(self._ready[key], UserError):
+            raise self._ready[key]
+        return self._ready[key]
+
+    def close(self) -> None:
+        for engine in self._loaded.values():
+            engine.close()
+        self._loaded.clear()
+        self._ready.clear()
+        self._hosts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

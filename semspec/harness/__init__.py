@@ -1,0 +1,1 @@
+"""How benchmark programs of others run semspec."""

@@ -1,0 +1,1 @@
+"""The models of a configuration, from its plugins' look-ups to loaded engines."""

@@ -1,0 +1,61 @@
+"""costs.json: what a run has measured of its engines and learned of its drafts, for a run that is to decide alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from semspec.decoding.costs import Costs
+from semspec.decoding.economy import Economy
+from semspec.errors import UserError
+from semspec.storage.files import read_json
+
+FILE = "costs.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A table that was read: costs that stay as they are, and what was learned of each drafter; by default an empty one."""
+
+    file: Path = Path()
+    costs: Costs = field(default_factory=Costs)
+    learned: Mapping[str, Any] = field(default_factory=dict)
+
+    def fill(self, economy: Economy) -> None:
+        """Let a drafter's economy begin with what was learned; raise UserError where that is damaged."""
+        if (told := self.learned.get(economy.who)) is None:
+            return
+        try:
+            economy.recall(told)
+        except (ValueError, KeyError, TypeError) as error:
+            raise _damaged(self.file, error) from error
+
+
+def read(place: str) -> Recorded:
+    """Read a table from its file or from a run's folder; raise UserError where there is none."""
+    file = Path(place) / FILE if Path(place).is_dir() else Path(place)
+    told = read_json(file)
+    if told is None:
+        raise UserError(
+            f"costs={place}: there is no {FILE} to be read; give that of a finished run with adaptive=true, or its"
+            " folder"
+        )
+    try:
+        if told["version"] != VERSION:
+            raise ValueError(f"version {told['version']}")
+        return Recorded(file, Costs.of(told["costs"]), dict(told["learned"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(file, error) from error
+
+
+def told(costs: Costs, economies: Mapping[str, Economy]) -> dict[str, Any]:
+    """Return what ``read`` reads."""
+    learned = {who: economy.told() for who, economy in economies.items()}
+    return {"version": VERSION, "costs": costs.told(), "learned": learned}
+
+
+def _damaged(file: Path, error: Exception) -> UserError:
+    return UserError(f"{file} is no table of costs ({error}): take that of another run")

@@ -1,0 +1,118 @@
+"""Ours: a cheap signal first, the target's pass only where that is unsure, and one risk over both.
+
+A drafted step stays unread where the draft model was sure of each of its tokens: its lowest log-probability, which comes with
+the draft, reaches ``sure``. Else the target reads the step, and it stays where the target's lowest log-probability reaches ``threshold``
+(``accept=logprob``). With a calibration both thresholds follow from the risk that is asked of all accepted steps together,
+whoever let them pass (``calibration.cascade``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from semspec.artifacts.risk import RiskCalibration
+from semspec.calibration.cascade import CertifiedCascade, certify_cascade
+from semspec.errors import UserError
+from semspec.protocols import Kit, Setup
+from semspec.registry import register
+from semspec.rules._risk import Certifiable
+from semspec.rules._small import check_drafted
+from semspec.rules._steps import Judgement, Span, StepSession, lowest_of
+from semspec.types import LOGPROBS, Answer, Context, Draft, Read, What
+
+SURE, THRESHOLD = -0.7, -4.0
+
+
+@register("accept", "cascade")
+@dataclass(frozen=True, kw_only=True)
+class Cascade(Certifiable):
+    """Accepts steps that the draft model is sure of unread; the target judges the others (ours)."""
+
+    sure: float = SURE  # the draft's lowest log-probability of a step that stays unread
+    threshold: float = THRESHOLD  # the target's, of a step that it has read
+    calibration: str | None = None  # a folder or Hub repository: takes the place of both
+    risk: float | None = None  # with it: P(an accepted step has a semantic probability < least)
+    least: float = 0.05  # a step below this is one that the target would hardly say
+    confidence: float = 0.95  # of the guarantee, over the draw of the calibration set
+    allow_mismatch: bool = False  # go on where the guarantee does not hold
+
+    needs: ClassVar[frozenset[What]] = frozenset({What.LOGPROBS})
+
+    def __post_init__(self) -> None:
+        for name in ("sure", "threshold"):
+            value = getattr(self, name)
+            if not value <= 0:
+                raise UserError(
+                    f"accept.{name}={value} is above 0, the largest log-probability there is: give a negative"
+                    " number"
+                )
+        self.check_risk()
+        if self.calibration is not None and (self.sure, self.threshold) != (SURE, THRESHOLD):
+            raise UserError(
+                "accept.calibration sets both thresholds: leave sure= and threshold= out"
+            )
+
+    certify: ClassVar[Callable[..., CertifiedCascade]] = staticmethod(certify_cascade)
+    certified: ClassVar[CertifiedCascade | None] = None  # once bound, with a calibration
+
+    def check_setup(self, setup: Setup) -> None:
+        super().check_setup(setup)
+        check_drafted(setup)
+
+    def evidence(self) -> tuple[Read, ...]:
+        return (LOGPROBS,)
+
+    def columns(self, given: RiskCalibration) -> tuple[list[Any], ...]:
+        return given.cascade
+
+    @property
+    def levels(self) -> tuple[float, float]:
+        """Return the draft's and the target's threshold that it goes by."""
+        if (found := self.certified) is not None:
+            return found.sure, found.threshold
+        return self.sure, self.threshold
+
+    def origin(self) -> str:
+        sure, threshold = self.levels
+        if self.certified is None:
+            if self.calibration is not None:
+                return f"thresholds certified by {self.calibration}"
+            return f"thresholds {sure:g} (draft) and {threshold:g} (target), uncalibrated for this pair"
+        return (
+            f"thresholds {sure:.2f} (draft) and {threshold:.2f} (target), certified by {self.calibration}: with"
+            f" confidence {self.confidence:g} at most {self.risk:g} of the accepted steps, read or not, are ones that"
+            " the target would hardly say"
+        )
+
+    def open(self, kit: Kit) -> CascadeSession:
+        return CascadeSession(kit, *self.levels)
+
+
+class CascadeSession(StepSession):
+    def __init__(self, kit: Kit, sure: float, threshold: float) -> None:
+        super().__init__(kit)
+        self.sure, self.threshold = sure, threshold
+
+    def reads(self, draft: Draft, spans: Sequence[Span]) -> tuple[Read, ...]:
+        return (LOGPROBS,)
+
+    def settled(self, draft: Draft, spans: Sequence[Span]) -> bool:
+        return all(lowest >= self.sure for lowest in self._of_draft(draft, spans))
+
+    def weigh(
+        self, context: Context, draft: Draft, spans: Sequence[Span], answer: Answer
+    ) -> Judgement:
+        drafts = self._of_draft(draft, spans)
+        if LOGPROBS not in answer.values:  # all of it is settled
+            return Judgement(lambda unit: True, drafts, "unread")
+        lowest = lowest_of(answer[LOGPROBS], spans)
+        return Judgement(
+            lambda unit: drafts[unit] >= self.sure or lowest[unit] >= self.threshold, drafts
+        )
+
+    def _of_draft(self, draft: Draft, spans: Sequence[Span]) -> list[float]:
+        if LOGPROBS not in draft.evidence:  # nobody was sure of what was copied
+            return [float("-inf")] * len(spans)
+        return lowest_of(draft.evidence[LOGPROBS], spans)

@@ -1,0 +1,435 @@
+"""One choice of one request: its plan, and what is heard of it while it runs.
+
+The plan is the loop's own (``loop.speculate``, ``loop.decode_plainly``), in slices so that a long step holds up
+nobody. It is watched from outside: kept steps are told whole when the verdict is there, the target's tokens as
+they are written. A stop text, a limit on the thinking or a drafter that is gone ends a *phase*; the next one goes
+on behind what has been told.
+
+Everything here runs in the driver's thread, but for ``take``.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from semspec.decoding.booking import add
+from semspec.decoding.slices import sliced
+from semspec.decoding.stopping import ENDED, SPENT, Stopping, shortened
+from semspec.driver import Finished
+from semspec.errors import UserError
+from semspec.loop import Speculation, decode_plainly, speculate
+from semspec.models.text import opening
+from semspec.protocols import Plan
+from semspec.serve.reading import Reader, Said
+from semspec.solver import Solver
+from semspec.types import Answer, Context, Outcome, Query, Read, Round, What
+
+Author = Literal[
+    "draft", "target", "server"
+]  # the server closes a thinking that has run out of its budget
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that was decided."""
+
+    author: Author
+    accepted: bool
+    tokens: int
+    score: float | None = None
+    text: str = ""  # of a rejected step, which stands nowhere else
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token's log-probability under the target, at temperature 1, and those of its likeliest rivals."""
+
+    token: int
+    value: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(slots=True)
+class News:
+    """What has happened since the last news."""
+
+    items: list[tuple[Author, Said] | Step] = field(
+        default_factory=list
+    )  # in the order of the text
+    logprobs: list[Logprob] = field(default_factory=list)
+    tokens: int = 0  # so far
+    ended: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a choice is to be."""
+
+    solver: Solver
+    name: str  # its random numbers depend on it, and on the solver's seed
+    prompt: str
+    budget: int
+    off: bool = False  # the target alone
+    chat: bool = True
+    stops: tuple[str, ...] = ()
+    # what finds the end of the thinking before its own; None: nothing does
+    stopping: Callable[[], Stopping] | None = None
+    references: tuple[tuple[int, ...], ...] = ()  # texts that the answer is expected to repeat
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    steps: bool = False
+    live: bool = False  # somebody reads along
+    slice: int = 16  # tokens written at a time
+
+
+class Choice:
+    """One answer while it is written."""
+
+    def __init__(
+        self,
+        task: Task,
+        context: Context,
+        adopt: Callable[[Context], None] = lambda context: None,
+        lost: Callable[[str], None] = lambda why: None,
+    ) -> None:
+        """``adopt`` is called before the first question, ``lost`` where drafts cannot be had any more."""
+        self.task, self.context = task, context
+        self._adopt, self._lost = adopt, lost
+        self.prompt_tokens = context.prompt_length
+        self.cached: int | None = None  # tokens of the prompt that had been read before
+        self.tokens: list[int] = []  # all that was told
+        self.rounds: list[Round] = []
+        self.finish: Finish = "length"
+        self.error: Exception | None = None
+        self.reasoning: list[str] = []
+        self.content: list[str] = []
+        self.all_logprobs: list[Logprob] = []
+        self.reader = Reader(
+            task.solver.said, opened=bool(opening(task.prompt)), chat=task.chat, stops=task.stops
+        )
+        self.drafting = not task.off and (task.solver.drafts or bool(task.references))
+        self.degraded = False  # True where it went on without drafts
+        self._news, self._lock = News(), threading.Lock()
+        self.wake: Callable[[], None] = lambda: None
+        # of the phase
+        self._stopping = task.stopping() if task.stopping else None
+        self._due: int | None = (
+            None  # a step has ended here, or so many tokens before: a stopper is to be asked
+        )
+        self._read_ahead = False  # by the stopper, the first token that is not told
+        self._asked = Round()  # what the stopper's questions cost
+        self._problem: Speculation | None = None
+        self._base = 0  # tokens told before it
+        self._begin = 0  # the context's length
+        self._start = 0  # of its tokens, those of rounds that are over
+        self._over = 0  # rounds that are over
+        self._judged: Round | None = None
+        self._untold: deque[tuple[Author, int]] = deque()
+        self._heard = 0  # tokens of the phase that are told, or about to be
+        self._cut: Literal["", "stop", "thinking"] = ""
+
+    # ---- the plan -------------------------------------------------------------------------------
+
+    def plan(self) -> Plan[None]:
+        """Write the answer."""
+        self._adopt(self.context)
+        context = self.context
+        if self._stopping is not None and self.reader.thinks and self._stopping.most <= 0:
+            context = self._close_thinking(self._stopping)
+        while len(self.tokens) < self.task.budget:
+            outcome = yield from self._phase(context)
+            if self._cut == "stop":
+                self.finish = "stop"
+                break
+            if self._cut == "thinking":
+                assert self._stopping is not None
+                context = self._close_thinking(self._stopping)
+            elif outcome is None or (
+                self.task.ignore_eos and len(self.tokens) < self.task.budget
+            ):  # without drafts from here on, or behind an end of text
+                context = self._behind()
+            else:
+                self.finish = "stop" if outcome.finish == "eos" else "length"
+                break
+        self._say(self.reader.flush(), "target")
+
+    def _phase(self, context: Context) -> Plan[Outcome | None]:
+        """Run the loop until it ends or is cut; None where it is to go on without drafts."""
+        task = self.task
+        self._base, self._start, self._over, self._heard = len(self.tokens), 0, 0, 0
+        self._begin = len(context)
+        self._problem, self._judged, self._cut = None, None, ""
+        name = task.name if not self._base else f"{task.name}, from {self._base}"
+        if self.drafting:
+            problem = task.solver.speculation(
+                context, name, task.prompt, task.budget, [], task.references
+            )
+            problem.piecewise = True
+            self._problem, loop = problem, speculate(problem)
+        else:
+            loop = decode_plainly(context, task.solver.kit(name, task.prompt, "plain"), task.budget)
+        inner = sliced(loop, task.slice, self._hear)
+        outcome: Outcome | None = None
+        try:
+            asked = next(inner)
+            while not self._cut:
+                try:
+                    reply = yield asked
+                except UserError as error:
+                    if all(one.model == "target" for one in _queries(asked)):
+                        raise
+                    inner.close()  # the drafter is gone: the target goes on alone
+                    self.drafting, self.degraded = False, True
+                    self._lost(str(error))
+                    break
+                self._note(asked, reply)
+                asked = inner.send(reply)
+                self._look(context)
+                yield from self._tell_all(context)
+        except StopIteration as stop:
+            outcome = stop.value
+            self._look(context, ended=True)
+            yield from self._tell_all(context)
+        inner.close()
+        self._keep_rounds(outcome)
+        return outcome
+
+    def _behind(self) -> Context:
+        """Return a context that goes on behind what was told, in the same session of the engines."""
+        return self.task.solver.behind(self.context, self.tokens)
+
+    def _close_thinking(self, stopping: Stopping) -> Context:
+        """Close the thinking in words, as a turn of the server's."""
+        done = stopping.closes(self.task.budget - len(self.tokens))
+        stopping.why = stopping.why or SPENT  # it has nothing more to read
+        for token in done.written:
+            self._tell("server", token)
+        self.rounds.append(done)
+        return self._behind()
+
+    def _keep_rounds(self, outcome: Outcome | None) -> None:
+        """Keep the rounds of a phase, cut to what was told."""
+        told = len(self.tokens) - self._base
+        if self._problem is None:
+            whole = outcome.rounds if outcome else [Round(handed=self.tokens[self._base :])]
+        else:
+            whole = list(self._problem.rounds)
+            now = self._problem.now
+            if now is not None and not any(now is one for one in whole):
+                missing = told - sum(len(one.tokens) for one in whole)
+                if missing > len(now.tokens):  # heard, and not committed before it was cut
+                    more = self.tokens[len(self.tokens) - missing + len(now.tokens) :]
+                    now = replace(now, handed=[*now.handed, *more])
+                whole.append(now)
+        self.rounds += shortened(whole, told)
+        if self.rounds:
+            add(self._asked, self.rounds[-1])
+            self.rounds[-1].stop |= self._asked.stop
+            self._asked = Round()
+
+    # ---- what is heard --------------------------------------------------------------------------
+
+    def _note(self, asked: Query | tuple[Query, ...], reply: Any) -> None:
+        """Note how much of the prompt the target had in its cache at the first question."""
+        if self.cached is None:
+            answers = reply if isinstance(reply, tuple) else (reply,)
+            for query, answer in zip(_queries(asked), answers, strict=True):
+                if query.model == "target":
+                    self.cached = min(answer.cached, self.prompt_tokens)
+                    return
+
+    def _hear(self, query: Query, token: int) -> None:
+        """Take a token that the target has just written behind the context."""
+        if query.model == "target" and not query.tokens and not self._cut:
+            self._heard += 1
+            self._untold.append(("target", token))
+            if self.task.logprobs is None:
+                self._flush()
+            self._call()
+
+    def _look(self, context: Context, ended: bool = False) -> None:
+        """Take what the loop has committed meanwhile."""
+        problem = self._problem
+        if problem is None:
+            if ended:
+                self._take("target", context.tokens[self._begin + self._heard :])
+            return
+        while self._over < len(problem.rounds):
+            done = problem.rounds[self._over]
+            self._read_round(done)
+            if done.written or done.handed:
+                self._step(Step("target", True, len(done.written) + len(done.handed)))
+            self._start += len(done.tokens)
+            self._over += 1
+        now = problem.now
+        if now is not None and not (problem.rounds and problem.rounds[-1] is now):
+            self._read_round(now)
+        self._call()
+
+    def _take(self, author: Author, tokens: Sequence[int]) -> None:
+        self._heard += len(tokens)
+        self._untold.extend((author, token) for token in tokens)
+        if self.task.logprobs is None:
+            self._flush()
+
+    def _read_round(self, done: Round) -> None:
+        """Take the tokens of a round that are new, and tell its drafted steps once it is judged."""
+        if done is not self._judged and (done.kept or done.written or done.drafted):
+            self._judged = done
+            self._read_draft(done)
+        at = self._start + len(done.kept)
+        for part in (done.written, done.handed):
+            if at + len(part) > self._heard:
+                self._take("target", part[max(0, self._heard - at) :])
+            at += len(part)
+
+    def _read_draft(self, done: Round) -> None:
+        by_step = self.task.solver.config.split != "token" and done.parents is None
+        if not by_step:
+            self._take("draft", done.kept)
+            if done.drafted:
+                score = done.scores[0] if done.scores else None
+                self._step(Step("draft", bool(done.kept), len(done.kept), score))
+            return
+        start, ends = 0, list(done.ends)
+        if not ends or ends[-1] < len(done.drafted):
+            ends.append(len(done.drafted))
+        scores = done.scores if len(done.scores) <= len(ends) else []
+        for unit, end in enumerate(ends):
+            score = scores[unit] if unit < len(scores) else None
+            kept = done.kept[start:end]
+            self._take("draft", kept)
+            if len(done.kept) < end:
+                gone = done.drafted[max(start, len(done.kept)) : end]
+                if gone:
+                    text = self.task.solver.said(gone)
+                    self._step(Step("draft", False, len(gone), score, text))
+                return
+            self._step(Step("draft", True, len(kept), score))
+            start = end
+
+    def _step(self, step: Step) -> None:
+        if self.task.steps and not self._cut:
+            with self._lock:
+                self._news.items.append(step)
+
+    # ---- telling --------------------------------------------------------------------------------
+
+    def _tell_all(self, context: Context) -> Plan[None]:
+        """Tell what is new; at the end of a step of the thinking only once a stopper has been asked."""
+        yield from self._tell_new(context)
+        while self._due is not None and not self._cut:
+            yield from self._ask_stopper(context, self._due)
+            yield from self._tell_new(context)
+
+    def _ask_stopper(self, context: Context, back: int) -> Plan[None]:
+        assert self._stopping is not None
+        prefix = Context(context.key, [*context.tokens[: self.prompt_tokens], *self.tokens])
+        yield from self._stopping.ask(prefix, self._asked, back)
+        self._due = None
+        if self._stopping.why:
+            self._cut = "thinking"
+            self._untold.clear()
+
+    def _tell_new(self, context: Context) -> Plan[None]:
+        """Tell what is new; with log-probabilities, once the target has been asked for them."""
+        if self.task.logprobs is not None and self._untold:
+            tokens = [token for _, token in self._untold]
+            k = self.task.logprobs
+            reads = (Read(What.LOGPROBS), *((Read(What.TOP_K, k=k),) if k else ()))
+            prefix = Context(context.key, [*context.tokens[: self.prompt_tokens], *self.tokens])
+            sampling = self.task.solver.config.sampling
+            answer: Answer = yield Query(
+                "target", prefix, sampling, random.Random(0), tokens=tokens, reads=reads
+            )
+            values = answer[reads[0]].tolist()
+            ids, best = (part.tolist() for part in answer[reads[1]]) if k else ([], [])
+            for i, token in enumerate(tokens):
+                rivals = tuple(zip(ids[i], best[i], strict=True)) if k else ()
+                author, _ = self._untold.popleft()
+                self._tell(author, token, Logprob(token, values[i], rivals))
+                if self._cut:
+                    self._untold.clear()
+                    return
+                if self._due is not None:
+                    return
+        self._flush()
+        self._call()
+
+    def _flush(self) -> None:
+        while self._untold and self._due is None:
+            author, token = self._untold.popleft()
+            self._tell(author, token)
+            if self._cut:
+                self._untold.clear()
+
+    def _call(self) -> None:
+        """Let who reads along know that there is news: after a step as a whole, and after each of the target's tokens."""
+        if self.task.live:
+            self.wake()
+
+    def _tell(self, author: Author, token: int, logprob: Logprob | None = None) -> None:
+        if len(self.tokens) >= self.task.budget:
+            return
+        listened = self._stopping is not None and self._stopping.listening
+        ended = self._read_thinking(token) if author != "server" else None
+        spent = listened and self._stopping is not None and bool(self._stopping.why)
+        if author != "server" and self._cut:  # the text has ended within its thinking
+            return
+        if ended == -1:  # this token is the next step's: it is told once the stopper has been asked
+            self._due, self._read_ahead = ended, True
+            self._untold.appendleft((author, token))
+            return
+        self.tokens.append(token)
+        self._say(self.reader.feed(token), author, logprob)
+        if self.reader.stopped:
+            self._cut = "stop"
+        elif author != "server" and spent:
+            self._cut = "thinking"
+        else:
+            self._due = ended
+
+    def _read_thinking(self, token: int) -> int | None:
+        """Let the stopper read a token; return where a step of the thinking has ended, as ``Stopping.feed`` does."""
+        if self._read_ahead or self._stopping is None:
+            self._read_ahead = False
+            return None
+        listened = self._stopping.listening
+        ended = self._stopping.feed(token)
+        if listened and self._stopping.why == ENDED:
+            self._cut = "thinking"
+        return ended
+
+    def _say(self, said: Sequence[Said], author: Author, logprob: Logprob | None = None) -> None:
+        for channel, text in said:
+            (self.reasoning if channel == "reasoning" else self.content).append(text)
+        if logprob is not None:
+            self.all_logprobs.append(logprob)
+        with self._lock:
+            self._news.tokens = len(self.tokens)
+            if self.task.live:
+                self._news.items += [(author, one) for one in said]
+                self._news.logprobs += [logprob] if logprob is not None else []
+
+    def end(self, finished: Finished[None]) -> None:
+        """Take note that the plan has ended."""
+        self.error = finished.error
+        with self._lock:
+            self._news.ended = True
+        self.wake()
+
+    def take(self) -> News:
+        """Return the news since the last call; for the thread of the reader."""
+        with self._lock:
+            news, self._news = self._news, News(tokens=self._news.tokens, ended=self._news.ended)
+        return news
+
+
+def _queries(asked: Query | tuple[Query, ...]) -> tuple[Query, ...]:
+    return asked if isinstance(asked, tuple) else (asked,)

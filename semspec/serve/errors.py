@@ -1,0 +1,51 @@
+"""Errors as OpenAI's clients expect them: JSON with a message, a kind, and the field that is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class ApiError(Exception):
+    """A request that is not answered, and why."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = KINDS.get(
+            self.status, "invalid_request_error" if self.status < 500 else "server_error"
+        )
+        told = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": told}
+
+
+def refused(param: str, message: str) -> ApiError:
+    """Return the error for a field that cannot be honoured; its message names the field."""
+    named = message if param in message else f"{param}: {message}"
+    return ApiError(400, named, param, "invalid_value")

@@ -1,0 +1,81 @@
+"""Who may ask: API keys, and the addresses that a server without keys answers on."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from semspec.errors import UserError
+
+VARIABLE = "SEMSPEC_API_KEYS"
+LEAST = 16  # characters of a key
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class Keys:
+    """The keys that are valid; with none, everybody may ask."""
+
+    def __init__(self, keys: tuple[bytes, ...] = ()) -> None:
+        self._keys = keys
+
+    @classmethod
+    def read(cls, file: str, environment: Mapping[str, str] = os.environ) -> Keys:
+        """Read the keys from the environment, separated by commas, and from a file, one a line."""
+        given = environment.get(VARIABLE, "").split(",")
+        if file:
+            try:
+                given += Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                raise UserError(
+                    f"keys={file} cannot be read ({why}): name a file with one key a line"
+                ) from error
+        keys = [key.strip() for key in given if key.strip() and not key.lstrip().startswith("#")]
+        if file and not keys:
+            raise UserError(f"keys={file} has no key: write one a line")
+        if any(len(key) < LEAST for key in keys):
+            raise UserError(
+                f"a key is shorter than {LEAST} characters: make one with 'openssl rand -hex 24'"
+            )
+        return cls(tuple(key.encode() for key in keys))
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def allow(self, authorization: str | None) -> bool:
+        """Tell whether a header names a valid key; every key is compared, in constant time."""
+        if not self._keys:
+            return True
+        scheme, _, given = (authorization or "").partition(" ")
+        told = given.strip().encode("utf-8", "surrogateescape")
+        found = [hmac.compare_digest(key, told) for key in self._keys]
+        return scheme.lower() == "bearer" and any(found)
+
+
+def is_local(host: str) -> bool:
+    """Tell whether only this machine can reach an address."""
+    if host in LOCAL:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may stand for anything
+        return False
+
+
+def check_bind(host: str, keys: Keys, insecure: bool) -> None:
+    """Raise UserError for an address where everybody could ask without a key."""
+    if not is_local(host) and not keys and not insecure:
+        raise UserError(
+            f"host={host} lets everybody who can reach this machine use the models: put a key into {VARIABLE} or"
+            " keys=FILE, leave it at host=127.0.0.1, or say insecure=true"
+        )
+
+
+def same_machine(host_header: str) -> bool:
+    """Tell whether a request was meant for this machine by name, and not sent here by a foreign page's DNS."""
+    name = host_header.strip()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    return is_local(name)

@@ -1,0 +1,118 @@
+"""Prometheus counters, under the names that vLLM's and SGLang's dashboards and benchmarks read, and under ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from semspec.serve.figures import Speculation, Usage
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class Metrics:
+    """What this server has done since it began."""
+
+    def __init__(self, model: str, running: Callable[[], int], waiting: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        self._model = model
+        self._totals = 0, 0  # drafts that were judged, and their accepted tokens
+        self._drafts = self._counter("vllm:spec_decode_num_drafts", "Drafts that were judged.")
+        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Drafted tokens.")
+        self._accepted = self._counter(
+            "vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted."
+        )
+        self._positions = self._counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Accepted tokens by position in their draft.",
+            "position",
+        )
+        self._length = self._gauge(
+            "sglang:spec_accept_length", "Tokens of a verification: 1 and those accepted."
+        )
+        self._rate = self._gauge(
+            "sglang:spec_accept_rate", "Share of the drafted tokens that were accepted."
+        )
+        self._requests = self._counter("semspec:requests", "Requests by how they ended.", "outcome")
+        self._steps = self._counter(
+            "semspec:steps", "Drafted steps by what became of them.", "verdict"
+        )
+        self._tokens = self._counter(
+            "semspec:generation_tokens", "Tokens of answers by author.", "author"
+        )
+        self._thinking = self._counter("semspec:reasoning_tokens", "Tokens of thinking.")
+        self._prompt = self._counter("semspec:prompt_tokens", "Tokens of prompts.")
+        self._cached = self._counter(
+            "semspec:cached_tokens", "Tokens of prompts that were in the cache."
+        )
+        self._without = self._counter(
+            "semspec:choices_without_drafts", "Choices whose drafter was lost."
+        )
+        self._first = self._histogram(
+            "semspec:time_to_first_token_seconds", "Until the first text."
+        )
+        self._whole = self._histogram("semspec:request_seconds", "Until the last text.")
+        for name, count, text in (
+            ("semspec:running", running, "Choices under way."),
+            ("semspec:waiting", waiting, "Choices in the queue."),
+        ):
+            gauge = Gauge(name, text, ["model_name"], registry=self.registry)
+            gauge.labels(model).set_function(count)
+        counters = (self._drafts, self._drafted, self._accepted, self._thinking, self._prompt)
+        for counter in (*counters, self._cached, self._without):
+            counter.labels(model)  # they are there from the beginning, at 0
+        for author in ("draft", "target"):
+            self._tokens.labels(model, author)
+        for verdict in ("accepted", "rejected"):
+            self._steps.labels(model, verdict)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, ["model_name", *labels], registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, ["model_name"], registry=self.registry)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, ["model_name"], registry=self.registry, buckets=SECONDS)
+
+    def speculated(self, found: Speculation) -> None:
+        """Count what became of the drafts of a choice."""
+        model = self._model
+        drafts, accepted = self._totals
+        self._totals = drafts + len(found.drafts), accepted + found.accepted
+        self._drafts.labels(model).inc(len(found.drafts))
+        self._drafted.labels(model).inc(found.drafted)
+        self._accepted.labels(model).inc(found.accepted)
+        for position, count in found.positions().items():
+            self._positions.labels(model, str(position)).inc(count)
+        self._steps.labels(model, "accepted").inc(found.accepted_steps)
+        self._steps.labels(model, "rejected").inc(found.drafted_steps - found.accepted_steps)
+        self._tokens.labels(model, "draft").inc(found.by_draft)
+        self._tokens.labels(model, "target").inc(found.by_target)
+        if found.drafts:
+            self._length.labels(model).set(1 + found.accepted / len(found.drafts))
+            self._rate.labels(model).set(found.accepted / max(found.drafted, 1))
+
+    @property
+    def mean_length(self) -> float | None:
+        """Tokens of a verification on average since the server began: 1 and those accepted; None before the first."""
+        drafts, accepted = self._totals
+        return 1 + accepted / drafts if drafts else None
+
+    def answered(self, usage: Usage, degraded: int, first: float | None, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._prompt.labels(self._model).inc(usage.prompt)
+        self._cached.labels(self._model).inc(usage.cached)
+        self._thinking.labels(self._model).inc(usage.reasoning)
+        self._without.labels(self._model).inc(degraded)
+        self._whole.labels(self._model).observe(seconds)
+        if first is not None:
+            self._first.labels(self._model).observe(first)
+
+    def ended(self, outcome: str) -> None:
+        """Count a request by its outcome: its status, or ``cancelled``."""
+        self._requests.labels(self._model, outcome).inc()
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,33 @@
+"""The page at ``/``: one file, nothing fetched but this server's own answers."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from semspec import __version__
+from semspec.report.html import MARK, esc, source_of
+
+_HERE = Path(__file__).parent
+_STYLE = _HERE.parent / "report" / "style.css"
+
+
+@cache
+def page(model: str) -> tuple[str, str]:
+    """Return the page, and the policy that lets it run its own script and ask this server alone."""
+    style = _STYLE.read_text(encoding="utf-8") + (_HERE / "page.css").read_text(encoding="utf-8")
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    text = (_HERE / "page.html").read_text(encoding="utf-8")
+    for name, value in (
+        ("mark", MARK),
+        ("model", esc(model)),
+        ("version", esc(__version__)),
+        ("style", style),
+        ("script", script),
+    ):
+        text = text.replace("{{" + name + "}}", value)
+    policy = (
+        f"default-src 'none'; style-src '{source_of(style)}'; script-src '{source_of(script)}'; connect-src 'self';"
+        " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return text, policy

@@ -1,0 +1,295 @@
+"""From a request to the choices that answer it: prompt, solver, budget, random numbers."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from semspec import registry
+from semspec.decoding.stopping import Stopping, room_to_think
+from semspec.errors import UserError
+from semspec.models.text import CLOSE, opening
+from semspec.serve.choices import Choice, Task
+from semspec.serve.errors import ApiError, refused
+from semspec.serve.requests import ChatRequest, CompletionRequest, Request, Semspec
+from semspec.serve.scheduling import Scheduler
+from semspec.serve.settings import Settings
+from semspec.solver import Solver
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+VARIANTS = 64  # that are kept: a rule that was bound need not be bound again
+NAME = "prompt"  # as ``semspec.run prompt=`` calls its problem: the same seed gives the same text
+
+
+class Desk:
+    """Prepares requests, one at a time and outside the event loop: tokenizers, templates and rules take a moment."""
+
+    def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
+        self._scheduler, self._settings = scheduler, settings
+        self._variants: OrderedDict[tuple[Any, ...], Solver] = OrderedDict()
+
+    def prepare(self, request: Request) -> list[list[Choice]]:
+        """Return the choices of each prompt; raise ApiError for what cannot be."""
+        base = self._scheduler.solver
+        assert base is not None
+        count = request.n or 1
+        prompts = self._prompts(base, request)
+        if count * len(prompts) > self._settings.most_choices:
+            which = "n" if count > 1 else "prompt"
+            raise refused(
+                which, f"asks for more than {self._settings.most_choices} choices at a time"
+            )
+        solver = self._solver(base, request)
+        try:
+            # random bits where no seed is given: no two answers are to be alike then
+            solver = solver.variant(
+                seed=secrets.randbits(63) if request.seed is None else request.seed
+            )
+        except UserError as error:
+            raise refused("seed", str(error)) from error
+        off = bool(request.semspec.off) or self._scheduler.drafts_lost
+        references = self._references(solver, request)
+        groups = []
+        for at, (prompt, ids, draft_ids) in enumerate(prompts):
+            budget = self._budget(solver, request, len(ids), len(draft_ids or ()))
+            names = [
+                NAME if not at and not number else f"{NAME} {at}, choice {number}"
+                for number in range(count)
+            ]
+            tasks = [
+                Task(
+                    solver=solver,
+                    name=name,
+                    prompt=prompt,
+                    budget=budget,
+                    off=off,
+                    chat=isinstance(request, ChatRequest),
+                    stops=request.stops,
+                    stopping=self._stopping(solver, request, name, prompt, budget),
+                    references=references,
+                    ignore_eos=bool(request.ignore_eos),
+                    logprobs=request.top,
+                    steps=bool(request.semspec.steps),
+                    live=bool(request.stream),
+                    slice=self._settings.slice,
+                )
+                for name in names
+            ]
+            scheduler = self._scheduler
+            groups.append(
+                [
+                    Choice(
+                        task, solver.context(ids, draft_ids), scheduler.adopt, scheduler.lose_drafts
+                    )
+                    for task in tasks
+                ]
+            )
+        return groups
+
+    # ---- prompts --------------------------------------------------------------------------------
+
+    def _prompts(
+        self, solver: Solver, request: Request
+    ) -> list[tuple[str, Sequence[int], Sequence[int] | None]]:
+        """Return each prompt as text, as ids, and as the draft's own ids where it reads some."""
+        if isinstance(request, ChatRequest):
+            turns = [message.turn for message in request.messages]
+            told = request.chat_template_kwargs
+            try:
+                prompt, ids = solver.text.conversation(turns, told=told)
+                own = solver.own_prompt_text
+                draft_ids = own.conversation(turns, told=told)[1] if own else None
+            except UserError as error:
+                raise refused("messages", str(error)) from error
+            if not ids:
+                raise refused("messages", "the chat template makes an empty prompt of them")
+            return [(prompt, ids, draft_ids)]
+        assert isinstance(request, CompletionRequest)
+        found: list[tuple[str, Sequence[int], Sequence[int] | None]] = []
+        for given in request.prompts:
+            ids = solver.text.encode_whole(given) if isinstance(given, str) else list(given)
+            if not ids:
+                raise refused("prompt", "is empty")
+            size = min(solver.text.size, solver.engines["target"].vocabulary)
+            if not all(0 <= token < size for token in ids):
+                raise refused("prompt", f"has ids beyond the vocabulary of {size}")
+            own = solver.own_prompt_text
+            prompt = given if isinstance(given, str) else solver.text.decode(ids)
+            found.append((prompt, ids, own.encode_whole(prompt) if own else None))
+        return found
+
+    def _budget(self, solver: Solver, request: Request, prompt: int, draft_prompt: int) -> int:
+        limits = self._settings
+        which = "messages" if isinstance(request, ChatRequest) else "prompt"
+        room = solver.context_limit - max(prompt, draft_prompt)
+        if limits.most_prompt and prompt > limits.most_prompt:
+            raise ApiError(
+                400,
+                f"{which}: {prompt} tokens, and this server takes {limits.most_prompt} at most",
+                which,
+                "context_length_exceeded",
+            )
+        if room < 1:
+            raise ApiError(
+                400,
+                f"{which}: {prompt} tokens, and the models' context ends at {solver.context_limit}",
+                which,
+                "context_length_exceeded",
+            )
+        field, asked = request.limit
+        most = min(room, limits.most_tokens or room)
+        if asked is None:
+            usual = 16 if isinstance(request, CompletionRequest) else solver.config.max_new_tokens
+            return min(usual, most)
+        if asked > most:
+            why = (
+                "the models' context leaves room for"
+                if most == room
+                else "this server writes at most"
+            )
+            raise ApiError(
+                400, f"{field}: {asked} tokens, and {why} {most}", field, "context_length_exceeded"
+            )
+        return asked
+
+    def _stopping(
+        self, solver: Solver, request: Request, name: str, prompt: str, budget: int
+    ) -> Callable[[], Stopping] | None:
+        """Return what makes the one who finds the end of a thinking before its own; the answer keeps some room.
+
+        None: the thinking may go on as it likes, or there is none.
+        """
+        if not isinstance(request, ChatRequest) or not (
+            opening(prompt) or CLOSE in solver.text.added
+        ):
+            return None
+        asked, stop = request.thinks(budget), solver.stop
+        least = 1 if stop.plain else None
+        room = room_to_think(stop.closing, solver.text.encode, budget, least)
+        if asked is None:
+            if stop.plain:
+                return None
+            if room < 1:
+                if request.semspec.thinking_stop is None:
+                    return None  # the server's own stopper: as if there were none
+                why = f"{request.limit[0]}={budget} leaves no room for an answer: give at least {budget - room + 1}"
+                raise refused("semspec.thinking_stop", why)
+            return lambda: solver.stopping(name, prompt, budget, room)
+        if room < 0:
+            effort = request.thinking_token_budget is None
+            raise refused(
+                "reasoning_effort" if effort else "thinking_token_budget",
+                f"{request.limit[0]}={budget} leaves no room for an answer: give at least {budget - room}",
+            )
+        return lambda: solver.stopping(name, prompt, budget, min(asked, room))
+
+    def _references(self, solver: Solver, request: Request) -> tuple[tuple[int, ...], ...]:
+        """Return what a request expects its answer to repeat, in ids; raise ApiError where its rule cannot judge copies."""
+        if request.prediction is None:
+            return ()
+        if solver.rule.evidence() or solver.rule.gate():
+            rule = registry.name_of(solver.config.accept)
+            raise refused(
+                "prediction",
+                f"the rule {rule} judges by what the draft model reads, and a copy has no draft model: choose"
+                " another one with semspec.rule",
+            )
+        return tuple(tuple(solver.text.encode(text)) for text in request.prediction.texts)
+
+    # ---- solvers --------------------------------------------------------------------------------
+
+    def _solver(self, base: Solver, request: Request) -> Solver:
+        """Return the solver with this request's sampling and rule."""
+        changes: dict[str, Any] = {}
+        for name in SAMPLING:
+            value = getattr(request, name)
+            if value is not None:
+                value = max(value, 0) if name == "top_k" else float(value)
+                if value != getattr(base.config, name):
+                    changes[name] = value
+        changes |= self._ours(base, request.semspec)
+        ends = bool(request.ignore_eos)
+        if not changes and not ends:
+            return base
+        key = (ends, *((name, repr(value)) for name, value in sorted(changes.items())))
+        if key not in self._variants:
+            try:
+                made = base.variant(ends, **changes)
+            except UserError as error:
+                raise self._blamed(request, changes, str(error)) from error
+            self._variants[key] = made
+            while len(self._variants) > VARIANTS:
+                self._variants.popitem(last=False)
+        self._variants.move_to_end(key)
+        return self._variants[key]
+
+    def _ours(self, base: Solver, asked: Semspec) -> Mapping[str, Any]:
+        """Return the options that the request's own object changes."""
+        changes: dict[str, Any] = dict(self._stopper(base, asked))
+        if asked.draft_length is not None:
+            changes["draft_length"] = asked.draft_length
+        given = {
+            name: value
+            for name in ("threshold", "risk")
+            if (value := getattr(asked, name)) is not None
+        }
+        if asked.rule is None and not given:
+            return changes
+        try:
+            known = registry.plugin("accept", asked.rule) if asked.rule is not None else None
+        except UserError as error:
+            raise refused("semspec.rule", str(error)) from error
+        kind = known.cls if known else type(base.config.accept)
+        names = {one.name for one in fields(kind)}
+        for name in given:
+            if name not in names:
+                rule = registry.name_of(base.config.accept) if asked.rule is None else asked.rule
+                raise refused(f"semspec.{name}", f"the rule {rule} has no {name}")
+        try:
+            same = type(base.config.accept) is kind
+            changes["accept"] = replace(base.config.accept, **given) if same else kind(**given)
+        except UserError as error:
+            which = f"semspec.{next(iter(given))}" if given else "semspec.rule"
+            raise refused(which, str(error)) from error
+        return changes
+
+    def _stopper(self, base: Solver, asked: Semspec) -> Mapping[str, Any]:
+        """Return the stopper that a request asks for, as a change of options; {} if it asks for none."""
+        own = base.config.stop
+        try:
+            known = asked.thinking_stop and registry.plugin("stop", asked.thinking_stop)
+        except UserError as error:
+            raise refused("semspec.thinking_stop", str(error)) from error
+        kind = known.cls if known else type(own)
+        given: dict[str, Any] = {}
+        for name, value in (("threshold", asked.thinking_threshold), ("risk", asked.thinking_risk)):
+            if value is None:
+                continue
+            if name not in {one.name for one in fields(kind)}:
+                stop = asked.thinking_stop or registry.name_of(own)
+                raise refused(f"semspec.thinking_{name}", f"the stopper {stop} has no {name}")
+            given[name] = value
+        if not known and not given:
+            return {}
+        try:
+            return {"stop": replace(own, **given) if type(own) is kind else kind(**given)}
+        except UserError as error:
+            which = next(iter(given), "stop")
+            raise refused(f"semspec.thinking_{which}", str(error)) from error
+
+    def _blamed(self, request: Request, changes: Mapping[str, Any], message: str) -> ApiError:
+        """Return the error for options that do not go together, naming the one that was given."""
+        if "accept" in changes:
+            ours = request.semspec
+            which = "rule" if ours.rule else "threshold" if ours.threshold is not None else "risk"
+            return refused(f"semspec.{which}", message)
+        if "stop" in changes:
+            asked = request.semspec
+            which = "threshold" if asked.thinking_threshold is not None else "stop"
+            which = "risk" if asked.thinking_risk is not None else which
+            return refused(f"semspec.thinking_{which}", message)
+        sampling = next((name for name in SAMPLING if name in changes), None)
+        return refused(sampling or "semspec.draft_length", message)

@@ -1,0 +1,124 @@
+"""A model's tokens as a client gets them: thinking and answer told apart, stop texts found, no half characters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from semspec.models.spelling import Spelling
+from semspec.models.text import CLOSE, OPEN
+
+Channel = Literal["reasoning", "content"]
+Said = tuple[Channel, str]
+
+
+class Reader:
+    """Reads one choice token by token. What may be the beginning of a tag or a stop text is held back until it is known.
+
+    ``opened``: the prompt has opened the thinking. Without ``chat`` there is no thinking: all text is content.
+    Stop texts are looked for in the content alone, so that they do not end a model's thinking.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        *,
+        opened: bool,
+        chat: bool = True,
+        stops: Sequence[str] = (),
+    ) -> None:
+        self._spelling = Spelling(decode)
+        self._state = ("thinks" if opened else "begins") if chat else "answers"
+        self._stops = tuple(stops)
+        self._pending = ""
+        self._stripping = chat  # white space before the next text is left out
+        self.thinking_tokens = 0
+        self.stopped = False
+
+    @property
+    def thinks(self) -> bool:
+        return self._state == "thinks"
+
+    def feed(self, token: int) -> list[Said]:
+        """Return what a token adds."""
+        if self.stopped:
+            return []
+        thought = self._state != "answers"
+        self._pending += self._spelling.feed([token])
+        said = self._read()
+        if thought and (self.thinks or (self._state == "answers" and self._closed)):
+            self.thinking_tokens += 1
+        return said
+
+    _closed = False  # by the last token
+
+    def flush(self) -> list[Said]:
+        """Return all that is left when nothing more comes."""
+        if self.stopped:
+            return []
+        self._pending += self._spelling.flush()
+        said = self._read()
+        if self._state == "begins":  # the beginning of a tag that never came
+            self._state, self._stripping = "answers", False
+            said += self._answered()
+        rest, self._pending = self._pending, ""
+        if self.stopped:
+            return said
+        if self._state == "thinks":
+            rest = rest.rstrip()
+        if self._stripping:
+            rest = rest.lstrip()
+        return [*said, *self._as("reasoning" if self._state == "thinks" else "content", rest)]
+
+    def _as(self, channel: Channel, text: str) -> list[Said]:
+        return [(channel, text)] if text else []
+
+    def _read(self) -> list[Said]:
+        said: list[Said] = []
+        self._closed = False
+        if self._state == "begins":
+            begun = self._pending.lstrip()
+            if begun.startswith(OPEN):
+                self._state, self._pending = "thinks", begun[len(OPEN) :]
+            elif not OPEN.startswith(begun):
+                self._state, self._stripping = "answers", False
+        if self._state == "thinks":
+            said += self._thought()
+        if self._state == "answers":
+            said += self._answered()
+        return said
+
+    def _thought(self) -> list[Said]:
+        text = self._pending.lstrip() if self._stripping else self._pending
+        if text:
+            self._stripping = False
+        before, closed, after = text.partition(CLOSE)
+        if closed:
+            self._state, self._pending, self._stripping, self._closed = "answers", after, True, True
+            return self._as("reasoning", before.rstrip())
+        # a tag may have begun, and white space is only told if something follows
+        ready = len(text) - _overlap(text, (CLOSE,))
+        ready = len(text[:ready].rstrip())
+        self._pending = text[ready:]
+        return self._as("reasoning", text[:ready])
+
+    def _answered(self) -> list[Said]:
+        text = self._pending.lstrip() if self._stripping else self._pending
+        if text:
+            self._stripping = False
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._pending = True, ""
+            return self._as("content", text[: min(found)[0]])
+        ready = len(text) - _overlap(text, self._stops)
+        self._pending = text[ready:]
+        return self._as("content", text[:ready])
+
+
+def _overlap(text: str, wanted: Sequence[str]) -> int:
+    """Return the length of the longest end of a text with which one of ``wanted`` begins."""
+    longest = max((len(one) for one in wanted), default=1) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        if any(one.startswith(text[-length:]) for one in wanted):
+            return length
+    return 0

@@ -1,0 +1,238 @@
+"""Responses as OpenAI's clients read them, whole or as chunks of a stream."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from semspec import __version__
+from semspec.serve.choices import Choice, Logprob, News, Step
+from semspec.serve.figures import Speculation, Usage
+
+FINGERPRINT = f"semspec-{__version__}"
+DONE = b"data: [DONE]\n\n"
+
+
+def event(body: object) -> bytes:
+    """Return one event of a stream."""
+    return b"data: " + dumps(body) + b"\n\n"
+
+
+def dumps(body: object) -> bytes:
+    """Return JSON in UTF-8; what is no number in JSON is null."""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def step_told(step: Step) -> dict[str, Any]:
+    """Return a step as a delta has it under ``semspec``."""
+    told: dict[str, Any] = {
+        "author": step.author,
+        "accepted": step.accepted,
+        "score": number(step.score),
+        "tokens": step.tokens,
+    }
+    return {**told, "text": step.text} if step.text else told
+
+
+@dataclass
+class Reply:
+    """The answer to one request, in the form of its endpoint."""
+
+    choices: Sequence[Choice]
+    prompts: Sequence[Choice]  # one for each prompt
+    model: str
+    chat: bool
+    wants_steps: bool
+    wants_sglext: bool
+    wants_usage: tuple[bool, bool] = (False, False)  # at the end, and in each chunk
+    id: str = field(init=False)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self.id = ("chatcmpl-" if self.chat else "cmpl-") + uuid.uuid4().hex
+        self._offsets = [0] * len(self.choices)  # of legacy log-probabilities
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    # ---- figures --------------------------------------------------------------------------------
+
+    def speculation(self, choice: Choice) -> Speculation:
+        solver = choice.task.solver
+        length = solver.draft_length if solver.config.split == "token" else 0
+        return Speculation.of(choice.rounds, length)
+
+    def _extras(self) -> dict[str, Any]:
+        """Return the figures beside the usage: of one choice alone, and where drafts were asked for."""
+        only = self.choices[0] if len(self.choices) == 1 else None
+        if only is None or only.task.off:
+            return {"metrics": {"speculative_decoding": None}}
+        found = self.speculation(only)
+        extras: dict[str, Any] = {"metrics": {"speculative_decoding": found.metrics()}}
+        if self.wants_sglext:
+            extras["sglext"] = {"spec_tokens_details": found.sglext()}
+        return extras
+
+    @property
+    def usage(self) -> Usage:
+        return Usage.of(self.prompts, self.choices)
+
+    # ---- whole ----------------------------------------------------------------------------------
+
+    def whole(self) -> dict[str, Any]:
+        """Return the response in one piece."""
+        head = self._head("chat.completion" if self.chat else "text_completion")
+        choices = [self._choice(number, one) for number, one in enumerate(self.choices)]
+        return {**head, "choices": choices, "usage": self.usage.told(), **self._extras()}
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        thought, content = "".join(choice.reasoning), "".join(choice.content)
+        told: dict[str, Any] = {"index": index}
+        if self.chat:
+            reasoning = thought or None
+            told["message"] = {
+                "role": "assistant",
+                "content": content,
+                "reasoning_content": reasoning,
+                "reasoning": reasoning,
+                "refusal": None,
+            }
+        else:
+            told["text"] = content
+        told |= {
+            "logprobs": self._logprobs(index, choice.all_logprobs),
+            "finish_reason": choice.finish,
+        }
+        if self.wants_steps:
+            steps = [item for item in choice.take().items if isinstance(item, Step)]
+            told["semspec"] = {"steps": [step_told(step) for step in steps]}
+        return told
+
+    def _logprobs(self, index: int, entries: Sequence[Logprob]) -> dict[str, Any] | None:
+        choice = self.choices[index]
+        if choice.task.logprobs is None:
+            return None
+        piece = choice.task.solver.text.piece
+
+        def entry(token: int, value: float) -> dict[str, Any]:
+            text = piece(token)
+            whole = "\N{REPLACEMENT CHARACTER}" not in text
+            shown = value if math.isfinite(value) else -9999.0
+            return {
+                "token": text,
+                "logprob": shown,
+                "bytes": list(text.encode()) if whole else None,
+            }
+
+        if self.chat:
+            content = [
+                {**entry(e.token, e.value), "top_logprobs": [entry(*rival) for rival in e.top]}
+                for e in entries
+            ]
+            return {"content": content, "refusal": None}
+        texts = [piece(e.token) for e in entries]
+        offsets = []
+        for text in texts:
+            offsets.append(self._offsets[index])
+            self._offsets[index] += len(text)
+        return {
+            "tokens": texts,
+            "token_logprobs": [e.value if math.isfinite(e.value) else -9999.0 for e in entries],
+            "top_logprobs": [{piece(t): v for t, v in e.top if math.isfinite(v)} for e in entries],
+            "text_offset": offsets,
+        }
+
+    # ---- in chunks ------------------------------------------------------------------------------
+
+    def first(self) -> Iterator[bytes]:
+        """Yield what a stream begins with."""
+        if self.chat:
+            for index in range(len(self.choices)):
+                yield self._chunk(index, {"role": "assistant", "content": ""})
+
+    def chunks(self, index: int, news: News) -> Iterator[bytes]:
+        """Yield the news of a choice; what one author wrote in one channel is one chunk."""
+        deltas: list[dict[str, Any]] = []
+        texts: list[list[str]] = []
+        before: tuple[str, str] | None = None
+        for item in news.items:
+            if isinstance(item, Step):
+                told = step_told(item)
+                if item.accepted and before is not None and before[0] == item.author:
+                    deltas[-1]["semspec"] = told
+                else:
+                    deltas.append({"semspec": told})
+                    texts.append([])
+                before = None
+                continue
+            author, (channel, text) = item
+            if before != (author, channel):
+                deltas.append({"channel": channel})
+                if self.wants_steps:
+                    deltas[-1]["semspec"] = {"author": author}
+                texts.append([])
+                before = author, channel
+            texts[-1].append(text)
+        logprobs = self._logprobs(index, news.logprobs) if news.logprobs else None
+        for delta, parts in zip(deltas, texts, strict=True):
+            channel, text = delta.pop("channel", None), "".join(parts)
+            if channel == "reasoning":
+                delta = {"reasoning_content": text, "reasoning": text, **delta}
+            elif channel is not None:
+                delta = {"content": text, **delta}
+            yield self._chunk(index, delta, logprobs, tokens=news.tokens)
+            logprobs = None
+        if news.ended:
+            choice = self.choices[index]
+            yield self._chunk(index, {}, logprobs, choice.finish, news.tokens)
+        elif logprobs is not None:
+            yield self._chunk(index, {}, logprobs, tokens=news.tokens)
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        logprobs: dict[str, Any] | None = None,
+        finish: str | None = None,
+        tokens: int = 0,
+    ) -> bytes:
+        told: dict[str, Any] = {"index": index}
+        if self.chat:
+            told["delta"] = delta
+        else:
+            told["text"] = delta.get("content", "")
+            if "semspec" in delta:
+                told["semspec"] = delta["semspec"]
+        told |= {"logprobs": logprobs, "finish_reason": finish}
+        body = {
+            **self._head("chat.completion.chunk" if self.chat else "text_completion"),
+            "choices": [told],
+        }
+        at_end, each = self.wants_usage
+        if each:
+            body["usage"] = self.usage.told()
+        elif at_end:
+            body["usage"] = None
+        return event(body)
+
+    def last(self) -> Iterator[bytes]:
+        """Yield what a stream ends with."""
+        if any(self.wants_usage):
+            head = self._head("chat.completion.chunk" if self.chat else "text_completion")
+            yield event({**head, "choices": [], "usage": self.usage.told(), **self._extras()})
+        yield DONE

@@ -1,0 +1,357 @@
+"""The bodies of requests, field by field: what is honoured, and what is refused with its name.
+
+Nothing is ignored silently. A field that cannot be honoured may stand there with the value that asks for nothing
+(``frequency_penalty: 0``); any other value is an error that names it, and so is a field that is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from semspec.serve.errors import ApiError, refused
+
+HEADER = "x-semspec"
+NAMELESS = "unknown"  # sglang-router's model for a request that names none
+NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "modalities": (["text"],),
+    "audio": (),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "functions": ([],),
+    "function_call": ("none",),
+    "suffix": ("",),
+    "echo": (False,),
+    "min_tokens": (0,),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "separate_reasoning": (True,),
+    "stream_reasoning": (True,),
+    "include_reasoning": (True,),
+    "priority": (0,),
+    "no_stop_trim": (
+        False,
+    ),  # this one and those below: sglang-router sends them with every request
+    "continue_final_message": (False,),
+    "return_hidden_states": (False,),
+}
+"""Fields that cannot be honoured, with the values (besides null) that ask for nothing."""
+WITHOUT_EFFECT = (
+    "user",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "parallel_tool_calls",
+    "request_id",
+)
+"""Fields that change no answer, of whatever value."""
+ENGINE_LACKS = "this server's engine cannot constrain what a model writes"
+
+M = TypeVar("M", bound="Request")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(_Strict):
+    """What a stream has besides its text."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Semspec(_Strict):
+    """What is ours: how this request is speculated about."""
+
+    rule: str | None = None
+    threshold: float | None = None
+    risk: float | None = None
+    draft_length: Annotated[int, Field(ge=1, le=64)] | None = None
+    thinking_stop: str | None = (
+        None  # who says that the thinking is done; OpenAI's ``stop`` is for texts
+    )
+    thinking_threshold: float | None = None
+    thinking_risk: float | None = None
+    off: bool | None = None  # the target alone
+    steps: bool | None = None  # a delta for each step
+
+
+class TextPart(_Strict):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(_Strict):
+    """A text that the answer is expected to repeat."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text, or its parts."""
+        if isinstance(self.content, str):
+            return (self.content,) if self.content else ()
+        return tuple(part.text for part in self.content if part.text)
+
+
+class Message(_Strict):
+    """One turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart] | None = None
+    # of an assistant's earlier turns: templates leave thinking out, and so do we
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: None = None
+    name: None = None
+    audio: None = None
+    annotations: list[Any] | None = Field(default=None, max_length=0)
+    tool_calls: list[Any] | None = Field(default=None, max_length=0)
+    function_call: None = None
+
+    @property
+    def turn(self) -> tuple[str, str]:
+        """The role as templates know it, and the text."""
+        parts = self.content if isinstance(self.content, list) else []
+        text = "".join(part.text for part in parts) if parts else self.content or ""
+        assert isinstance(text, str)
+        return ("system" if self.role == "developer" else self.role), text
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Message:
+        if self.role != "assistant" and self.content is None:
+            raise ValueError(f"a {self.role} message needs content")
+        return self
+
+
+class Request(_Strict):
+    """What chats and completions have in common."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    ignore_eos: bool | None = None
+    response_format: Any = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    prediction: Prediction | None = None
+    return_spec_tokens_details: bool | None = None
+    semspec: Semspec = Semspec()
+
+    @field_validator("temperature")
+    @classmethod
+    def _not_too_small(cls, value: float | None) -> float | None:
+        if value is not None and 0 < value < 1e-3:
+            raise ValueError("give 0 (greedy) or at least 0.001")
+        return value
+
+    @field_validator("stop")
+    @classmethod
+    def _few(cls, value: str | list[str] | None) -> str | list[str] | None:
+        listed = [value] if isinstance(value, str) else value or []
+        if len(listed) > 4 or not all(listed) or any(len(one) > 256 for one in listed):
+            raise ValueError("give up to 4 texts of 1 to 256 characters")
+        return value
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def limit(self) -> tuple[str, int | None]:
+        """The field that limits the tokens, and its value."""
+        return "max_tokens", self.max_tokens
+
+    @property
+    def top(self) -> int | None:
+        """How many alternatives are asked for beside each token's log-probability; None: none of it."""
+        raise NotImplementedError
+
+    @property
+    def usage(self) -> tuple[bool, bool]:
+        """Whether a stream tells its usage at the end, and in every chunk."""
+        options = self.stream_options or StreamOptions()
+        each = bool(options.continuous_usage_stats)
+        return bool(options.include_usage), each
+
+    def check(self) -> None:
+        """Raise ApiError for what no field by itself shows."""
+        if self.stream_options is not None and not self.stream:
+            raise refused("stream_options", "is for stream=true")
+        if self.tools:
+            raise refused("tools", ENGINE_LACKS)
+        if self.tool_choice not in (None, "none", "auto"):
+            raise refused("tool_choice", ENGINE_LACKS)
+        kind = self.response_format.get("type") if isinstance(self.response_format, dict) else None
+        if self.response_format is not None and (kind != "text" or len(self.response_format) > 1):
+            raise refused(
+                "response_format", f"{ENGINE_LACKS}: leave it out, or give {{type: text}}"
+            )
+
+
+class ChatRequest(Request):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def limit(self) -> tuple[str, int | None]:
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return "max_tokens", self.max_tokens
+
+    @property
+    def top(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def check(self) -> None:
+        super().check()
+        if self.top_logprobs is not None and not self.logprobs:
+            raise refused("top_logprobs", "needs logprobs=true")
+        if self.thinking_token_budget is not None and self.reasoning_effort is not None:
+            raise refused(
+                "reasoning_effort", "and thinking_token_budget say the same: give one of them"
+            )
+        if None not in (self.max_tokens, self.max_completion_tokens) and (
+            self.max_tokens != self.max_completion_tokens
+        ):
+            raise refused("max_tokens", "differs from max_completion_tokens: give one of them")
+        told = self.chat_template_kwargs or {}
+        if own := sorted({"messages", "add_generation_prompt", "tools", "documents"} & set(told)):
+            raise refused(f"chat_template_kwargs.{own[0]}", "is set by the request itself")
+
+    def thinks(self, most: int) -> int | None:
+        """Return the tokens that the thinking may take of ``most``; None: as many as it likes."""
+        if self.thinking_token_budget is not None:
+            return self.thinking_token_budget
+        shares = {"none": 0.0, "minimal": 0.125, "low": 0.25, "medium": 0.5, "high": 0.75}
+        if self.reasoning_effort is None:
+            return None
+        return math.floor(most * shares.get(self.reasoning_effort, 1.0))
+
+
+class CompletionRequest(Request):
+    """The body of /v1/completions: raw text or ids, continued."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: int | None = None
+
+    @property
+    def top(self) -> int | None:
+        return self.logprobs
+
+    def check(self) -> None:
+        super().check()
+        if self.best_of not in (None, 1, self.n):
+            raise refused("best_of", "is not supported: leave it out")
+        if not self.prompt or any(one == [] for one in self.prompt):
+            raise refused("prompt", "is empty")
+
+    @property
+    def prompts(self) -> Sequence[str | Sequence[int]]:
+        """The prompts, one or several."""
+        given = self.prompt
+        if isinstance(given, str) or isinstance(given[0], int):
+            return [given]
+        return given
+
+
+def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
+    """Read and check a body, and our header; raise ApiError for what is wrong, which names the field."""
+    try:
+        found = _Any.model_validate_json(body)
+    except ValidationError as error:
+        why = error.errors(include_url=False, include_input=False)[0]["msg"]
+        raise ApiError(400, f"the body is not a JSON object: {why}", code="invalid_json") from None
+    given = dict(found.__pydantic_extra__ or {})
+    for name, values in NEUTRAL.items():
+        if name in kind.model_fields or name not in given:
+            continue
+        value = given.pop(name)
+        if value is not None and not any(value == v and type(value) in _alike(v) for v in values):
+            raise refused(name, "cannot be honoured: leave it out")
+    for name in WITHOUT_EFFECT:
+        given.pop(name, None)
+    if given.get("semspec", ()) is None:
+        del given["semspec"]
+    if header is not None:
+        if "semspec" in given:
+            raise refused(
+                "semspec", f"stands in the body and in the header {HEADER}: give one of them"
+            )
+        given["semspec"] = _of_header(header)
+    try:
+        made = kind.model_validate(given)
+    except ValidationError as error:
+        raise _explained(error) from None
+    made.check()
+    return made
+
+
+class _Any(BaseModel):
+    """Any JSON object."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def _alike(value: object) -> tuple[type, ...]:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (int, float) if number else (type(value),)
+
+
+def _explained(error: ValidationError) -> ApiError:
+    """Return the first thing that is wrong, by the path of its field."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    skipped = {"str", "list[str]", "list[int]", "list[list[int]]", "list[TextPart]", "TextPart"}
+    path = ".".join(str(part) for part in first["loc"] if str(part) not in skipped)
+    if first["type"] == "extra_forbidden":
+        return ApiError(
+            400, f"{path} is not known to this server: leave it out", path, "unknown_parameter"
+        )
+    message = first["msg"].removeprefix("Value error, ")
+    return ApiError(400, f"{path}: {message}", path, "invalid_value")
+
+
+def _of_header(text: str) -> dict[str, Any]:
+    """Read ``rule=logprob; threshold=-3; off`` as the body's object."""
+    found: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or value in ("true", "false"):
+            found[name] = value != "false"
+        elif name in ("threshold", "risk", "draft_length"):
+            try:
+                found[name] = int(value) if name == "draft_length" else float(value)
+            except ValueError:
+                raise refused(f"semspec.{name}", f"{value!r} in {HEADER} is not a number") from None
+        else:
+            found[name] = value
+    return found

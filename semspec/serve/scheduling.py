@@ -1,0 +1,183 @@
+"""The bridge between the event loop, where requests are, and the driver's thread, where models are.
+
+One thread runs the driver over an inbox; it sleeps while there is nothing to do. Choices are put into the inbox as
+they come, and begin at the next turn if there is room. What they tell goes back by ``loop.call_soon_threadsafe``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
+from typing import Literal
+
+from semspec.decoding.trim import shared
+from semspec.driver import Finished, Inbox
+from semspec.serve.choices import Choice, News
+from semspec.solver import Solver
+from semspec.storage.screen import LOG
+from semspec.types import Context
+
+State = Literal["starting", "ready", "draining", "over", "failed"]
+LEAST_SHARED = 16  # tokens of a prompt that are worth a session that is kept
+AGAIN = 15.0  # seconds after which a drafter that was lost is tried again
+
+
+class Scheduler:
+    """Runs choices, so many at a time; the others wait in the order in which they came."""
+
+    def __init__(self, make: Callable[[], Solver], concurrency: int, keep: int = 0) -> None:
+        """``make`` loads the models, in the driver's thread. ``keep``: sessions of prompts that stay in the cache."""
+        self._make, self.concurrency, self._keep = make, concurrency, keep
+        self.state: State = "starting"
+        self.error: BaseException | None = None
+        self.solver: Solver | None = None
+        self.inbox: Inbox[None] = Inbox()
+        self._choices: dict[Context, Choice] = {}
+        self._kept: OrderedDict[int, Context] = OrderedDict()
+        self._lost_at: float | None = None
+        self._changed: Callable[[], object] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+
+    def start(self, changed: Callable[[], object]) -> None:
+        """Load the models and begin to work; ``changed`` is called from the thread when the state has changed."""
+        self._changed = changed
+        self._thread.start()
+
+    # ---- for the event loop ---------------------------------------------------------------------
+
+    def submit(self, choice: Choice) -> None:
+        self._choices[choice.context] = choice
+        self.inbox.put(choice.context, choice.plan())
+
+    def cancel(self, choice: Choice) -> None:
+        """Give a choice up; nothing more is heard of it."""
+        if self._choices.pop(choice.context, None) is not None:
+            self.inbox.drop(choice.context)
+
+    @property
+    def waiting(self) -> int:
+        return len(self.inbox)
+
+    @property
+    def running(self) -> int:
+        return max(0, len(self._choices) - len(self.inbox))
+
+    @property
+    def busy(self) -> int:
+        """Count the choices that run or wait."""
+        return len(self._choices)
+
+    @property
+    def drafts_lost(self) -> bool:
+        """True for a while after the drafter was lost: the target then works alone."""
+        return self._lost_at is not None and time.monotonic() - self._lost_at < AGAIN
+
+    def lose_drafts(self, why: str) -> None:
+        """Take note that drafts cannot be had."""
+        if not self.drafts_lost:
+            LOG.warning("no drafts for %d seconds, the target goes on alone: %s", AGAIN, why)
+        self._lost_at = time.monotonic()
+
+    def drain(self) -> None:
+        """Take no more choices; those that are there go on."""
+        if self.state in ("starting", "ready"):
+            self.state = "draining"
+
+    def close(self) -> None:
+        """End when everything that is there is done."""
+        self.drain()
+        self.inbox.close()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._thread.join(timeout)
+
+    # ---- in the driver's thread -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with self._make() as solver:
+                self.solver = solver
+                if self.state == "starting":
+                    self.state = "ready"
+                self._changed()
+                turns = solver.driver.turns(self.inbox, self.concurrency, self._forget)
+                with closing(turns):
+                    for done in turns:
+                        if done is not None:
+                            self._end(done)
+            self.state = "over"
+        except BaseException as error:
+            self.state, self.error = "failed", error
+            for choice in list(self._choices.values()):
+                choice.end(
+                    Finished(
+                        choice.context, None, 0.0, 0.0, None, RuntimeError("the server has failed")
+                    )
+                )
+        finally:
+            self._changed()
+
+    def _end(self, done: Finished[None]) -> None:
+        choice = self._choices.pop(done.context, None)
+        if choice is not None:
+            choice.end(done)
+
+    def adopt(self, context: Context) -> None:
+        """Let a new context go on in the session of an earlier one that begins alike, so that it finds its prompt cached."""
+        best, length = None, LEAST_SHARED - 1
+        for key, kept in self._kept.items():
+            same = shared(kept.tokens, context.tokens)
+            if same > length:
+                best, length = key, same
+        if best is not None:
+            context.key = best
+            del self._kept[best]
+
+    def _forget(self, context: Context) -> None:
+        """Keep the session of a context that has ended for who goes on from it; let an older one go."""
+        solver = self.solver
+        assert solver is not None
+        if not self._keep or solver.free:
+            solver.driver.forget(context)
+            return
+        solver.rewind(context)
+        self._kept[context.key] = context
+        while len(self._kept) > self._keep:
+            _, oldest = self._kept.popitem(last=False)
+            solver.driver.forget(oldest)
+
+
+class Mailbox:
+    """What the choices of one request tell, for the event loop."""
+
+    def __init__(self, choices: Sequence[Choice]) -> None:
+        self._choices = choices
+        self._event, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        self._told = False
+        for choice in choices:
+            choice.wake = self._wake
+
+    def _wake(self) -> None:
+        if not self._told:  # one call for all that is told until the loop gets to it
+            self._told = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
+                self._loop.call_soon_threadsafe(self._event.set)
+
+    async def news(self) -> AsyncIterator[tuple[int, News]]:
+        """Yield what is new, with the number of its choice, until all have ended."""
+        left = set(range(len(self._choices)))
+        while left:
+            await self._event.wait()
+            self._event.clear()
+            self._told = False
+            for number in sorted(left):
+                news = self._choices[number].take()
+                if news.ended:
+                    left.discard(number)
+                if news.items or news.logprobs or news.ended:
+                    yield number, news

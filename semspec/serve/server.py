@@ -1,0 +1,143 @@
+"""The server's life: it listens at once, is ready when the models are, and finishes what it has begun."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from semspec.errors import UserError
+from semspec.serve.app import Service, build, log
+from semspec.serve.keys import Keys, check_bind
+from semspec.serve.scheduling import Scheduler
+from semspec.serve.settings import Settings
+from semspec.solver import Solver
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NAP = 0.05  # seconds between looks at what is still in flight, once the end is asked for
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, but signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(
+    make: Callable[[], Solver],
+    settings: Settings,
+    keys: Keys,
+    *,
+    host: str,
+    port: int,
+    insecure: bool,
+    concurrency: int,
+    keep: int,
+    told: Callable[[str], object],
+) -> None:
+    """Serve until a signal ends it; raise UserError where models cannot be loaded or the address is taken.
+
+    ``make`` loads the models. ``told`` gets the address as soon as the server is ready.
+    """
+    check_bind(host, keys, insecure)
+    listening = _listen(host, port)
+    asyncio.run(_run(make, settings, keys, listening, concurrency, keep, told))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the address; raise UserError if it cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(1024)
+    except OSError as error:
+        raise UserError(
+            f"host={host} port={port} cannot be had ({error.strerror}): choose another"
+        ) from error
+    return listening
+
+
+async def _run(
+    make: Callable[[], Solver],
+    settings: Settings,
+    keys: Keys,
+    listening: socket.socket,
+    concurrency: int,
+    keep: int,
+    told: Callable[[str], object],
+) -> None:
+    scheduler = Scheduler(make, concurrency, keep)
+    service = Service(scheduler, settings, keys)
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    address, number = listening.getsockname()[:2]
+    url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(changed.set)
+
+        scheduler.start(tell)
+        yield
+
+    options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+    options |= {"timeout_keep_alive": 30, "h11_max_incomplete_event_size": 1 << 16}
+    config = uvicorn.Config(build(service, lifespan), lifespan="on", ws="none", **options)
+    server = _Server(config)
+    ending = asyncio.Event()
+
+    def end() -> None:
+        if ending.is_set():  # the second time: at once, with whatever is under way
+            log({"event": "stop", "in_flight": scheduler.busy})
+            os._exit(1)
+        ending.set()
+        scheduler.drain()
+        log({"event": "drain", "in_flight": scheduler.busy})
+
+    for one in SIGNALS:
+        loop.add_signal_handler(one, end)
+    serving = asyncio.ensure_future(server.serve([listening]))
+    try:
+        await _until(changed, ending, serving)
+        if scheduler.state == "ready":
+            told(url)
+            log({"event": "ready", "url": url, "model": settings.name})
+            changed.clear()
+            await _until(changed, ending, serving)
+        while scheduler.state == "draining" and (scheduler.busy or service.in_flight):
+            await asyncio.sleep(NAP)
+    finally:
+        server.should_exit = True
+        await serving
+        if scheduler.state != "starting":
+            scheduler.close()
+            await asyncio.to_thread(scheduler.join, 30.0)
+        for one in SIGNALS:
+            loop.remove_signal_handler(one)
+    if scheduler.error is not None:
+        raise scheduler.error
+    log({"event": "end"})
+
+
+async def _until(
+    changed: asyncio.Event, ending: asyncio.Event, serving: asyncio.Future[None]
+) -> None:
+    """Wait until the state has changed, the end is asked for, or the server has ended by itself."""
+    waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(e.wait()) for e in (changed, ending)]
+    await asyncio.wait([*waits, serving], return_when=asyncio.FIRST_COMPLETED)
+    for one in waits:
+        one.cancel()

@@ -1,0 +1,198 @@
+"""The drafts of a server's requests, as SGLang takes them from a corpus: one session for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from semspec.decoding.trim import depths, keep_nodes
+from semspec.errors import UserError
+from semspec.protocols import DraftSession, Kit
+from semspec.sglang_plugin import compat_speculative as compat
+from semspec.sglang_plugin.answers import Rows
+from semspec.sglang_plugin.steps import Solving
+from semspec.types import Answer, Context, Draft, Query, Room
+
+MOST_SESSIONS = 8192
+
+
+class Drafts:
+    """A replacement for NGRAM's corpus: proposes a tree to each request of a batch."""
+
+    def __init__(self, drafter: Any, n: int, kit: Kit, rows: Rows) -> None:
+        if n < 2:
+            raise UserError(
+                f"--speculative-num-draft-tokens {n} leaves no room for a draft: give 2"
+            )
+        self.drafter, self.n, self.kit, self.rows = drafter, n, kit, rows
+        self.counts: list[int] = []  # nodes of the last trees, without padding
+        # of the same requests: the loop that judges the tree, None where SGLang's verification does
+        self.loops: list[Solving | None] = []
+        self.passes = {"drafted": 0, "plain": 0}  # of the target: over drafts, and over none
+        self._sessions: dict[str, Session] = {}
+
+    @property
+    def nothing_drafted(self) -> bool:
+        """Whether the last trees are no more than the last tokens of their texts, and only logits are read of them."""
+        reads_states = any(loop is not None and loop.reads_states for loop in self.loops)
+        return not reads_states and all(count == 1 for count in self.counts)
+
+    def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
+        """Open sessions for the requests of the next draft: id, request, prompt, output so far."""
+        for rid, request, prompt, output in requests:
+            session = self._session(rid, request)
+            if not len(session.context):
+                session.context.extend([*prompt, *output])
+                session.root = len(session.context)
+
+    def prompt_end(self, request: Any) -> int | None:
+        """Return the token that the pass over a request's prompt is to write, None where SGLang draws it."""
+        return None
+
+    def _session(self, rid: str, request: Any) -> Session:
+        known = self._sessions.get(rid)
+        if known is None or known.request is not request:  # ids may be reused
+            known = Session(request, self.drafter.open(self.kit), Context(id(request), ()))
+            self._sessions[rid] = known
+        return known
+
+    def batch_get(
+        self, rids: Sequence[str], tails: Sequence[Sequence[int]], lengths: Sequence[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return trees of n nodes, tokens and visibility. ``tails`` end the texts of ``lengths``."""
+        sessions = [self._sessions[rid] for rid in rids]
+        for session, tail, length in zip(sessions, tails, lengths, strict=True):
+            session.catch_up(tail, length)
+        self.rows.settle(rids, sessions)
+        self.loops = [None] * len(sessions)
+        trees = []
+        for draft in self._proposed(sessions):
+            drafted = fitted(draft, self.n - 1)
+            chain = list(range(-1, len(drafted.tokens) - 1))
+            trees.append((drafted.tokens, chain if drafted.parents is None else drafted.parents))
+        if self.rows.reads:  # they depend on numbers that may differ between ranks in the last bit
+            trees = compat.agreed_object(trees)
+        self.counts = [1 + len(tokens) for tokens, _ in trees]
+        nodes = np.zeros((len(rids), self.n), np.int64)
+        sees = np.zeros((len(rids), self.n, self.n), np.bool_)
+        for i, (session, (tokens, parents)) in enumerate(zip(sessions, trees, strict=True)):
+            session.tree = Draft(tokens, parents=parents)
+            lay_out(session.context.tokens[-1], tokens, parents, nodes[i], sees[i])
+        return nodes.reshape(-1), sees.reshape(-1)
+
+    def _proposed(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Return the drafts of these requests."""
+        room = Room(self.n - 1, self.n - 1, 1)
+        return [self._drafted(session, room) for session in sessions]
+
+    def _drafted(self, session: Session, room: Room) -> Draft:
+        plan = session.drafting.draft(session.context, room)
+        answer: Answer | None = None
+        while True:
+            try:
+                query = plan.send(answer)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            assert isinstance(query, Query)
+            answer = self.rows.answer(query, session)
+
+    def prefilled(self, fed: Sequence[tuple[str, Any, int, int]], states: Any) -> None:
+        """Take the states of a pass over prompts: for each request the rows from one position on."""
+        if self.rows.hidden is None or states is None:
+            return
+        at = 0
+        for rid, request, start, length in fed:
+            # SGLang may hand out a buffer that the next pass overwrites
+            rows = states[at : at + length].clone()
+            self._session(rid, request).prompt_states.append((start, rows))
+            at += length
+        while len(self._sessions) > MOST_SESSIONS:  # requests that never drafted
+            del self._sessions[next(iter(self._sessions))]
+
+    def verified(self, rids: Sequence[str], width: int, logits: Any, states: Any) -> None:
+        """Take a pass over the first ``width`` nodes of the last trees; the path that each text took is known at the next draft."""
+        self.passes["plain" if width == 1 else "drafted"] += 1
+        if self.rows.reads:
+            self.rows.keep(rids, width, logits, states)
+
+    def erase_match_state(self, rids: Sequence[str]) -> None:
+        """Drop requests that are no longer decoded; one that returns is opened again."""
+        for rid in rids:
+            self._sessions.pop(rid, None)
+
+    def reset(self) -> None:
+        self._sessions.clear()
+
+    def _nothing(self, *_: Any) -> None:
+        """Do nothing: no work runs in the background, and each session keeps its own text."""
+
+    synchronize = batch_put = _nothing
+
+    def load_external_corpus_named(self, *_: Any) -> int:
+        raise ValueError("semspec's drafters know no corpus beside the request's own text")
+
+    def list_external_corpora(self) -> dict[str, int]:
+        return {}
+
+
+@dataclass(slots=True)
+class Session:
+    """A drafter's session on one request."""
+
+    request: Any
+    drafting: DraftSession
+    context: Context
+    tree: Draft | None = None  # the last one that was proposed
+    root: int = 0  # length of the text when the last tree was proposed
+    prompt_states: list[tuple[int, Any]] = field(default_factory=list)
+    loop: Solving | None = None  # writes the text, where whole steps are judged
+    begun: bool = False  # whether was asked what the request wants
+    silent: bool = False  # it wants no drafts
+
+    def catch_up(self, tail: Sequence[int], length: int) -> None:
+        """Append the text's new tokens: it is now ``length`` tokens long and ends with ``tail``."""
+        new = length - len(self.context)
+        self.root = len(self.context)
+        if new:
+            assert 0 < new <= len(tail), f"a text of {len(self.context)} became one of {length}"
+            self.context.extend(tail[len(tail) - new :])
+
+
+def fitted(draft: Draft, nodes: int) -> Draft:
+    """Return the draft with at most ``nodes`` nodes: the shallowest, then those proposed first."""
+    if len(draft.tokens) <= nodes:
+        return draft
+    if draft.parents is None:
+        return Draft(draft.tokens[:nodes])
+    depth = depths(draft.parents)
+    order = sorted(range(len(depth)), key=depth.__getitem__)
+    keep_nodes(draft, sorted(order[:nodes]))
+    return draft
+
+
+def lay_out(
+    last: int,
+    tokens: Sequence[int],
+    parents: Sequence[int],
+    nodes: NDArray[np.int64],
+    sees: NDArray[np.bool_],
+) -> None:
+    """Fill ``nodes`` [n] and ``sees`` [n, n]: the last token, the draft below it, then padding.
+
+    Padding is one chain below the last token, starting with a token that no drafted sibling has: rules
+    that sum a family's probabilities need siblings to differ.
+    """
+    n, used = len(nodes), 1 + len(tokens)
+    taken = {token for token, parent in zip(tokens, parents, strict=True) if parent < 0}
+    above = [-1, *(parent + 1 for parent in parents)]
+    above += [0, *range(used, n - 1)][: n - used]
+    nodes[:used] = [last, *tokens]
+    nodes[used:] = next(token for token in range(n + 1) if token not in taken)
+    for node, parent in enumerate(above):
+        if parent >= 0:
+            sees[node] = sees[parent]
+        sees[node, node] = True

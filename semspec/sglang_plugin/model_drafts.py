@@ -1,0 +1,318 @@
+"""A small language model as a drafter inside SGLang: ``SEMSPEC_LM``.
+
+The model runs in the worker, beside the target, by the package's own forward pass (``engine=hf``): one session for each
+request, all of a batch together, rolled back by a crop. Requests whose rule judges whole steps are drafted by their loop
+(``steps``); for all others it drafts a chain of its likeliest tokens, which SGLang verifies.
+"""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from itertools import count
+from typing import Any, Protocol
+
+from semspec.drafters.lm import LanguageModel
+from semspec.errors import UserError
+from semspec.models.location import ModelConfig, ModelFacts, canonical_name, read_facts
+from semspec.models.text import Text
+from semspec.protocols import Engine, Kit, Plan, Run
+from semspec.registry import plugin
+from semspec.sglang_plugin import compat_speculative as compat
+from semspec.sglang_plugin.answers import Rows
+from semspec.sglang_plugin.drafts import Drafts, Session
+from semspec.sglang_plugin.load import Load, checked
+from semspec.sglang_plugin.protocol import PROMPT_END, WHOLE, problem_options
+from semspec.sglang_plugin.steps import NESTED_LENGTH, Solving, Steps, begin
+from semspec.splitters.token import TokenBoundary
+from semspec.storage.screen import LOG, last_line
+from semspec.types import Answer, Context, Draft, Query, Role, Room, Sampling, What
+
+NAME = compat.SMALL_MODEL
+WIDTH = 65  # nodes with the last token, if not said: a step of 64 tokens
+AWAY = 1024  # requests that were interrupted in a step that the target has to finish
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Options of the small model."""
+
+    model: str | None = None  # a folder, a Hub repository[@revision], embedded/NAME
+    length: int = NESTED_LENGTH  # tokens drafted at a time where tokens are judged one by one
+    by_load: tuple[Any, ...] = ()  # [[requests, tokens], ...]: shorter drafts in larger batches
+    split: str = "paragraph"  # what a step is, for rules that judge steps
+    dtype: str = "auto"  # as of engine=hf
+    device: str | None = None  # None: the target's
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise UserError(f"drafting.lm.length={self.length}: give at least 1")
+        checked(self.by_load)
+
+
+class Rules(Protocol):
+    """What requests ask of their verification."""
+
+    def steps(self, params: Any) -> Steps | None:
+        """Return a request's rule for whole steps; None where SGLang's verification decides."""
+
+    def usual(self) -> Steps | None:
+        """Return the rule of requests that name none, if it judges whole steps."""
+
+    def off(self, params: Any) -> bool:
+        """Return whether nothing is to be drafted for a request."""
+
+    def drafted_by(self, drafter: Mapping[str, Any], passes: Mapping[str, int]) -> None:
+        """Take note of who drafts, and where the target's passes are counted, for who asks the server."""
+
+
+class Once:
+    """A draft on its own, which asks the model as a loop does."""
+
+    def __init__(self, plan: Plan[Draft]) -> None:
+        self._plan, self.draft = plan, Draft()
+        self.drafts: Query | None = None
+        self._go_on(None)
+
+    def _go_on(self, answer: Answer | None) -> None:
+        try:
+            asked = next(self._plan) if answer is None else self._plan.send(answer)
+            assert isinstance(asked, Query)
+            self.drafts = asked
+        except StopIteration as stop:
+            self.drafts, self.draft = None, stop.value
+
+    def drafted(self, answer: Answer) -> None:
+        self._go_on(answer)
+
+
+class ModelDrafts(Drafts):
+    """Drafts of a small model for all requests of a worker."""
+
+    def __init__(
+        self,
+        n: int,
+        kit: Kit,
+        rows: Rows,
+        model: Engine,
+        rules: Rules | None,
+        options: ModelOptions,
+        facts: Callable[[], Mapping[Role, ModelFacts]] = dict,
+    ) -> None:
+        """``facts``: who target and draft are, for rules that were trained for them."""
+        super().__init__(LanguageModel(), n, kit, rows)
+        self.model, self.rules, self.options, self.facts = model, rules, options, facts
+        self.splitter = plugin("split", options.split).cls()
+        self.load = Load(checked(options.by_load))
+        self._keys = count(1)
+        self._held = 0  # bytes, when they were logged
+        self.bound = lru_cache(maxsize=256)(self._bound)
+        # requests that were interrupted, by id: the request, how many tokens began a step that the target has to
+        # finish, and the length of the text then
+        self._away: OrderedDict[str, tuple[weakref.ref[Any], int, int]] = OrderedDict()
+
+    def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
+        for rid, request, prompt, output in requests:
+            known = self._sessions.get(rid)
+            if known is not None and known.request is request:
+                continue
+            self.erase_match_state([rid])  # of another request with this id
+            if (last := self.prompt_end(request)) is not None:  # the output's first token
+                prompt, output = [*prompt, last], output[1:]
+            context = Context(next(self._keys), prompt)
+            context.extend(output)
+            session = Session(request, self.drafter.open(self.kit), context)
+            self._sessions[rid] = session
+
+    def prompt_end(self, request: Any) -> int | None:
+        """Return the prompt's last token, where a request has sent it apart."""
+        return _of_problem(request).get(PROMPT_END)
+
+    def _proposed(self, sessions: Sequence[Session]) -> list[Draft]:
+        """Draft for all requests together; where a loop runs, it says what."""
+        rids = {id(session): rid for rid, session in self._sessions.items()}
+        self.load.requests = len(sessions)
+        length = self.load.tokens(min(self.options.length, self.n - 1))
+        room = Room(self.n - 1, length, 1)
+        asking: list[Solving | Once | None] = []
+        for session in sessions:
+            self._look(rids[id(session)], session)
+            if session.silent or len(session.context) >= self.model.context_limit:
+                asking.append(None)
+            elif session.loop is not None or not length:
+                asking.append(session.loop)
+            else:
+                asking.append(Once(session.drafting.draft(session.context, room)))
+        own = [one for one in asking if one is not None]
+        while waiting := [(one, query) for one in own if (query := one.drafts) is not None]:
+            answers = self.model.answer([query for _, query in waiting])
+            for (one, _), answer in zip(waiting, answers, strict=True):
+                one.drafted(answer)
+        self._account()
+        self.loops = [
+            one if isinstance(one, Solving) and one.verifies is not None else None for one in asking
+        ]
+        return [Draft() if one is None else one.draft for one in asking]
+
+    def _look(self, rid: str, session: Session) -> None:
+        """Begin a request's loop, and give it up where SGLang has added to the text without it."""
+        loop = session.loop
+        if loop is not None and loop.asked is not None and loop.known < len(session.context):
+            self._remember(rid, session)
+            session.loop, session.begun = None, False
+        if session.begun:
+            return
+        session.begun = True
+        params = compat.params_of(session.request)
+        if self.rules is None:
+            return
+        session.silent = self.rules.off(params)
+        asked, sampling = self.rules.steps(params), compat.sampling_of(params)
+        if asked is None or session.silent:
+            return
+        try:
+            asked = self.bound(asked, sampling)
+        except UserError as error:  # what the server was started with does not suit this request
+            _say_once(str(error))
+            return
+        ends = compat.ends_of(params, self.kit.stop_ids)
+        kit = replace(self.kit, sampling=sampling, stop_ids=ends)
+        opened = 0
+        if (left := self._away.pop(rid, None)) is not None and left[0]() is session.request:
+            opened = left[1] + len(session.context) - left[2]
+        compat.goes_on_exactly(session.request)
+        session.loop = begin(
+            asked,
+            session.context,
+            compat.budget_of(params) - (self.prompt_end(session.request) is not None),
+            kit,
+            lambda cap: self.splitter.open(kit.piece, cap),
+            compat.seed_of(params),
+            self.n - 1,
+            opened,
+            _of_problem(session.request).get(WHOLE, False),
+            self.load,
+        )
+
+    def _bound(self, asked: Steps, sampling: Sampling) -> Steps:
+        """Return a rule with what it was trained with; raise UserError where that does not fit."""
+        if What.POOLED not in asked.rule.needs:
+            return asked
+        if not compat.reads_verification(self.rows.runner):
+            raise UserError(
+                'rules with a probe need the part {"probe": {}} beside "drafting", and on a GPU --disable-cuda-graph'
+            )
+        drafts = canonical_name(ModelConfig(path=str(self.options.model)))
+        run = Run(models=self.facts(), split=self.options.split, sampling=sampling, drafts=drafts)
+        return replace(asked, rule=asked.rule.bind(run))
+
+    def erase_match_state(self, rids: Sequence[str]) -> None:
+        for rid in rids:
+            session = self._sessions.pop(rid, None)
+            if session is None:
+                continue
+            if session.loop is not None:
+                self._remember(rid, session)
+            self.model.forget(session.context)
+
+    def _remember(self, rid: str, session: Session) -> None:
+        """Note that the text ends in a step whose draft was rejected: it may come back after a retraction."""
+        loop = session.loop
+        if loop is None or loop.asked is None:
+            return
+        if opened := loop.opened():
+            self._away[rid] = (weakref.ref(session.request), opened, loop.known)
+            while len(self._away) > AWAY:
+                self._away.popitem(last=False)
+
+    def reset(self) -> None:
+        self.erase_match_state(list(self._sessions))
+
+    def _account(self) -> None:
+        """Log what the model occupies, whenever its cache has grown."""
+        held: dict[str, int] = self.model.memory_bytes()  # type: ignore[attr-defined]
+        if (total := sum(held.values())) != self._held:
+            self._held = total
+            shown = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in held.items())
+            LOG.info("SEMSPEC_LM: %s", shown)
+
+
+def _of_problem(request: Any) -> Mapping[str, Any]:
+    """Return what a request says of a whole problem; what is malformed was refused when it arrived."""
+    try:
+        return problem_options(compat.asked(compat.params_of(request)))
+    except ValueError:
+        return {}
+
+
+@lru_cache(maxsize=256)
+def _say_once(trouble: str) -> None:
+    LOG.warning("some requests are verified losslessly: %s", trouble)
+
+
+def register(options: ModelOptions) -> None:
+    """Register the name, which SGLang's own arguments are checked against."""
+
+    def worker() -> type:
+        return compat.tree_worker(lambda runner, n: _loaded(options, runner, n))
+
+    compat.register_algorithm(NAME, WIDTH, worker)
+
+
+def _loaded(options: ModelOptions, runner: Any, n: int) -> ModelDrafts:
+    """Load the small model beside the target, before SGLang shares out the memory that is left."""
+    try:
+        return _load(options, runner, n)
+    except UserError as error:  # an exception would reach the user as a page of traceback
+        raise last_line(f"semspec's SGLang plugin: {error}") from error
+
+
+def _load(options: ModelOptions, runner: Any, n: int) -> ModelDrafts:
+    if options.model is None:
+        raise UserError(
+            f'{NAME} needs a small model: set SEMSPEC_LM=MODEL, or {{"drafting": {{"lm": {{"model": ...}}}}}}'
+        )
+    if (ranks := compat.ranks(runner)) > 1:
+        raise UserError(f"{NAME} does not work over {ranks} ranks yet: use --tp-size 1")
+    place = ModelConfig(path=options.model)
+    folder = place.fetch()
+    path, revision, tokenizer = compat.place(runner)
+    text = Text(tokenizer, revision)
+    if Text(str(folder)).fingerprint != text.fingerprint:
+        raise UserError(
+            f"{options.model} has another tokenizer than {path}: take a draft model of the same family"
+        )
+    device = options.device or str(compat.device(runner))
+    engine = plugin("engine", "hf").cls(device=device, dtype=options.dtype, threads=0)
+    model = engine.load(str(folder), role="draft")
+    kit = Kit(
+        "",
+        Sampling(0.0),
+        TokenBoundary,
+        compat.stop_ids(runner) | text.stop_ids,
+        *(text.piece, text.decode, text.encode),
+        random.Random(0),
+        layers=compat.layers(runner),
+    )
+
+    @cache
+    def facts() -> Mapping[Role, ModelFacts]:
+        at, fingerprint = ModelConfig(path=path, revision=revision), text.fingerprint
+        return {"target": read_facts(at, fingerprint), "draft": read_facts(place, fingerprint)}
+
+    rules: Any = compat.rules_of(runner)
+    drafts = ModelDrafts(n, kit, Rows((), runner), model, rules, options, facts)
+    if rules is not None:
+        named = canonical_name(place)
+        alone = (
+            1 if compat.eager(runner) else n
+        )  # rows that the target reads where nothing is drafted
+        told = {"draft": named, "split": options.split, "width": n - 1, "alone": alone}
+        rules.drafted_by(told, drafts.passes)
+    if rules is not None and (usual := rules.usual()) is not None:
+        drafts.bound(usual, Sampling(1.0))  # what cannot work is said at the start
+    return drafts

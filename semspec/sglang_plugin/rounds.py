@@ -1,0 +1,133 @@
+"""The rounds of a request's loop, as ``meta_info`` has them: told in the worker, read by who has asked.
+
+A round is told in numbers (``figures``), or whole (``whole``) to who asks for that: then the record of a run can be made of
+the output's ids and what was told. Kept and written tokens are in the output, so of a round only the rejected rest of its
+draft travels, which is no longer than a draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from semspec.errors import UserError
+from semspec.sglang_plugin.protocol import ROUNDS
+from semspec.types import Round
+
+TABLES = ("seconds", "passes", "fed", "cached", "counts")  # tables of numbers
+
+
+def figures(done: Round) -> dict[str, Any]:
+    """Return what became of a draft, in tokens and steps, as JSON."""
+    return {
+        "drafted": len(done.drafted),
+        "steps": len(done.ends),
+        "steps_kept": done.units_kept,
+        "kept": len(done.kept),  # of the draft's tokens, those in accepted steps
+        # of the rejected step, and the token that the target put behind
+        "salvaged": len(done.written),
+        "target": len(done.handed),  # of the target's own finish of that step,
+        "nested_kept": done.nested_kept,  # of which the small model had proposed so many
+        "scores": [round(float(score), 4) for score in done.scores],
+        "passes": done.passes.get("target", 0),
+    }
+
+
+def whole(done: Round, at: int) -> dict[str, Any]:
+    """Return a round, whose first token is the output's number ``at``, so that ``read`` gets it back."""
+    assert done.parents is None and done.drafted[: len(done.kept)] == done.kept
+    return {
+        "at": at,
+        "kept": len(done.kept),
+        "written": len(done.written),
+        "handed": len(done.handed),
+        "gone": done.drafted[len(done.kept) :],
+        "ends": done.ends,
+        "handed_ends": done.handed_ends,
+        "handed_over": done.handed_over,
+        "nested_kept": done.nested_kept,
+        "units_kept": done.units_kept,
+        "scores": [float(score) for score in done.scores],
+        "note": done.note,
+        "draft_seconds": done.draft_seconds,
+        **{name: getattr(done, name) for name in TABLES},
+    }
+
+
+def read(
+    meta_info: Mapping[str, Any],
+    tokens: Sequence[int],
+    server: str = "the server",
+    known: int = 0,
+    upto: int = 0,
+    ended: bool = True,
+) -> list[Round]:
+    """Return the rounds in which an output was written, behind the first ``known`` ones, which have ``upto`` tokens.
+
+    What no round accounts for, because SGLang wrote it between two loops, is a round of the target's. Raise UserError if
+    the server told none, or something else. An output that has not ``ended`` may go on behind its last round.
+    """
+    told = meta_info.get(ROUNDS)
+    if not told and ended:
+        raise UserError(
+            f"{server} wrote without judging steps, and its log says why: start it as docs/sglang_plugin.md says, or give"
+            " inside=false"
+        )
+    found: list[Round] = []
+    try:
+        for one in (told or [])[known:]:
+            at = int(one["at"])
+            if at > upto:
+                found.append(_between(tokens[upto:at]))
+            done = _round(one, tokens[at:])
+            if at < upto or not done.tokens:
+                raise ValueError
+            found.append(done)
+            upto = at + len(done.tokens)
+        if upto > len(tokens):
+            raise ValueError
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{server} told rounds that semspec's plugin does not tell: use the same version of semspec here and there"
+        ) from error
+    if ended and upto < len(tokens):
+        found.append(_between(tokens[upto:]))
+    return found
+
+
+def _between(tokens: Sequence[int]) -> Round:
+    return Round(handed=list(tokens), handed_over=True, note="written between two loops")
+
+
+def _round(one: Mapping[str, Any], tokens: Sequence[int]) -> Round:
+    parts, at = [], 0
+    for name in ("kept", "written", "handed"):
+        count = int(one[name])
+        if not 0 <= count <= len(tokens) - at:
+            raise ValueError
+        parts.append(list(tokens[at : at + count]))
+        at += count
+    kept, written, handed = parts
+    return Round(
+        drafted=[*kept, *map(int, one["gone"])],
+        ends=[int(end) for end in one["ends"]],
+        kept=kept,
+        written=written,
+        handed=handed,
+        handed_ends=[int(end) for end in one["handed_ends"]],
+        handed_over=bool(one["handed_over"]),
+        nested_kept=int(one["nested_kept"]),
+        units_kept=int(one["units_kept"]),
+        scores=[float(score) for score in one["scores"]],
+        note=str(one["note"]),
+        draft_seconds=float(one["draft_seconds"]),
+        seconds={str(name): float(value) for name, value in one["seconds"].items()},
+        passes=_counts(one["passes"]),
+        fed=_counts(one["fed"]),
+        cached=_counts(one["cached"]),
+        counts=_counts(one["counts"]),
+    )
+
+
+def _counts(given: Any) -> dict[str, int]:
+    return {str(name): int(value) for name, value in given.items()}

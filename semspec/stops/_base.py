@@ -1,0 +1,77 @@
+"""The defaults of a stopper, and the options that all of them share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec import registry
+from semspec.decoding.stopping import WORDS
+from semspec.errors import UserError
+from semspec.models.text import CLOSE
+from semspec.protocols import Closing, Plan, Plugin, Setup
+from semspec.types import Context, Opinion, What, names_of
+
+
+class StopBase(Plugin):
+    """Defaults of ``protocols.Stopper``; a stopper overrides what is different."""
+
+    plain: ClassVar[bool] = False
+    needs: ClassVar[frozenset[What]] = frozenset()
+    said: ClassVar[str] = WORDS
+
+    @property
+    def reserve(self) -> int:
+        return 0
+
+    def asked_risk(self) -> float | None:
+        return None
+
+    @property
+    def audits(self) -> bool:
+        return False
+
+    def origin(self) -> str:
+        return ""
+
+    def check_setup(self, setup: Setup) -> None:
+        if missing := self.needs - setup.engine.offers:
+            raise UserError(
+                f"stop={registry.name_of(self)} reads {names_of(missing)}, which {setup.engine_choice}"
+                " cannot give: use engine=hf, or stop=budget"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closes(StopBase):
+    """A stopper with the options about how the thinking is closed."""
+
+    words: str = WORDS  # what is said last in the thinking
+    answer: str = ""  # how the answer begins behind it
+    answer_tokens: int = 0  # kept back for the answer; 0: a quarter of the budget, 256 at most
+    audit: bool = (
+        False  # also solve what was stopped to its natural end, outside the times, and compare
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("words", "answer"):
+            if CLOSE in getattr(self, name):
+                raise UserError(f"stop.{name} contains {CLOSE}, which is added to it: leave it out")
+        if self.answer_tokens < 0:
+            raise UserError("stop.answer_tokens is 0 (what suits the budget) or more")
+
+    @property
+    def closing(self) -> Closing:
+        return Closing(self.words, self.answer, self.answer_tokens)
+
+    @property
+    def audits(self) -> bool:
+        return self.audit or self.asked_risk() is not None
+
+
+class Never:
+    """A session that lets the model think on."""
+
+    def consider(self, context: Context, thought: int) -> Plan[Opinion]:
+        return Opinion(False)
+        yield  # a plan is a generator, also if it asks nothing

@@ -1,0 +1,134 @@
+"""What stoppers share that try an answer: how it is begun, when it is tried, and what decides."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from semspec import registry
+from semspec.artifacts import base
+from semspec.artifacts.binding import check_alike, check_shares
+from semspec.artifacts.stopping import StopCalibration
+from semspec.calibration.stopping import CertifiedStop, certify, described_stop
+from semspec.errors import UserError
+from semspec.models.text import CLOSE
+from semspec.protocols import Kit, Plan, Run, Source
+from semspec.stops._base import Closes
+from semspec.storage.files import dumps
+from semspec.types import Context, Opinion, What
+
+BEGINS = "The answer is \\boxed{"  # how an answer begins that is asked for at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(Closes):
+    """A stopper that scores what would be answered now, 0 to 1, and stops where the score is high enough."""
+
+    answer: str = BEGINS
+    threshold: float = 0.95
+    every: int = 1  # tried at every so many-th step
+    least: int = 0  # tokens of the thinking before the first trial
+    risk: float | None = (
+        None  # P(a stop changes a right answer into a wrong one), at most; instead of threshold
+    )
+    confidence: float = 0.95  # of that guarantee, over the draw of the calibration's problems
+    calibration: str | None = None  # a folder or Hub repository, made by semspec.calibrate_stop
+    allow_mismatch: bool = False  # use a calibration that was made for something else
+
+    certified: ClassVar[CertifiedStop | None] = None  # once bound
+    needs: ClassVar[frozenset[What]] = frozenset({What.TOP_K})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.threshold <= 1:
+            raise UserError(f"stop.threshold={self.threshold}: scores go from 0 to 1")
+        if self.every < 1:
+            raise UserError(f"stop.every={self.every}: give at least 1")
+        if self.least < 0:
+            raise UserError(f"stop.least={self.least}: give at least 0")
+        check_shares("stop", risk=self.risk, confidence=self.confidence)
+        if self.risk is not None and self.calibration is None:
+            raise UserError(f"stop.risk={self.risk:g} is kept by a calibration: {self._command()}")
+        if self.risk is None and self.calibration is not None:
+            raise UserError(
+                "stop.calibration= certifies the threshold of a risk: give stop.risk=, such as 0.02"
+            )
+
+    def _command(self) -> str:
+        """Say how a calibration is made."""
+        return (
+            f"run python -m semspec.calibrate_stop stop={registry.name_of(self)} with this run's options, then add"
+            " stop.calibration=FOLDER/calibration"
+        )
+
+    def asked_risk(self) -> float | None:
+        return self.risk
+
+    def loads(self, run: Run) -> Sequence[Source]:
+        return [base.source("stop calibration", self.calibration)] if self.calibration else []
+
+    def bind(self, run: Run) -> Self:
+        if self.calibration is None or self.risk is None:
+            return self
+        given = StopCalibration.load(self.calibration)
+        given.check_run(run, self.allow_mismatch)
+        if not self.allow_mismatch:
+            self._check(given, run)
+        return self.bound(
+            certified=certify(given.problems, risk=self.risk, delta=1 - self.confidence)
+        )
+
+    def _check(self, given: StopCalibration, run: Run) -> None:
+        """Raise UserError where another score, or problems solved in another way, were calibrated."""
+        unlike = given.measured.unlike(run.sampling, run.drafts or "none")
+        made, own = given.config["stop"], json.loads(dumps(described_stop(self)))
+        if made["name"] != own["name"]:
+            unlike.append(f"with stop={made['name']}")
+        else:
+            theirs = made["options"]
+            unlike += [f"with stop.{k}={theirs.get(k)}" for k, v in own["options"].items() if theirs.get(k) != v]  # fmt: skip
+        if run.rule and given.config["rule"] != run.rule:
+            unlike.append(f"with accept={given.config['rule']}")
+        check_alike("stop", f"stop.risk={self.risk:g}", unlike, self._command())
+
+    def origin(self) -> str:
+        if (found := self.certified) is None:
+            return f"stop: threshold {self.threshold:g}, uncalibrated: it guarantees nothing"
+        return (
+            f"stop: threshold {found.threshold:.4f}, certified by {self.calibration}: with confidence"
+            f" {self.confidence:g} at most {self.risk:g} of the answers go from right to wrong by a stop"
+        )
+
+    @property
+    def reserve(self) -> int:
+        return 128
+
+    @property
+    def level(self) -> float:
+        """Return the threshold that it goes by."""
+        return self.threshold if self.certified is None else self.certified.threshold
+
+
+class TrialSession:
+    """One problem of a stopper that tries answers."""
+
+    def __init__(self, stop: Trial, kit: Kit) -> None:
+        self.stop, self.kit = stop, kit
+        self.tail = kit.encode(f"{CLOSE}\n\n{stop.answer}")
+        self.steps = 0
+
+    def consider(self, context: Context, thought: int) -> Plan[Opinion]:
+        self.steps += 1
+        if thought < self.stop.least or self.steps % self.stop.every:
+            return Opinion(False)
+        score = yield from self.score(context)
+        why = f"{score:.3f} sure of the answer after {thought} tokens"
+        return Opinion(score >= self.stop.level, score, why)
+
+    @abstractmethod
+    def score(self, context: Context) -> Plan[float]:
+        """Return how sure the answer is that would be given behind the context, 0 to 1."""
+        raise NotImplementedError

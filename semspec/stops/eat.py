@@ -1,0 +1,72 @@
+"""EAT (arXiv:2509.26522): the entropy of what follows a forced end of the thinking.
+
+At the end of a step the thinking is closed and the answer begun, and the entropy of the next token says how sure
+the answer is by now: one further pass over a few tokens, of which one row is read. The paper waits until
+the entropy's moving variance is small; here its moving mean decides, as 1 / perplexity, so that a threshold
+can be certified (docs/thinking_less.md). An answer of several tokens is judged by its first one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from semspec.deferred import torch
+from semspec.errors import UserError
+from semspec.protocols import Kit, Plan
+from semspec.registry import register
+from semspec.stops._trial import Trial, TrialSession
+from semspec.types import Answer, Context, Query, Read, What
+
+BEST = Read(What.TOP_K, k=20)  # the others count as one more
+
+
+@register("stop", "eat")
+@dataclass(frozen=True, kw_only=True)
+class Eat(Trial):
+    """Closes the thinking once the first token of a forced answer is sure enough (EAT's entropy)."""
+
+    smooth: float = 0.5  # weight of the newest entropy in the moving mean; 1: it alone
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.smooth <= 1:
+            raise UserError(f"stop.smooth={self.smooth}: give more than 0, at most 1")
+
+    @classmethod
+    def example(cls, folder: Path) -> Iterator[Self]:
+        yield cls(threshold=0.02, answer_tokens=4, words="")
+        yield cls(threshold=0.02, every=2, least=2, smooth=1, answer_tokens=4, words="")
+
+    def open(self, kit: Kit) -> EatSession:
+        return EatSession(self, kit)
+
+
+class EatSession(TrialSession):
+    stop: Eat
+    mean: float | None = None  # of the entropy so far
+
+    def score(self, context: Context) -> Plan[float]:
+        answer: Answer = yield Query(
+            "target",
+            context,
+            self.kit.sampling,
+            self.kit.rng,
+            tokens=self.tail,
+            reads=(BEST,),
+            rows_from=len(context) + len(self.tail) - 1,
+        )
+        entropy = entropy_of(answer[BEST][1][-1])
+        weight = 1.0 if self.mean is None else self.stop.smooth
+        self.mean = weight * entropy + (1 - weight) * (self.mean or 0.0)
+        return float(torch.tensor(-self.mean).exp())
+
+
+def entropy_of(logprobs: torch.Tensor) -> float:
+    """Return the entropy (nats) of a row's likeliest tokens; all others count as one."""
+    shares = torch.as_tensor(logprobs).double().exp()
+    rest = (1 - shares.sum()).clamp(min=0).reshape(1)
+    shares = torch.cat([shares, rest])
+    return float(-torch.special.xlogy(shares, shares).sum().clamp(max=0))

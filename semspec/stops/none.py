@@ -1,0 +1,25 @@
+"""The thinking ends where the model ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from semspec.protocols import Closing, Kit
+from semspec.registry import register
+from semspec.stops._base import Never, StopBase
+
+
+@register("stop", "none")
+@dataclass(frozen=True, kw_only=True)
+class NoStop(StopBase):
+    """Never stops: the model thinks to its own end."""
+
+    plain: ClassVar[bool] = True
+
+    @property
+    def closing(self) -> Closing:
+        return Closing(self.said, "", 0)
+
+    def open(self, kit: Kit) -> Never:
+        return Never()

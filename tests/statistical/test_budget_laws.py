@@ -1,0 +1,169 @@
+"""Drafts that are as long as it pays leave the target's law as it is, and drafts that are cut by what was drawn do not.
+
+The lengths, nodes and pauses of a problem follow from what became of those before, in this problem and in
+others: they change all the time, and the outputs still have exactly the target's law.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from semspec.decoding.budget import Adaptive
+from semspec.decoding.budget_steps import AdaptiveSteps
+from semspec.decoding.costs import Costs
+from semspec.decoding.pace import Pace, Steady
+from semspec.decoding.trim import shorten
+from semspec.drafters.lm import LanguageModel
+from semspec.engines.toy import Toy
+from semspec.protocols import Drafter
+from semspec.rules.lossless import Lossless
+from semspec.rules.random import Random
+from semspec.types import Draft, Sampling
+from tests.statistical.test_laws import SURE
+from tests.statistical.test_retrieval_laws import CONTEXT_DRAFTERS, REPEATING, retrieval
+from tests.support.costs import economy, table
+from tests.support.deep import samples
+from tests.support.law import p_value, speculative_plan
+
+pytestmark = pytest.mark.deep(quick=True)
+SAMPLES = samples(quick=1_500, deep=4_000)
+FEWER = samples(quick=400, deep=1_000)  # of drafters that take longer
+TOY = Toy(vocabulary=4, seed=3)
+LENGTH = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class Watched(Adaptive):
+    """Counts what was decided, for a test that means to have seen decisions of each kind."""
+
+    decided: Counter[str] = field(default_factory=Counter)
+
+    def alone(self, left: int) -> int:
+        self.decided["alone" if (tokens := Adaptive.alone(self, left)) == 1 else "pause"] += 1
+        return tokens
+
+    def cut(self, draft: Draft) -> None:
+        count, tree = len(draft.tokens), draft.parents is not None
+        Adaptive.cut(self, draft)
+        self.decided[f"draft of {min(count, 3)}"] += 1
+        self.decided["cut"] += 0 < len(draft.tokens) < count
+        self.decided["dropped"] += bool(count and not draft.tokens)
+        self.decided["a chain of a tree"] += bool(tree and draft.tokens and draft.parents is None)
+
+
+def paces(
+    costs: Costs, decided: Counter[str], first: float = 0.5, **options: Any
+) -> Callable[[int, int], Pace]:
+    """One economy for all problems: what it has learned of some decides about the others."""
+    shared = economy(costs, first)
+
+    def made(longest: int, cap: int) -> Pace:
+        return Watched(economy=shared, longest=longest, decided=decided, **options)
+
+    return made
+
+
+def test_lengths_that_are_chosen_before_drawing_are_lossless() -> None:
+    decided: Counter[str] = Counter()
+    costs = table(passing=0.8, fed=0.25, units=0.05)
+    plan = speculative_plan(LanguageModel(), Lossless())
+    options: dict[str, Any] = {"draft_length": 3, "length": LENGTH, "samples": SAMPLES}
+    p = p_value(TOY, plan, Lossless(), Sampling(0.8), pace=paces(costs, decided), **options)
+    assert p > SURE
+    assert min(decided[f"draft of {n}"] for n in (1, 2)) > 20, decided
+
+
+def test_pauses_are_lossless() -> None:
+    """A draft model that hardly pays: now it drafts, now the target writes some tokens in a row."""
+    decided: Counter[str] = Counter()
+    made = paces(table(passing=1.2, fed=0.4, units=0.3), decided)
+    plan = speculative_plan(LanguageModel(), Lossless())
+    options: dict[str, Any] = {"draft_length": 3, "length": LENGTH, "samples": SAMPLES}
+    assert p_value(TOY, plan, Lossless(), Sampling(0.8), pace=made, **options) > SURE
+    assert decided["pause"] > 20 and decided["draft of 1"] > 20, decided
+
+
+@pytest.mark.parametrize("name", CONTEXT_DRAFTERS)
+def test_lookups_of_which_the_likely_part_is_sent_are_lossless(name: str) -> None:
+    decided: Counter[str] = Counter()
+    drafter = retrieval(name)
+    costs = table(passing=0.9, fed=0.15, asked=0.02, tree=0.05)
+    made = paces(costs, decided, 0.4, copies=True, cuts=True, exact=True, watches=True)
+    plan = speculative_plan(drafter, Lossless())
+    options: dict[str, Any] = {"prompt": REPEATING, "draft_length": drafter.reach, "samples": FEWER}
+    p = p_value(TOY, plan, Lossless(), Sampling(1.0), pace=made, length=LENGTH, **options)
+    assert p > SURE
+    assert decided["cut"] + decided["dropped"] > 20, decided
+
+
+@pytest.mark.parametrize("tree", ["dynamic", "static", "sampled"])
+def test_trees_of_the_depth_and_the_nodes_that_pay_are_lossless(tree: str) -> None:
+    decided: Counter[str] = Counter()
+    drafter = LanguageModel(tree=tree, tree_depth=3, tree_top_k=2, tree_nodes=8)
+    cuts = tree != "sampled"
+    made = paces(table(passing=0.8, fed=0.1, units=0.05, tree=0.03), decided, cuts=cuts, exact=True)
+    plan = speculative_plan(drafter, Lossless())
+    options: dict[str, Any] = {"draft_length": 3, "length": LENGTH, "samples": FEWER}
+    assert p_value(TOY, plan, Lossless(), Sampling(0.8), pace=made, **options) > SURE
+    assert not cuts or (decided["cut"] > 20), decided
+
+
+def test_nested_drafts_that_come_and_go_are_lossless() -> None:
+    """Every drafted step is rejected: what comes out was all written by the target, with help or without."""
+    decided: Counter[str] = Counter()
+    made = paces(table(passing=1.1, fed=0.3, units=0.2), decided, 0.6)
+    rule = Random(rate=0.0)
+    plan = speculative_plan(LanguageModel(), rule, nested=LanguageModel(), pen=made)
+    options: dict[str, Any] = {"split": "paragraph", "step_cap": 3, "samples": SAMPLES}
+    assert p_value(TOY, plan, rule, Sampling(1.0), **options) > SURE
+    assert decided["pause"] > 20 and decided["draft of 1"] > 20, decided
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["lm", "prompt_lookup"])
+def test_steps_that_come_and_go_are_lossless(copies: bool) -> None:
+    shared = economy(table(passing=1.0, fed=0.3, units=0.5))
+
+    def made(longest: int, cap: int) -> Pace:
+        return AdaptiveSteps(economy=shared, longest=longest, cap=cap, copies=copies, by_token=True)
+
+    drafter: Drafter = retrieval("prompt_lookup") if copies else LanguageModel()
+    plan = speculative_plan(drafter, Lossless())
+    options: dict[str, Any] = {"split": "paragraph", "draft_length": 2, "samples": SAMPLES}
+    prompt = {"prompt": REPEATING} if copies else {}
+    p = p_value(TOY, plan, Lossless(), Sampling(1.0), pace=made, **options, **prompt)
+    assert p > SURE
+
+
+@dataclass(slots=True)
+class Stopping(Steady):
+    """Cuts drawn chains by the probabilities that their tokens were drawn with."""
+
+    after: bool = True  # behind an unlikely token, which stays; else before it
+
+    def cut(self, draft: Draft) -> None:
+        assert draft.probs is not None
+        for at, token in enumerate(draft.tokens):
+            if draft.probs[at, token] < 0.4:
+                shorten(draft, at + 1 if self.after else at)
+                return
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["behind it", "before it"])
+def test_a_drawn_chain_may_stop_behind_an_unlikely_token_and_not_before_it(after: bool) -> None:
+    """What stops by the tokens so far leaves a sample of q; what drops a token for what it is does not.
+
+    The dropped token's place is then written by p alone: tokens that q finds unlikely come out too often.
+    """
+    plan = speculative_plan(LanguageModel(), Lossless())
+    options: dict[str, Any] = {"draft_length": 3, "samples": samples(quick=7_000, deep=10_000)}
+
+    def made(longest: int, cap: int) -> Pace:
+        return Stopping(longest, cap, after=after)
+
+    p = p_value(TOY, plan, Lossless(), Sampling(1.0), pace=made, **options)
+    assert p > SURE if after else p < 1e-12

@@ -1,0 +1,47 @@
+"""Cost tables for tests: straight lines, in seconds that are easy to add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semspec.decoding.beliefs import Beliefs
+from semspec.decoding.costs import ASK, READ, TREE, WRITE, Costs
+from semspec.decoding.economy import Economy
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def table(
+    *, token: float = 1.0, passing: float = 1.0, fed: float = 0.1, asked: float = 0.0,
+    units: float = 0.0, tree: float = 0.0, lone: float = 0.0, together: int = 1,
+) -> Costs:  # fmt: skip
+    """Return a recorded table: ``token`` seconds for each written one (and ``lone`` for the question), for a pass
+    ``passing`` and ``fed`` for each token (``tree``: so much more for a tree), for a draft ``asked`` and ``units`` for each.
+    """
+    costs = Costs()
+    for size in SIZES:
+        costs.add("target", WRITE, together, size, lone + token * size)
+        costs.add("target", READ, together, size, passing + fed * size)
+        costs.add("target", TREE, together, size, passing + tree + fed * size)
+        for who in ("draft", "nested"):
+            costs.add(who, ASK, together, size, max(asked + units * size, 1e-9))
+    costs.fixed = True
+    return costs
+
+
+def economy(costs: Costs, first: float = 0.5) -> Economy:
+    return Economy(costs, beliefs=Beliefs(first))
+
+
+def crowded(gaining: Sequence[int], losing: Sequence[int]) -> Costs:
+    """Return a recorded table by which drafts gain with so many problems under way, and lose with so many others.
+
+    As on a device: few tokens are read in the time of one, and of many each costs what a pass does.
+    """
+    costs = Costs()
+    for together in (*gaining, *losing):
+        fed = 0.02 if together in gaining else 1.0
+        one = table(fed=fed, passing=1.0, asked=0.01, units=0.01, together=together)
+        costs.curves |= one.curves
+    costs.fixed = True
+    return costs

@@ -1,0 +1,70 @@
+"""``python -m tests.support.toy_server port=0``: the real server in front of two Markov models whose law is known.
+
+Everything but the models is the server's own. The tokenizer is the embedded pair's, of whose tokens the toy
+models know the first five. ``TOY=free``: they are asked as servers are, each question by itself. ``TOY=lost``: so, too,
+and the draft is gone while the file that ``TOY_LOST`` names is there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from semspec.cli import serve
+from semspec.config import RunConfig
+from semspec.engines.toy import Toy, ToyEngine
+from semspec.errors import UserError
+from semspec.jobs.options import read_known
+from semspec.registry import register
+from semspec.types import Answer, Query, Role
+from tests.support.pair import configuration
+
+KIND = os.environ.get("TOY", "")
+LOST = Path(os.environ.get("TOY_LOST", "/nowhere"))
+
+
+class Remote(ToyEngine):
+    """A toy engine that takes questions one by one, from any thread."""
+
+    def __init__(self, engine: ToyEngine, may_go: bool) -> None:
+        super().__init__(engine.logits)
+        self.pool, self.may_go = ThreadPoolExecutor(2), may_go
+
+    def submit(self, query: Query) -> Future[Answer]:
+        return self.pool.submit(self._later, query)
+
+    def _later(self, query: Query) -> Answer:
+        if self.may_go and LOST.exists():
+            raise UserError("the draft's server does not answer")
+        return self._answer(query)
+
+
+@register("engine", "toy_served")
+@dataclass(frozen=True, kw_only=True)
+class ToyServed(Toy):
+    """The toy models as an engine that loads."""
+
+    def load(
+        self,
+        folder_or_repo: str,
+        revision: str | None = None,
+        role: Role = "target",
+        probes: Sequence[str] = (),
+    ) -> ToyEngine:
+        engine = self.models()[role]
+        return Remote(engine, role == "draft") if KIND else engine
+
+
+def read(arguments: Sequence[str]) -> tuple[RunConfig, serve.Options]:
+    given, rest = read_known(serve.Options, arguments, serve.COMMAND)
+    config = configuration("split=token", "accept=lossless", "temperature=1", *rest)
+    return replace(config, engine=ToyServed()), given
+
+
+if __name__ == "__main__":
+    serve.read = read
+    serve.main(sys.argv[1:])

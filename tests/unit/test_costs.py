@@ -1,0 +1,177 @@
+"""The cost model: lines through what was measured, and what the driver brings."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semspec.decoding.costs import ASK, OUTLIER, READ, TREE, WATCH, WRITE, Costs, Curve, bin_of
+from semspec.decoding.economy import Economy
+from semspec.driver import Driver
+from semspec.engines.toy import Toy
+from semspec.errors import UserError
+from semspec.protocols import Plan
+from semspec.results import tables
+from semspec.types import Context, Generate, Query, Read, Sampling, What
+from tests.support.costs import economy, table
+
+
+def test_a_curve_goes_through_what_was_measured_and_straight_between() -> None:
+    curve = Curve()
+    for size, seconds in ((1, 1.0), (3, 2.0), (8, 3.0)):
+        for _ in range(5):
+            curve.add(size, seconds)
+    assert [curve.at(n) for n in (1, 2, 3, 8)] == pytest.approx([1.0, 1.5, 2.0, 3.0])
+    assert curve.at(5.5) == pytest.approx(2.5)
+    assert curve.at(0.5) == pytest.approx(1.0)
+    assert curve.each == pytest.approx(2 / 7)
+    assert curve.at(15) == pytest.approx(3 + 7 * 2 / 7)  # beyond: as steep as on the whole
+    assert list(curve.table(8))[1:9:2] == pytest.approx([curve.at(n) for n in (1, 3, 5, 7)])
+
+
+def test_a_curve_never_falls_and_one_long_pass_does_not_bend_it() -> None:
+    curve = Curve()
+    for size, seconds in ((1, 2.0), (2, 1.0), (16, 4.0)):
+        for _ in range(4):
+            curve.add(size, seconds)
+    assert curve.at(1) == curve.at(1.4) == pytest.approx(1.5)  # averaged: each weighs the same
+    assert curve.at(16) == 4.0
+    curve.add(16, 400.0)
+    assert curve.at(16) == pytest.approx(4.0 + (OUTLIER - 1) * 4.0 / 5)
+    everything = [curve.at(n / 2) for n in range(2, 80)]
+    assert everything == sorted(everything)
+
+
+def test_a_curve_learns_what_a_cached_position_costs() -> None:
+    curve, rng = Curve(), random.Random(0)
+    for _ in range(400):
+        size, context = rng.choice((1, 4, 16)), rng.randrange(100, 4000)
+        curve.add(size, 1.0 + 0.1 * size + 0.001 * context, context)
+    assert curve.slope == pytest.approx(0.001, rel=0.1)
+    for size in (1, 4, 16):
+        for context in (500, 3000):
+            expected = 1.0 + 0.1 * size + 0.001 * context
+            assert curve.at(size, context) == pytest.approx(expected, rel=0.1)
+    level = Curve()
+    for _ in range(100):
+        level.add(4, rng.uniform(0.9, 1.1), 200)
+    assert level.slope == 0.0 and level.at(4, 9999) == level.at(4)
+
+
+def test_old_measurements_fade() -> None:
+    curve = Curve()
+    for seconds in [1.0] * 500 + [2.0] * 500:
+        curve.add(4, seconds)
+    assert curve.at(4) == pytest.approx(2.0, rel=0.01)
+
+
+def test_sizes_share_a_bin_with_sizes_like_them() -> None:
+    assert len({bin_of(n) for n in (1, 2, 3, 4)}) == 4
+    assert bin_of(40) == bin_of(36) != bin_of(60)
+
+
+def test_what_was_not_measured_is_judged_by_what_is_nearest() -> None:
+    costs = table(passing=1.0, fed=0.1, token=1.0)
+    assert costs.seconds("target", READ, 4) == pytest.approx(1.4)
+    assert costs.seconds("target", READ, 4, together=8) == pytest.approx(1 + 3.2)  # 32 in all
+    both = costs.seconds("target", WRITE, 10, together=8)
+    assert both == pytest.approx(10 * (1 + 0.8) / 1.1, rel=0.01)
+    assert costs.seconds("target", WATCH, 4) == costs.seconds("target", WRITE, 4)
+    del costs.curves["target", TREE, 1]
+    assert costs.seconds("target", TREE, 8) == costs.seconds("target", READ, 8)
+    assert costs.seconds("draft", WRITE, 3) is None
+    assert costs.token() == pytest.approx(1.0)
+
+
+def test_the_driver_brings_the_time_of_every_question_by_kind_size_and_company() -> None:
+    costs = Costs()
+    models = Toy(vocabulary=4, seed=3).models()
+    probs = (Read(What.PROBS),)
+
+    def plan(context: Context) -> Plan[None]:
+        asked = "target", context, Sampling(1.0), random.Random(0)
+        yield Query(*asked, tokens=[1, 2, 3], reads=probs)
+        yield Query(*asked, tokens=[1, 2, 3], parents=[-1, -1, 0], reads=probs)
+        yield Query(*asked, generate=Generate(5), purpose="write")
+        yield Query(*asked, generate=Generate(5), reads=probs, purpose="write")
+        yield Query("draft", *asked[1:], generate=Generate(2), reads=probs, purpose="draft")
+        yield Query(*asked, tokens=[1], reads=(Read(What.EMBEDDINGS),))  # no pass
+
+    for together in (1, 3):
+
+        def plans(together: int = together) -> Iterator[tuple[Context, Plan[None]]]:
+            for number in range(together):
+                context = Context(number, [0, 1])
+                yield context, plan(context)
+
+        list(Driver(dict(models), costs).run(plans(), together))  # type: ignore[arg-type]
+    kinds = {("target", READ): 3, ("target", TREE): 3, ("target", WRITE): 5, ("target", WATCH): 5}
+    found = {(*k, n) for k in [*kinds, ("draft", WRITE)] for n in (1, 3)}
+    assert set(costs.curves) == found
+    for (role, kind), size in kinds.items():
+        (point,) = costs.curves[role, kind, 3].points.values()
+        assert (point.size, point.count, point.seconds > 0) == (size, 1, True)
+    costs.fixed = True
+    before = json.dumps(costs.told())
+    list(Driver(dict(models), costs).run(plans(), 3))  # type: ignore[arg-type]
+    assert json.dumps(costs.told()) == before
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+    costs, one = table(token=0.25), economy(table())
+    one.beliefs.learn([(("a", "b"), True), (("a",), False)])
+    one.net, one.lengths = -0.5, [3, 4]
+    (tmp_path / tables.FILE).write_text(json.dumps(tables.told(costs, {"draft": one})))
+    for place in (tmp_path, tmp_path / tables.FILE):
+        read = tables.read(str(place))
+        assert read.costs.fixed and read.costs.told() == costs.told()
+        again = Economy(read.costs)
+        read.fill(again)
+        assert again.told() == one.told()
+        read.fill(Economy(read.costs, "nested"))  # nothing was learned of these
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "there is no costs.json"),
+        ("{}", "is no table of costs"),
+        ('{"version": 99, "costs": [], "learned": {}}', "version 99"),
+        ('{"version": 1, "costs": [{"who": "target"}], "learned": {}}', "is no table"),
+        (
+            '{"version": 1, "costs": [{"who": "t", "kind": "read", "together": 1, "spread": 0, "shared": 0,'
+            ' "points": [[1, -1, 0, 1]]}], "learned": {}}',
+            "no measurement",
+        ),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
+    if text is not None:
+        (tmp_path / tables.FILE).write_text(text)
+    with pytest.raises(UserError, match=says):
+        tables.read(str(tmp_path))
+
+
+def test_damaged_learning_is_refused(tmp_path: Path) -> None:
+    told = tables.told(table(), {"draft": economy(table())})
+    told["learned"]["draft"]["bank"] = "much"
+    (tmp_path / tables.FILE).write_text(json.dumps(told))
+    with pytest.raises(UserError, match="is no table of costs"):
+        tables.read(str(tmp_path)).fill(Economy(table()))
+
+
+def test_short_drafts_are_cheap_until_they_are_measured() -> None:
+    costs = Costs()
+    for size in (1, 16):
+        costs.add("target", WRITE, 1, size, float(size))
+    one = Economy(costs, model=True)
+    assert one.asking(4) == 0.0  # nothing is known
+    costs.add("draft", WRITE, 1, 1, 0.5)
+    costs.add("draft", WRITE, 1, 5, 2.5)
+    assert one.asking(4) == pytest.approx(2.0)
+    costs.add("draft", ASK, 1, 8, 4.0)
+    assert one.asking(8) == 4.0 and 1.0 < one.asking(1) < one.asking(4) < 4.0
