@@ -44,10 +44,12 @@ OLDER_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verificatio
 #
 # One thread for each process: more collapse on few cores, and sums then depend on their number.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+# Tests start hundreds of Pythons, which would compile semspec anew each (0.7 s of CPU) where bytecode may not be kept.
+TESTING := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE=
 PIP := -m pip --disable-pip-version-check --quiet --quiet
 
 # Every file in a process of its own.
-each_alone = $(ONE_THREAD) WORKERS=$(SGLANG_WORKERS) tests/support/each_alone $(1)/bin/python "$(2)" $(ARGS)
+each_alone = $(TESTING) WORKERS=$(SGLANG_WORKERS) tests/support/each_alone $(1)/bin/python "$(2)" $(ARGS)
 
 ##@ Use
 
@@ -93,7 +95,7 @@ test-deep: $(DEV) $(SGLANG) ## What `make test` leaves out: every law and every 
 
 .PHONY: test-core
 test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
-	@$(ONE_THREAD) .venv/bin/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(TESTING) .venv/bin/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-sglang
 test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
@@ -101,15 +103,15 @@ test-sglang: $(SGLANG) ## The tests with real SGLang engines on the CPU
 
 .PHONY: test-smollm2
 test-smollm2: $(SMOLLM2) $(SGLANG) ## The tests with a real language model (downloads 93 MB once; ten minutes)
-	@$(ONE_THREAD) .venv-smollm2/bin/python -m pytest tests/smollm2 $(ARGS)
+	@$(TESTING) .venv-smollm2/bin/python -m pytest tests/smollm2 $(ARGS)
 
 .PHONY: test-rivals
 test-rivals: $(RIVALS) ## The tests with other engines: what they write is the same text (a few minutes)
-	@$(ONE_THREAD) .venv-rivals/bin/python -m pytest tests/rivals $(ARGS)
+	@$(TESTING) .venv-rivals/bin/python -m pytest tests/rivals $(ARGS)
 
 .PHONY: test-clients
 test-clients: $(DEV) $(CLIENTS) $(AIPERF) $(SGLANG) env-fronts ## The server with clients and proxies of others, docs/deploy with its checkers (fifteen minutes)
-	@$(ONE_THREAD) .venv/bin/python -m pytest tests/clients $(ARGS)
+	@$(TESTING) .venv/bin/python -m pytest tests/clients $(ARGS)
 
 .PHONY: sglang-matrix
 sglang-matrix: ## The plugin's and the engine's tests on older SGLangs; SGLANG_VERSIONS="0.5.22" chooses

@@ -87,7 +87,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         # -I: no variables, no user's packages; -S: the standard library and nothing else
-        [sys.executable, "-I", "-S", "-B", str(CANDIDATE), *map(str, kept)],
+        [sys.executable, "-I", "-S", "-B", str(CANDIDATE), str(os.getpid()), *map(str, kept)],
         stdin=stdin,
         stdout=stdout,
         stderr=subprocess.DEVNULL,

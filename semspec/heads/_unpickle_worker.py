@@ -204,6 +204,8 @@ def main() -> None:
     sys.path.extend(p for p in order["packages"] if p not in sys.path)
     if sys.platform == "linux":  # it dies with the process that started it
         ctypes.CDLL(None).prctl(DEATH_SIGNAL, 9, 0, 0, 0)
+    if os.getppid() != order["parent"]:  # it was gone before
+        os._exit(0)
     reply: dict[str, Any] = {}
     try:
         warm_up()

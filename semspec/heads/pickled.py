@@ -61,6 +61,7 @@ def hand_over(
             "largest": size,
             "prefixes": prefixes,
             "strict": strict,
+            "parent": os.getpid(),
             "packages": [str(Path(str(torch.__file__)).parents[1])],
         }
         reply, status = _ask(order, seconds)
