@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from copy import deepcopy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from semspec.deferred import Tensor, torch
 from semspec.errors import UserError, first_line
+from semspec.models import families
 from semspec.models.folder import read_json
 from semspec.models.intact import check_sizes
 from semspec.storage import foreign
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 LARGEST_HEAD = 1 << 16  # of the rotary embedding, which is allocated at once
 ELSEWHERE = "way out: engine=sglang"
@@ -47,13 +46,7 @@ class Spec:
 def read_spec(folder: Path, max_context: int) -> Spec:
     """Read config.json and generation_config.json; raise UserError for unsupported models."""
     raw = read_json(folder / "config.json")
-
-    def load() -> Any:
-        from transformers import AutoConfig
-
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
-
-    return _checked(folder, raw, load, max_context)
+    return spec_of(folder, raw, max_context)
 
 
 def spec_of(folder: Path, raw: Mapping[str, Any], max_context: int) -> Spec:
@@ -61,27 +54,15 @@ def spec_of(folder: Path, raw: Mapping[str, Any], max_context: int) -> Spec:
 
     Raises UserError for unsupported models.
     """
-
-    def load() -> Any:
-        from transformers import CONFIG_MAPPING
-
-        return CONFIG_MAPPING[raw["model_type"]].from_dict(deepcopy(dict(raw)))
-
-    return _checked(folder, raw, load, max_context)
-
-
-def _checked(
-    folder: Path, raw: Mapping[str, Any], load: Callable[[], Any], max_context: int
-) -> Spec:
     check_sizes(folder / "config.json", raw)
     family = raw.get("model_type")
-    if family not in FAMILIES:
-        known = ", ".join(FAMILIES)
+    if not isinstance(family, str) or family not in families.DEFAULTS:
+        known = ", ".join(families.DEFAULTS)
         raise UserError(f"engine=hf runs {known}, not model type '{str(family)[:40]}'; {ELSEWHERE}")
     if raw.get("quantization_config"):
         raise UserError(f"engine=hf does not run quantised weights ({folder}); {ELSEWHERE}")
     try:
-        return _spec(folder, raw, family, load(), max_context)
+        return _spec(folder, raw, family, families.read(raw), max_context)
     except UserError:
         raise
     except Exception as e:  # a broken configuration makes transformers or torch raise anything

@@ -52,6 +52,7 @@ def options(folder: Path, servers: Pair, *more: str) -> list[str]:
         "batch=24",
         "cluster=oracle",
         "hidden=[16,8]",
+        "pooling=[mean,max,last]",
         "epochs=3",
         *more,
     ]
