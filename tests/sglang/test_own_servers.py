@@ -63,7 +63,7 @@ def test_a_model_on_a_server_of_its_own_is_sampled_for_a_probe(tmp_path: Path) -
     assert len(samples) == 14 * 3
     for one in samples:
         states = read_states(tmp_path / FOLDER, str(one.file))[one.row]
-        assert states.shape == (3, 25, 128) and bool(states.isfinite().all())
+        assert states.shape == (1, 25, 128) and bool(states.isfinite().all())
     assert probe.config["data"]["contexts"] == 14
 
 
