@@ -86,6 +86,8 @@ def _kind(family: str) -> Any:
     def complete(self: Any, **others: Any) -> None:
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
+        if self.head_dim is None:
+            self.head_dim = self.hidden_size // self.num_attention_heads
         if family.startswith("qwen"):
             _slide_only_where_asked(self)
         PreTrainedConfig.__post_init__(self, **others)  # type: ignore[no-untyped-call]

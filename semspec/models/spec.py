@@ -80,12 +80,12 @@ def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_co
         )
     limit = max_context or trained
     _refuse_windows(config, limit)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_dim = config.head_dim
     if not 1 <= head_dim <= LARGEST_HEAD:
         shown = str(head_dim)[:40]
         raise UserError(f"{folder / 'config.json'} has head_dim={shown}, which is none")
     frequencies, scale = _rope(config, head_dim)
-    bias = bool(getattr(config, "attention_bias", False))
+    bias = bool(config.attention_bias)
     return Spec(
         family=family,
         layers=config.num_hidden_layers,
@@ -101,7 +101,7 @@ def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_co
         classifier=any(str(name).endswith(CLASSIFIERS) for name in raw.get("architectures") or []),
         qkv_bias=bias or family == "qwen2",  # qwen2 always has one, without a setting for it
         out_bias=bias and family in ("llama", "qwen3"),
-        mlp_bias=bool(getattr(config, "mlp_bias", False)) and family == "llama",
+        mlp_bias=bool(config.mlp_bias) and family == "llama",
         qk_norm=family == "qwen3",
         frequencies=frequencies,
         rope_scale=scale,
@@ -110,8 +110,8 @@ def _spec(folder: Path, raw: Mapping[str, Any], family: str, config: Any, max_co
 
 
 def _refuse_windows(config: Any, limit: int) -> None:
-    window = getattr(config, "sliding_window", None)
-    slides = any("sliding" in kind for kind in getattr(config, "layer_types", None) or ["sliding"])
+    window = config.sliding_window
+    slides = any("sliding" in kind for kind in config.layer_types or ["sliding"])
     if window and slides and window < limit:
         raise UserError(
             f"engine=hf has no sliding-window attention: set max_context to {window} or less, "

@@ -25,11 +25,6 @@ def test_nothing_is_accepted_less_than_it_was() -> None:
     assert not fallen, {name: (KNOWN[name], found.get(name)) for name in fallen}
 
 
-@pytest.mark.deep
-def test_what_is_frozen_is_what_there_is() -> None:
-    assert set(KNOWN) <= {name for name, _ in acceptance.combinations()}
-
-
 def test_a_fall_is_a_fault_and_a_rise_is_none() -> None:
     known = {"tau": 3.0, "interval": [2.8, 3.2]}
     assert acceptance.fallen(known, {"tau": 2.79})

@@ -15,14 +15,18 @@ OPTIONS = (
     *("problems=1", "max_new_tokens=16", "accept=logprob", "transcript=false"),
     *("benchmark.domains=[residues]", "seed=3", "adaptive=false"),
 )
-
+# what every start would import again
+LOADED = (
+    *("torch", "hydra", "transformers.configuration_utils", "semspec.solver", "semspec.runner"),
+    *("semspec.engines._lean.engine", "semspec.models.text", "semspec.cli.reproduce"),
+)
 
 pytestmark = pytest.mark.deep(quick=True)
 
 
 @pytest.fixture(scope="module")
 def command() -> Iterator[Command]:
-    with Command("semspec.run", "torch", "hydra", "transformers") as running:
+    with Command("semspec.run", *LOADED) as running:
         yield running
 
 
