@@ -116,7 +116,7 @@ class Choice:
         self.drafting = not task.off and (task.solver.drafts or bool(task.references))
         self.degraded = False  # True where it went on without drafts
         self._news, self._lock = News(), threading.Lock()
-        self.wake: Callable[[], None] = lambda: None
+        self.wake: Callable[[bool], None] = lambda ended: None  # there is news, or the end
         # of the phase
         self._stopping = task.stopping() if task.stopping else None
         self._due: int | None = (
@@ -371,8 +371,8 @@ class Choice:
 
     def _call(self) -> None:
         """Let who reads along know that there is news: after a step as a whole, and after each of the target's tokens."""
-        if self.task.live:
-            self.wake()
+        if self._news.items or self._news.logprobs:
+            self.wake(False)
 
     def _tell(self, author: Author, token: int, logprob: Logprob | None = None) -> None:
         if len(self.tokens) >= self.task.budget:
@@ -422,7 +422,7 @@ class Choice:
         self.error = finished.error
         with self._lock:
             self._news.ended = True
-        self.wake()
+        self.wake(True)
 
     def take(self) -> News:
         """Return the news since the last call; for the thread of the reader."""

@@ -24,6 +24,7 @@ from semspec.types import Context
 
 State = Literal["starting", "ready", "draining", "over", "failed"]
 LEAST_SHARED = 16  # tokens of a prompt that are worth a session that is kept
+PAUSE = 0.02  # seconds between two deliveries of what an answer tells
 AGAIN = 15.0  # seconds after which a drafter that was lost is tried again
 
 
@@ -153,20 +154,30 @@ class Scheduler:
 
 
 class Mailbox:
-    """What the choices of one request tell, for the event loop."""
+    """What the choices of one request tell, for the event loop.
+
+    To wake the loop costs the driver's thread a system call, and then its turn while the loop works. So what comes
+    within ``PAUSE`` of the last delivery is delivered together, and an end at once.
+    """
 
     def __init__(self, choices: Sequence[Choice]) -> None:
         self._choices = choices
         self._event, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        self._told = False
+        self._quiet = self._told = False  # the loop wants no call; there is something for it
         for choice in choices:
             choice.wake = self._wake
 
-    def _wake(self) -> None:
-        if not self._told:  # one call for all that is told until the loop gets to it
-            self._told = True
+    def _wake(self, ended: bool) -> None:
+        self._told = True
+        if ended or not self._quiet:
+            self._quiet = True
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody listens
                 self._loop.call_soon_threadsafe(self._event.set)
+
+    def _listen(self) -> None:
+        self._quiet = False  # before the look: who tells afterwards calls
+        if self._told:
+            self._event.set()
 
     async def news(self) -> AsyncIterator[tuple[int, News]]:
         """Yield what is new, with the number of its choice, until all have ended."""
@@ -174,10 +185,11 @@ class Mailbox:
         while left:
             await self._event.wait()
             self._event.clear()
-            self._told = False
+            self._quiet, self._told = True, False
             for number in sorted(left):
                 news = self._choices[number].take()
                 if news.ended:
                     left.discard(number)
                 if news.items or news.logprobs or news.ended:
                     yield number, news
+            self._loop.call_later(PAUSE, self._listen)

@@ -113,7 +113,7 @@ def test_a_stream_has_the_text_of_the_whole_and_its_usage_at_the_end(client: ope
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
-def test_kept_steps_come_whole_and_the_targets_tokens_one_by_one(live: Live) -> None:
+def test_kept_steps_come_whole_and_the_targets_tokens_as_they_are_written(live: Live) -> None:
     body = {
         "messages": TURN,
         "stream": True,
@@ -140,10 +140,10 @@ def test_kept_steps_come_whole_and_the_targets_tokens_one_by_one(live: Live) -> 
     assert all(d["semspec"]["text"].strip() for d in gone)
     own = [d for d in deltas if d.get("semspec") == {"author": "target"}]
     assert len(own) > 10
-    # not every token by itself where the reader is slow, but nearly
+    # a few words at a time: those of 20 ms
     assert sum(
         len((d.get("reasoning_content") or d.get("content", "")).split()) for d in own
-    ) < 3 * len(own)
+    ) < 8 * len(own)
 
 
 def test_the_same_seed_gives_the_same_text_whatever_else_is_running(live: Live) -> None:

@@ -1,0 +1,94 @@
+"""When the event loop hears of what a choice tells: at once, then bundled, and the end at once again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any, cast
+
+import pytest
+
+from semspec.serve import scheduling
+from semspec.serve.choices import Choice, News
+from semspec.serve.scheduling import Mailbox
+
+
+class Teller:
+    """Tells numbers from a thread of its own, as a choice does."""
+
+    def __init__(self) -> None:
+        self.wake: Any = None
+        self.told: list[Any] = []
+        self.ended = False
+        self._lock = threading.Lock()
+
+    def say(self, *numbers: int) -> None:
+        with self._lock:
+            self.told += numbers
+        self.wake(False)
+
+    def end(self) -> None:
+        self.ended = True
+        self.wake(True)
+
+    def take(self) -> News:
+        with self._lock:
+            news = News(ended=self.ended)
+            news.items, self.told = self.told, []
+        return news
+
+
+def heard(tell: Any, pause: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Any]]:
+    """Return what arrives, each with the seconds since the start."""
+    monkeypatch.setattr(scheduling, "PAUSE", pause)
+
+    async def listen() -> list[tuple[float, Any]]:
+        teller = Teller()
+        mailbox = Mailbox([cast(Choice, teller)])
+        began = time.monotonic()
+        thread = threading.Thread(target=tell, args=(teller,))
+        thread.start()
+        got = [(time.monotonic() - began, news.items) async for _, news in mailbox.news()]
+        thread.join()
+        return got
+
+    return asyncio.run(listen())
+
+
+def test_what_comes_within_the_pause_is_delivered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(teller: Teller) -> None:
+        for number in range(40):
+            teller.say(number)
+            time.sleep(0.02)
+        time.sleep(1)
+        teller.end()
+
+    got = heard(tell, 0.4, monkeypatch)
+    assert [one for _, items in got for one in items] == list(range(40))
+    assert got[0][0] < 0.3  # the first at once
+    assert 3 <= len(got) <= 8
+    # nothing that is told stays behind until more comes
+    assert got[-2][0] < got[-1][0] - 0.3 and got[-1][1] == []
+
+
+def test_the_end_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(teller: Teller) -> None:
+        teller.say(1)
+        time.sleep(0.2)
+        teller.say(2)
+        teller.end()
+
+    got = heard(tell, 30.0, monkeypatch)
+    assert [one for _, items in got for one in items] == [1, 2]
+    assert got[-1][0] < 10
+
+
+def test_nothing_is_lost_between_the_look_and_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(teller: Teller) -> None:
+        for number in range(3_000):
+            teller.say(number)
+        teller.end()
+
+    got = heard(tell, 0.0, monkeypatch)
+    assert [one for _, items in got for one in items] == list(range(3_000))
