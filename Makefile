@@ -49,7 +49,7 @@ TESTING := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE=
 PIP := -m pip --disable-pip-version-check --quiet --quiet
 
 # Every file in a process of its own.
-each_alone = $(TESTING) WORKERS=$(SGLANG_WORKERS) tests/support/each_alone $(1)/bin/python "$(2)" $(ARGS)
+each_alone = $(TESTING) $(1)/bin/python -m tests.support.each_alone --workers $(SGLANG_WORKERS) "$(2)" $(ARGS)
 
 ##@ Use
 

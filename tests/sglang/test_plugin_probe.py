@@ -92,7 +92,7 @@ def served(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(settings.VARIABLE, json.dumps({"probe": asked}))
         if not embedded:
-            patch.setenv("SGLANG_TEST_RETRACT", "1")
+            patch.setattr("sglang.srt.managers.scheduler.TEST_RETRACT", True)
         arguments = {
             "chunked_prefill_size": CHUNK,
             "max_total_tokens": 1024,

@@ -91,7 +91,7 @@ def test_a_server_refuses_a_probe_of_another_model() -> None:
             f"--model-path={ROOT / 'hub_artifacts' / 'tiny-draft'}",
             *("--skip-tokenizer-init", "--host=127.0.0.1", f"--port={port}"),
         ],
-        env=sglang_env.environment() | {settings.VARIABLE: json.dumps(asked)},
+        env=sglang_env.environment() | sglang_env.SPAWNED | {settings.VARIABLE: json.dumps(asked)},
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -121,10 +121,11 @@ def test_a_server_that_cannot_start_is_one_line(tmp_path: Path) -> None:
 
 
 def test_each_server_has_its_probe_and_takes_arguments(tmp_path: Path) -> None:
-    """``semantic`` has a probe in each server."""
+    """``semantic`` has a probe in each server, whose processes are started as on a GPU."""
     given = ",".join(f"{k}: {json.dumps(v)}" for k, v in sglang_env.ENGINE_ARGUMENTS.items())
     rule = ("accept=semantic", "problems=2")
     own = ("engine=sglang", f"engine.server_args={{{given}}}")
-    finished(command(tmp_path / "own", *own, *rule), more=variables(), seconds=WAIT)
+    spawned = variables() | sglang_env.SPAWNED
+    finished(command(tmp_path / "own", *own, *rule), more=spawned, seconds=WAIT)
     finished(command(tmp_path / "hf", "engine=hf", *rule), more=variables(), seconds=WAIT)
     assert outcomes(tmp_path / "own") == outcomes(tmp_path / "hf")
