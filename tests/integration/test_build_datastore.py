@@ -144,6 +144,7 @@ def test_thinking_is_opened_once(template: str, domain: str, answer: str, whole:
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.deep
 def test_a_build_broken_off_at_any_write_ends_with_the_same_bytes(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from semspec.solver import Solver
 from tests.support.pair import configuration
 
 
+@pytest.mark.deep
 def test_the_free_score_is_calibrated_without_a_probe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,6 +44,7 @@ def test_the_free_score_is_calibrated_without_a_probe(
     capsys.readouterr()
 
 
+@pytest.mark.deep
 def test_a_cascade_is_calibrated_measured_and_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -289,6 +289,7 @@ def test_the_configs_on_the_hub_are_those_of_the_folders(hub: HubServer, tmp_pat
         assert json.loads(held(hub, name)["config.json"])
 
 
+@pytest.mark.deep
 def test_a_pickled_head_is_converted_once_and_then_found_by_its_name(
     hub: HubServer,
     tmp_path: Path,

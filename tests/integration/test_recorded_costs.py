@@ -60,6 +60,7 @@ def test_a_run_records_what_passes_cost_and_drafts_were_worth(recorded: RunFolde
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.deep
 def test_a_recorded_table_repeats_texts_and_rounds(
     recorded: RunFolder, tmp_path: Path, concurrency: int
 ) -> None:

@@ -237,6 +237,7 @@ def test_a_printed_page_is_white(browser: Browser, report: Path) -> None:
     assert not faint, faint[:5]
 
 
+@pytest.mark.deep
 def test_a_thousand_long_problems_stay_below_two_megabytes(
     browser: Browser, tmp_path: Path
 ) -> None:

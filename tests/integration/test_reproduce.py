@@ -88,6 +88,7 @@ def test_an_experiment_with_audits_shows_coverage(tmp_path: Path) -> None:
     assert "is no audit" in said and said.count("\n") == 1
 
 
+@pytest.mark.deep
 def test_rows_as_arms_of_one_run(tmp_path: Path) -> None:
     """A block of our own in one process: more problems later add what is missing, and a table of what is there."""
     asked = ("experiment=ours/tokens", "only=T=1/lossless, chain of 5", "only=T=1/typical, chain")

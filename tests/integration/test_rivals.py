@@ -45,6 +45,7 @@ def solve(problems: list[BenchmarkProblem], *overrides: str) -> list[Solution]:
     ],
     ids=" ".join,
 )
+@pytest.mark.deep
 def test_every_rival_runs_to_the_end(problems: list[BenchmarkProblem], rule: list[str]) -> None:
     made = [f"accept={rule[0]}", *rule[1:], "draft_length=2"]
     one = solve(problems, *made)

@@ -193,6 +193,7 @@ def test_killed_runs_resume_and_end_with_the_same_result(tmp_path: Path, concurr
         assert results[0][key] == results[1][key]
 
 
+@pytest.mark.deep
 def test_an_interrupt_ends_with_one_line_and_the_run_resumes(tmp_path: Path) -> None:
     arguments = ("problems=5", *QUICK, f"hydra.run.dir={tmp_path}")
     process = subprocess.Popen(
@@ -294,6 +295,7 @@ def test_mistakes_end_with_one_line_and_exit_code_2(
     assert not folder.exists(), "something was left"
 
 
+@pytest.mark.deep
 def test_sources_of_hybrid_come_through_a_shell(tmp_path: Path, here: Here) -> None:
     """Joined by plus signs as typed, as a list, and in the commas of configurations from before."""
     joined, one_text = "suffix+logitspec", "'suffix,logitspec'"
@@ -306,6 +308,7 @@ def test_sources_of_hybrid_come_through_a_shell(tmp_path: Path, here: Here) -> N
     assert len(texts) == 1
 
 
+@pytest.mark.deep
 def test_commands_of_the_page_on_drafters_are_what_they_show() -> None:
     """As a shell splits them, each is one run; corpora are looked for later."""
     page = Path(__file__).parents[2] / "docs" / "drafters.md"

@@ -498,6 +498,7 @@ def test_the_log_has_a_line_for_each_request_and_no_prompts(live: Live) -> None:
     assert "Modulo" not in live.log.read_text()
 
 
+@pytest.mark.deep
 def test_keys_a_drain_that_loses_nothing_and_exit_0() -> None:
     key = "a-key-of-this-test-0123456789"
     with serving("concurrency=2", SEMSPEC_API_KEYS=key) as live:

@@ -43,6 +43,7 @@ def left(folder: Path) -> Any:
     )
 
 
+@pytest.mark.deep
 def test_a_run_that_stops_thinking_resumes_and_leaves_the_text_before_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def test_every_planted_fault_is_found(fault: str, against: str) -> None:
 
 
 @pytest.mark.parametrize("against", ["law", "sample"])
+@pytest.mark.deep
 def test_honest_servers_pass_at_the_stated_error_rate(against: str) -> None:
     """Of honest servers at most the share ``alpha`` is called faulty; these runs could show twice as many."""
     small: dict[str, Any] = {"prefixes": ((0, 1), (2, 3)), "length": 3, "detect": 0.2, "batch": 40}

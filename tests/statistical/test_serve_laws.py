@@ -89,6 +89,7 @@ def test_a_rule_that_is_not_lossless_is_found_out(live: Live) -> None:
     assert p_value(live, semspec={"rule": "typical"}) < 1e-8
 
 
+@pytest.mark.deep
 def test_models_that_are_asked_one_by_one_keep_the_law_and_do_without_a_draft_that_is_gone(
     tmp_path: Path,
 ) -> None:
@@ -105,6 +106,7 @@ def test_models_that_are_asked_one_by_one_keep_the_law_and_do_without_a_draft_th
         assert "no drafts" in live.log.read_text()
 
 
+@pytest.mark.deep
 def test_drafts_that_follow_the_load_keep_the_law(tmp_path: Path) -> None:
     """Drafts gain with up to eight choices under way and lose with sixteen: both come while these answers are written."""
     costs = crowded(gaining=(1, 2, 4, 8), losing=(16,))

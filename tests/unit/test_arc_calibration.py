@@ -314,6 +314,7 @@ def test_damaged_artifacts_are_refused_in_one_line(tmp_path: Path) -> None:
             ArcCalibration.load(folder)
 
 
+@pytest.mark.deep
 def test_the_command_resumes_after_a_kill_and_refuses_wrong_options(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

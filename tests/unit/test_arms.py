@@ -122,6 +122,7 @@ def test_arms_take_turns_and_each_run_is_what_it_is_by_itself(
 
 
 @pytest.mark.parametrize("kept", range(1, 8, 2))
+@pytest.mark.deep
 def test_a_kill_at_any_problem_costs_that_problem(
     kept: int,
     tmp_path: Path,

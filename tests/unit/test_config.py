@@ -27,12 +27,11 @@ from semspec.rules.judge import Judge
 from semspec.solver import Solver
 from semspec.splitters.token import TokenSplit
 from semspec.types import Context, Query, Read, What
-from tests.support.deep import samples
 from tests.support.pair import configuration
 
 
-@pytest.mark.deep(quick=True)
-@settings(max_examples=samples(quick=20, deep=100), deadline=None)
+@pytest.mark.deep
+@settings(max_examples=100, deadline=None)
 @given(
     st.text(alphabet=st.sampled_from(list("ab ,=:{}[]()$\\'\"\n#%&*?!~+\u00e9\u4e2d")), min_size=1)
 )
@@ -87,6 +86,7 @@ def test_an_option_of_two_plugins_needs_its_full_name() -> None:
 
 
 @pytest.mark.parametrize("group", ["model", "draft", "accept", "stop", "engine", "benchmark"])
+@pytest.mark.deep
 def test_every_choice_of_every_group_composes(group: str) -> None:
     for name in config.options(group):
         if (group, name) in {("benchmark", "prompt"), ("engine", "auto")}:

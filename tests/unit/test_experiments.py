@@ -44,8 +44,7 @@ def test_papers_have_both_scales_and_ours_the_embedded_pair() -> None:
 @pytest.mark.parametrize(
     ("name", "scale"),
     [
-        # what a paper's table has in common at both scales, the larger one shows
-        pytest.param(n, s, marks=() if s == "real" or n == OURS[0] else pytest.mark.deep)
+        pytest.param(n, s, marks=() if n in (PAPERS[0], OURS[0]) else pytest.mark.deep)
         for n, s in SETTINGS
         if not load(n).runs_of and not load(n).fitting
     ],
@@ -93,6 +92,7 @@ def test_the_papers_figures_fit_their_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.deep
 def test_commands_that_make_artifacts_first_are_valid(name: str) -> None:
     experiment = load(name)
     for command in [*experiment.real.first, *experiment.tiny.first]:
@@ -231,6 +231,7 @@ def test_mistakes_end_in_one_line(arguments: list[str], says: str) -> None:
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.deep
 def test_a_row_that_cannot_run_is_named_and_blocks_no_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -247,6 +247,7 @@ def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["eagle3_head", "medusa_head"])
+@pytest.mark.deep
 def test_damaged_heads_end_in_an_error(kind: str, tmp_path: Path) -> None:
     """Drafters read heads of other makers, beside their target, by readers of their own."""
     (tmp_path / "target").mkdir()
@@ -350,6 +351,7 @@ def card(rng: random.Random, text: bytes) -> bytes:
     return b"---\n" + front + b"---\n" + body
 
 
+@pytest.mark.deep
 def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
     """In a folder whose manifest vouches for the card: whoever publishes one can write both."""
     cls = KINDS["risk"]

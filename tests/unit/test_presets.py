@@ -105,6 +105,7 @@ def test_a_draft_comes_with_its_options_or_not_at_all() -> None:
     assert not [o for o in other if o.startswith(("draft.", "split"))]
 
 
+@pytest.mark.deep
 def test_every_preset_goes_together() -> None:
     models = set(config.presets("model"))
     assert set(presets()) == models - {"tiny", "tiny-copier"}

@@ -135,6 +135,7 @@ def test_a_solves_figures_are_counted_from_its_rounds() -> None:
     assert solve.correct is None
 
 
+@pytest.mark.deep
 def test_a_run_killed_at_every_write_resumes_with_the_same_files(tmp_path: Path) -> None:
     """Every system call that changes the folder: killed before it, and in the midst of a write."""
     expected = unbroken(tmp_path / "whole", 3)
@@ -188,6 +189,7 @@ with OpenRun(sys.argv[1], CONFIG, total=60) as folder:
 """
 
 
+@pytest.mark.deep
 def test_a_run_killed_at_random_times_resumes_with_the_same_files(tmp_path: Path) -> None:
     rng = random.Random(5)
     path = tmp_path / "killed"

@@ -224,6 +224,7 @@ ASKED = st.one_of(
 
 @effort(max_examples=600, deadline=None)
 @given(asked=ASKED)
+@pytest.mark.deep
 def test_any_question_is_parsed_or_refused(asked: Any) -> None:
     """Where it arrives and in the workers; what is parsed is within the limits."""
     params = {"semspec": asked}

@@ -71,7 +71,8 @@ def found(folder: Path) -> float | None:
 
 
 @pytest.mark.parametrize(("files", "stride"), [(SWAP, 1), (ALL, 17)], ids=["swap", "all"])
-@pytest.mark.parametrize("exchange", [pytest.param(True, marks=pytest.mark.deep), False])
+@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.deep
 def test_a_save_that_is_killed_before_any_line_leaves_old_or_new(
     exchange: bool,
     files: Collection[str],

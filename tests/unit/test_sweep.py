@@ -337,6 +337,7 @@ def test_a_result_without_figures_is_made_again(tmp_path: Path) -> None:
     assert row[1] == "finished" and figures["problems"] == 1
 
 
+@pytest.mark.deep
 def test_passwords_of_servers_are_in_no_file_and_no_name(tmp_path: Path) -> None:
     urls = ("engine.target_url=http://me:s3cret@h1:1", "engine.target_url=http://me:s3cret@h2:1")
     jobs = [Job(name_of([url]), (*TINY, "engine=sglang", url)) for url in urls]

@@ -34,6 +34,7 @@ def fitting(block: tables.Block) -> set[str]:
     return {job.row for job in block.fitting()}
 
 
+@pytest.mark.deep
 def test_blocks_hold_what_goes_together(blocks: dict[str, tables.Block]) -> None:
     rules = fitting(blocks["step level/suffix"])
     assert {"logprob", "semantic_plus"} <= rules
