@@ -92,6 +92,7 @@ class RunConfig(Decoding):
     min_p: float = 0.0
     max_new_tokens: int = 512
     problems: int = 32
+    attempts: int = 1
     concurrency: int = 1
     plain: bool = True
     seed: int = 0
@@ -160,6 +161,7 @@ HELP = {
     "min_p": "0 is all; else tokens at least so many times as probable as the likeliest",
     "max_new_tokens": "budget of a problem, draft and target together",
     "problems": "how many of the benchmark's problems",
+    "attempts": "answers to each problem, drawn independently: pass@1 is averaged over them",
     "concurrency": "problems under way at a time; 1 measures latency",
     "plain": "also run the target alone, interleaved: a speed-up needs it",
     "seed": "of the sampling",
@@ -257,12 +259,17 @@ def check(config: RunConfig) -> None:
             raise UserError(f"{name}={getattr(config, name)}: give at least 1, or 0 for what suits")
     if config.costs and not config.adaptive:
         raise UserError("costs= is for drafts that go by them: leave it or adaptive=false out")
-    for name in ("max_new_tokens", "problems", "concurrency"):
+    for name in ("max_new_tokens", "problems", "attempts", "concurrency"):
         if getattr(config, name) < 1:
             raise UserError(f"{name}={getattr(config, name)}: give at least 1")
     if not 0 <= config.temperature < math.inf or 0 < config.temperature < 1e-3:
         raise UserError(
             f"temperature={config.temperature}: give 0 (greedy) or more, at least 0.001"
+        )
+    if config.attempts > 1 and not config.temperature:
+        raise UserError(
+            f"attempts={config.attempts} with temperature=0: all answers to a problem would be the same; leave"
+            " attempts out, or draw with temperature=0.6"
         )
     if not 0 < config.top_p <= 1:
         raise UserError(f"top_p={config.top_p}: give a number above 0 and up to 1")
@@ -314,6 +321,8 @@ def recorded(config: RunConfig, resolved: Mapping[str, Any]) -> dict[str, Any]:
     # as older runs have them, which knew no length that is left open
     fixed = {} if config.adaptive else {k: v for k, v in config.lengths.items() if k in resolved}
     made = {**resolved, **engine, **fixed, "plugins": plugin_names(config)}
+    if config.attempts == 1:  # likewise
+        made.pop("attempts", None)
     if made["plugins"]["stop"] == NEVER:  # likewise
         made = {k: v for k, v in made.items() if k != "stop"}
         del made["plugins"]["stop"]

@@ -657,6 +657,7 @@ class BenchmarkProblem:
     prompt_ids: tuple[int, ...] | None = None  # the prompt as it is, instead of the question's
     references: Sequence[str] = ()  # what the answer may repeat: a predicted one, a file, documents
     tenant: str = ""  # whose question it is: answers are remembered for the same tenant alone
+    attempt_of: str = ""  # the id of the problem that this is a further attempt at
 
 
 @dataclass(frozen=True, slots=True)

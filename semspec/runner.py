@@ -26,6 +26,7 @@ from semspec.report import terminal
 from semspec.report.page import REPORT, write_run
 from semspec.report.transcript import Transcript, pieces
 from semspec.results import metrics, stopped
+from semspec.results.attempts import attempted
 from semspec.results.by_part import by_part
 from semspec.results.records import (
     Mode,
@@ -45,7 +46,7 @@ WARM_UP_TOKENS = 48
 AHEAD = 8  # where problems run freely: in one mode, so many times ``concurrency`` before the other
 SHARED = (  # what arms have in common: all that the target alone depends on
     "model", "engine", "benchmark", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "concurrency",
-    "seed", "prompt",
+    "seed", "prompt", "attempts",
 )  # fmt: skip
 
 Aside = Callable[[Solver, Solution], Mapping[str, Any]]
@@ -140,7 +141,7 @@ def execute_arms(
             for arm in arms:
                 started = provenance.collect(arm.config.seed)
                 started["machine"]["threads"] = None  # known only when the engines have set them
-                run = stack.enter_context(_open(arm, len(problems), started, grow))
+                run = stack.enter_context(_open(arm, problems, started, grow))
                 if run.result is None:
                     begun.append((arm, run, started["started"]))
                 elif arm.about is None:
@@ -176,11 +177,18 @@ def _check_alike(first: Arm, arm: Arm) -> None:
             )
 
 
-def _open(arm: Arm, problems: int, started: Mapping[str, Any], grow: bool) -> OpenRun:
+def _asked(arm: Arm, problems: Sequence[BenchmarkProblem]) -> list[BenchmarkProblem]:
+    """Return what an arm is to solve: its own of the problems, every attempt at them."""
+    return attempted(problems[: arm.config.problems], arm.config.attempts)
+
+
+def _open(
+    arm: Arm, problems: Sequence[BenchmarkProblem], started: Mapping[str, Any], grow: bool
+) -> OpenRun:
     return OpenRun(
         arm.folder,
         recorded(arm.config, arm.resolved),
-        total=min(problems, arm.config.problems),
+        total=len(_asked(arm, problems)),
         free=free(arm.config),
         provenance=started,
         about=arm.about,
@@ -216,7 +224,7 @@ def _solve_all(
         made: list[tuple[Arm, OpenRun, Solver]] = []
         todo: dict[str, BenchmarkProblem] = {}
         for arm, run, _ in begun:
-            if not (left := {p.id: p for p in run.todo(problems[: arm.config.problems])}):
+            if not (left := {p.id: p for p in run.todo(_asked(arm, problems))}):
                 continue
             with _left_out(arm, lacking):
                 made.append((arm, run, Solver(arm.config, run.identify, engines)))
@@ -232,11 +240,12 @@ def _solve_all(
                 stack.enter_context(solver).load()
                 for note in run.notes:
                     console.say(note, "dim")
-                own = problems[: arm.config.problems]
-                _measure(arm, run, solver, own, console)
-                lanes.append(_Lane(arm, run, solver, frozenset(p.id for p in own)))
+                _measure(arm, run, solver, problems[: arm.config.problems], console)
+                own = frozenset(p.id for p in _asked(arm, problems))
+                lanes.append(_Lane(arm, run, solver, own))
         if lanes:
-            _in_turn(lanes, problems, next(iter(todo.values())), console, aside)
+            every = attempted(problems, lanes[0].arm.config.attempts)
+            _in_turn(lanes, every, next(iter(todo.values())), console, aside)
             told |= {lane.arm.folder: lane.solver.told_costs() for lane in lanes}
     return lacking
 
@@ -324,7 +333,8 @@ def _solve_group(
                 continue
             if alone is not None or not lane.arm.config.plain:
                 own = lane.solved.pop(problem.id)
-                yield lane, problem_line(problem.id, own, alone, problem.answer, problem.question)
+                about = problem.answer, problem.question, problem.attempt_of
+                yield lane, problem_line(problem.id, own, alone, *about)
 
     for mode, those in [*turns[begins:], *turns[:begins]]:
         solver = those[0].solver

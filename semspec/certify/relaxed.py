@@ -128,8 +128,8 @@ def _told(
 def _answer(benchmark: Any, problem: BenchmarkProblem, told: Mapping[str, Any]) -> Answer:
     grade = benchmark.grade(problem, told["text"])
     line = {"finish": "budget" if told["cut_off"] else "stop", "text": told["text"]}
-    more = {"correct": grade.correct, "answer": grade.answer, "tokens": told["tokens"]}
-    return Answer.of_line(line | more)
+    more = {"id": problem.id, "correct": grade.correct, "answer": grade.answer}
+    return Answer.of_line({**line, **more, "tokens": told["tokens"]})
 
 
 def sentences(found: Relaxed) -> list[str]:

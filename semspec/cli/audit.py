@@ -24,6 +24,7 @@ from semspec.errors import UserError
 from semspec.jobs.options import described, names, option, read_known
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, interval, open_console, table_of
+from semspec.results.attempts import attempted
 from semspec.rules.arc import Calibrated
 from semspec.solver import Solver
 from semspec.storage.files import write_json
@@ -68,9 +69,10 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
     measure = Measure(own.top, own.smoothing, config.temperature)
     with Solver(config) as solver:
         problems = list(islice(config.benchmark.problems(), config.problems))
-        with steps.stage("solving", len(problems)) as stage:
+        asked = attempted(problems, config.attempts)
+        with steps.stage("solving", len(asked)) as stage:
             solved = []
-            for done in solver.solve(problems, "speculative"):
+            for done in solver.solve(asked, "speculative"):
                 solved.append(done)
                 stage.by(1)
         kept: list[Accepted] = []
@@ -78,7 +80,7 @@ def audit(arguments: Sequence[str], steps: Steps) -> dict[str, Any]:
             for found in audited(solver, solved, measure):
                 kept += found
                 stage.by(1)
-        figures: dict[str, Any] = {"problems": len(solved)}
+        figures: dict[str, Any] = {"problems": len(problems)}
         if isinstance(rule := solver.rule, Calibrated):
             figures["kept"] = summary(kept, rule.least_score)
             figures["tau"] = float(rule.known.setting.constants.tau)

@@ -68,7 +68,12 @@ def read(arguments: Sequence[str]) -> tuple[RunConfig, Options]:
     rest = [*rest, *(f"{name}={value}" for name, value in more.items() if name not in given)]
     overrides = expand_shorthands(with_recommended(rest)[0])
     check_arguments(overrides, sweep=False, command=COMMAND, own=names(Options))
-    return configuration.build(configuration.compose(overrides)), own
+    config = configuration.build(configuration.compose(overrides))
+    if config.attempts > 1:
+        raise UserError(
+            "attempts= is of semspec.run: a guarantee takes independent problems; raise problems="
+        )
+    return config, own
 
 
 def how(config: RunConfig) -> dict[str, Any]:

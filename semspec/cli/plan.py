@@ -175,11 +175,12 @@ def plan_of(config: RunConfig, engine: Choice | None = None, rule: Choice | None
                 plan.add_source(source)
     plan.add_memory(config.engine, models, config.max_new_tokens, config.concurrency)
     modes = 2 if config.plain else 1
-    most = config.problems * config.max_new_tokens * modes
+    most = config.problems * config.attempts * config.max_new_tokens * modes
+    again = f" x {config.attempts} attempts" if config.attempts > 1 else ""
     twice = ", alone and with the draft" if config.plain else ""
     plan.say(
         "work",
-        f"benchmark={names['benchmark']}, {config.problems} problems of at most {config.max_new_tokens:,} tokens"
+        f"benchmark={names['benchmark']}, {config.problems} problems{again} of at most {config.max_new_tokens:,} tokens"
         f"{twice}: {most:,} tokens at most",
     )
     plan.add_disk()

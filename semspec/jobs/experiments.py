@@ -23,6 +23,7 @@ from semspec import config, registry
 from semspec.choices.settle import expand_shorthands
 from semspec.errors import UserError
 from semspec.report.arms import COLUMNS
+from semspec.results.attempts import answers_of
 from semspec.results.metrics import ratio
 from semspec.results.paired import PLAIN
 from semspec.results.reuse import LONGEST
@@ -313,7 +314,8 @@ def _hours(
         return None
     given = dict(option.partition("=")[::2] for option in options)
     both = took + (alone or took) * (given.get("plain", "true") == "true")
-    return int(given.get("problems", 32)) * both * float(_names(pair).get("gpus", 1)) / 3600
+    answers = int(given.get("problems", 32)) * int(given.get("attempts", 1))
+    return answers * both * float(_names(pair).get("gpus", 1)) / 3600
 
 
 def slug(text: str, also: str = "") -> str:
@@ -331,7 +333,7 @@ def cell_of(result: Mapping[str, Any], metrics: Sequence[str]) -> Cell:
 def figure(result: Mapping[str, Any], metric: str) -> float | None:
     """Return one figure of a result; ``a.b`` is b within a, ``a.0`` the first of a."""
     if metric == "calls":
-        return ratio(result["target_passes"], result["problems"])
+        return ratio(result["target_passes"], answers_of(result))
     if metric == "draft_to_verify":
         time = result["time"] or {}
         return ratio(time.get("draft", 0.0), time.get("verify", 0.0))

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from semspec.errors import UserError
 from semspec.results import bound
+from semspec.results.attempts import counted
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -72,7 +73,10 @@ def _where_known(name: str, written: Callable[[Row], str]) -> Callable[[Row], st
 
 
 COLUMNS: dict[str, Column] = {  # by the name that an experiment gives
-    "problems": ("problems", lambda row: str(row["problems"])),
+    "problems": (
+        "problems",
+        lambda row: counted(row) if "answers" in row else str(row["problems"]),
+    ),
     "pass_at_1": ("pass@1 [95 %]", _interval("pass_at_1", ".3f")),
     "starred": ("pass@1 [95 %]", _quality),
     "gain": ("change, points", _interval("gain", "+.1f", 100)),

@@ -7,7 +7,6 @@ speed-ups are compared; seconds of different runs never are.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,9 +16,10 @@ from typing import Any, Literal
 
 from semspec.errors import UserError
 from semspec.report.runs import Run, read_run, unlike_machines
+from semspec.results.attempts import by_problem, counted, mean_of, problem_of, summed
 from semspec.results.equivalence import Answer, Equivalence, compared
-from semspec.results.metrics import Interval, central, mcnemar, ratio
-from semspec.results.significance import ALPHA, FEWEST, difference, paired_difference, permutation
+from semspec.results.metrics import Interval, central, flipped, ratio
+from semspec.results.significance import ALPHA, FEWEST, by_problem_apart, paired_by_problem
 from semspec.storage.digest import value_of
 
 Pair = tuple[float, float]  # seconds of the target alone, and of the configuration
@@ -84,11 +84,17 @@ def compare(a: Path, b: Path, *, margin: float = 0.02, seed: int = 0) -> Compari
     if not paired:
         over = "the runs solved different problems: compared as two samples, which tells less"
     elif len(shared) < max(len(lines_a), len(lines_b)):
-        over = f"compared over the {len(shared)} problems that both runs solved"
+        problems = len(_problems(own_a))
+        what = (
+            f"{problems} problems"
+            if len(shared) == problems
+            else f"{len(shared)} answers to {problems} problems"
+        )
+        over = f"compared over the {what} that both runs solved"
     return Comparison(
         a=first.name,
         b=second.name,
-        problems=len(shared) if paired else min(len(own_a), len(own_b)),
+        problems=min(len(_problems(own_a)), len(_problems(own_b))),
         paired=paired,
         speed=_speed(first, second, own_a, own_b, paired, seed),
         quality=quality,
@@ -108,7 +114,7 @@ def _solved(run: Run) -> dict[str, Solved]:
     return {
         line["id"]: {name: line.get(name) for name in ("question", "gold", "correct", "wall")}
         | {"alone": line["plain"]["wall"] if line["plain"] else None}
-        | {"said": Answer.of_line(line)}
+        | {"said": Answer.of_line(line), "problem": problem_of(line)}
         for line in run.problem_lines()
     }
 
@@ -137,11 +143,18 @@ def _differing(a: Run, b: Run, names: Sequence[str], free: frozenset[str] = froz
     return "; ".join(islice(known, 3))
 
 
+def _problems(lines: Lines) -> set[str]:
+    return {line["problem"] for line in lines}
+
+
 # ---- speed ----------------------------------------------------------------------------------------
 
 
-def _walls(lines: Sequence[Solved]) -> list[Pair]:
-    return [(line["alone"], line["wall"]) for line in lines if line["alone"] is not None]
+def _walls(lines: Lines) -> list[Pair]:
+    """Return seconds by problem, of all attempts at it."""
+    both = [line for line in lines if line["alone"] is not None]
+    walls = [(line["alone"], line["wall"]) for line in both]
+    return summed((line["problem"] for line in both), walls)
 
 
 def _speedup(walls: Sequence[Pair]) -> float | None:
@@ -150,7 +163,8 @@ def _speedup(walls: Sequence[Pair]) -> float | None:
 
 def _speed(a: Run, b: Run, own_a: Lines, own_b: Lines, paired: bool, seed: int) -> Finding:
     walls_a, walls_b = _walls(own_a), _walls(own_b)
-    without = [r.name for r, w, o in ((a, walls_a, own_a), (b, walls_b, own_b)) if len(w) < len(o)]
+    sides = ((a, own_a), (b, own_b))
+    without = [r.name for r, own in sides if any(line["alone"] is None for line in own)]
     why = ""
     if without:
         why = (
@@ -198,13 +212,15 @@ def speed_ratio(
 # ---- quality --------------------------------------------------------------------------------------
 
 
-def _graded(lines: Sequence[Solved]) -> list[bool]:
-    return [line["correct"] for line in lines if line["correct"] is not None]
+def _graded(lines: Lines) -> list[list[bool]]:
+    """Return what is right, by problem and attempt by attempt."""
+    graded = [line for line in lines if line["correct"] is not None]
+    return by_problem((x["problem"] for x in graded), (bool(x["correct"]) for x in graded))
 
 
-def _share(lines: Sequence[Solved]) -> float | None:
+def _share(lines: Lines) -> float | None:
     graded = _graded(lines)
-    return ratio(sum(graded), len(graded))
+    return mean_of(graded) if graded else None
 
 
 def _quality(
@@ -212,22 +228,32 @@ def _quality(
 ) -> tuple[Finding, int | None, int | None]:
     lost = won = None
     if paired:
-        pairs = ((x["correct"], y["correct"]) for x, y in zip(own_a, own_b, strict=True))
-        graded = Counter(pair for pair in pairs if None not in pair)
-        if not (n := graded.total()):
+        pairs = [
+            (x["problem"], (x["correct"], y["correct"])) for x, y in zip(own_a, own_b, strict=True)
+        ]
+        sides = [(name, pair) for name, pair in pairs if None not in pair]
+        if not sides:
             return Finding("not compared", why="nothing was graded in both runs"), None, None
-        lost, won = graded[True, False], graded[False, True]
-        value = (won - lost) / n
-        interval = paired_difference(graded[True, True], lost, won, graded[False, False])
-        p, why = mcnemar(lost, won), f"McNemar's exact test, {lost} lost and {won} won of {n}"
+        graded = by_problem((name for name, _ in sides), (pair for _, pair in sides))
+        lost, won = (sum(p == kind for _, p in sides) for kind in ((True, False), (False, True)))
+        value, interval = paired_by_problem(graded)
+        p = flipped([sum(y - x for x, y in group) for group in graded])
+        several = len(sides) > len(graded)
+        test = "exact permutation test by problem" if several else "McNemar's exact test"
+        why = f"{test}, {lost} lost and {won} won of {len(sides)}{' answers' if several else ''}"
     else:
         graded_a, graded_b = _graded(own_a), _graded(own_b)
         if not graded_a or not graded_b:
             return Finding("not compared", why="nothing was graded in one of the runs"), None, None
-        counts = sum(graded_a), len(graded_a), sum(graded_b), len(graded_b)
-        value = counts[2] / counts[3] - counts[0] / counts[1]
-        interval, p = difference(*counts), permutation(*counts)
-        why = f"exact permutation test, {counts[0]} of {counts[1]} and {counts[2]} of {counts[3]} right"
+        value, interval, p = by_problem_apart(graded_a, graded_b)
+        answers_a, answers_b = (
+            [right for g in side for right in g] for side in (graded_a, graded_b)
+        )
+        told = (
+            f"{sum(answers_a)} of {len(answers_a)} and {sum(answers_b)} of {len(answers_b)} right"
+        )
+        several = len(answers_a) > len(graded_a) or len(answers_b) > len(graded_b)
+        why = f"{'interval over problems' if several else 'exact permutation test'}, {told}"
     verdict: Verdict = "unknown"
     if p < ALPHA:
         verdict = "higher" if value > 0 else "lower"
@@ -243,7 +269,7 @@ def _notes(a: Run, b: Run, own_a: Lines, own_b: Lines, over: str) -> list[str]:
     out = []
     for name, run in (("A", a), ("B", b)):
         if not run.finished:
-            of = f"the figures are of {run.done} problems"
+            of = f"the figures are of {counted(run.result)}"
             out.append(f"{name} is not finished ({run.state}): {of}")
     out += [over] if over else []
     if differs := _differing(a, b, DECODING):

@@ -17,6 +17,7 @@ from semspec.report.rounds import Decode, Rounds, read_rounds
 from semspec.report.runs import Run, read_run
 from semspec.report.terminal import interval, number, percent, result_rows, significant
 from semspec.report.terminal import notes as notes_of
+from semspec.results.attempts import counted
 from semspec.results.metrics import Interval
 from semspec.results.records import Line
 from semspec.storage.provenance import without_folders
@@ -58,7 +59,8 @@ def _page(run: Run, limits: Limits) -> str:
     drawn = "\n".join(drawings)
     shown = _transcripts(run, why, rounds, decode, limits)
     some = len(shown) < len(solved)
-    lead = f"{len(shown)} of {len(solved):,} problems" if some else "All problems"
+    what = "answers" if len(solved) > run.result["problems"] else "problems"
+    lead = f"{len(shown)} of {len(solved):,} {what}" if some else f"All {what}"
     lead += ", those that changed sides first." if any(why.values()) else "."
     if missing:
         lead += f" {esc(missing)}"
@@ -102,7 +104,8 @@ def run_notes(run: Run) -> list[str]:
     out = notes_of(run.result, budget if isinstance(budget, int) else None)
     if not run.finished:
         of = f" of {run.total}" if run.total else ""
-        out.insert(0, f"{run.state}: {run.done}{of} problems are solved, the figures are of these")
+        unit = "answers are there" if run.config.get("attempts", 1) != 1 else "problems are solved"
+        out.insert(0, f"{run.state}: {run.done}{of} {unit}, the figures are of these")
     if run.error:
         out.insert(0, f"it ended with: {run.error}")
     if run.skipped:
@@ -133,7 +136,7 @@ def _head(run: Run) -> str:
         f'<div class="head"><h1>{breakable(run.name)}{state}</h1>'
         f'<p class="method"><code>{esc(run.method)}</code></p>'
         f'<p class="target">target {esc(run.target or "unknown")}'
-        f" · {esc(run.plugins.get('benchmark', 'benchmark unknown'))}, {run.done:,} problem{'' if run.done == 1 else 's'}"
+        f" · {esc(run.plugins.get('benchmark', 'benchmark unknown'))}, {counted(run.result)}"
         f" · temperature {esc(run.config.get('temperature', 'unknown'))}</p>"
         f'<div class="cards">{"".join(cards)}</div></div>'
     )

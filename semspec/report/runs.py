@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from semspec.errors import UserError
+from semspec.results.attempts import answers_of
 from semspec.results.records import Line, RunFolder
 from semspec.results.schema import sound
 from semspec.storage.digest import flat
@@ -36,7 +37,7 @@ class Run:
     config: Mapping[str, Any]
     result: Mapping[str, Any]  # as in result.json; of an unfinished run, of the problems so far
     state: str  # finished, running, failed, killed, waiting
-    done: int
+    done: int  # every attempt at a problem counts
     total: int | None
     error: str = ""
     job: str = ""  # its name in a sweep
@@ -105,7 +106,7 @@ def read_run(folder: Path) -> Run:
     status, config, result = kept.status, mapping(kept.config), kept.result
     damaged: list[str] = []
     whole = kept.summary(damaged)
-    done = whole["problems"]
+    done = answers_of(whole)
     state = str(status.get("state") or ("killed" if done else "waiting"))
     if result is not None:
         state = "finished"

@@ -17,6 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from semspec.results.attempts import answers_of, counted
 from semspec.results.by_part import PARTS, part_length
 from semspec.results.metrics import Interval, ratio
 from semspec.results.records import Mode
@@ -284,10 +285,10 @@ def _stop_rows(result: Mapping[str, Any], stop: Mapping[str, Any]) -> Iterator[t
     alone = (
         plain["details"].get("thinking_tokens") if plain else None
     )  # other arms' may not be counted
-    tokens = [number(alone and alone / plain["problems"], 1)] if plain else []
+    tokens = [number(alone and alone / answers_of(plain), 1)] if plain else []
     yield "tokens of thinking", *tokens, number(stop["thinking_tokens"], 1)
     limit = f", {stop['by_limit']} by the limit" if stop["by_limit"] else ""
-    yield "thinking closed", *beside, f"{stop['stopped']} of {result['problems']}{limit}"
+    yield "thinking closed", *beside, f"{stop['stopped']} of {answers_of(result)}{limit}"
     if stop["saved"] is not None:
         yield "thinking saved", *beside, percent(stop["saved"])
     if stop["checked"]:
@@ -322,6 +323,11 @@ def notes(result: Mapping[str, Any], budget: int | None = None) -> list[str]:
     n, plain = result["problems"], result["plain"]
     if n == 0:
         return ["no problem was solved, so there are no figures"]
+    if (answers := answers_of(result)) > n:
+        out.append(
+            f"{counted(result)}: pass@1 is the mean over problems; intervals are over problems, because attempts"
+            " at one resemble each other; seconds and tokens a problem are of one answer"
+        )
     if result.get("concurrency", 1) > 1:
         out.append(
             f"{result['concurrency']} problems at a time: tokens per second and speed-up are of the"
@@ -334,11 +340,15 @@ def notes(result: Mapping[str, Any], budget: int | None = None) -> list[str]:
     if result["graded"] == 0:
         out.append("nothing was graded, so there is no pass@1")
     elif result["ungraded"]:
-        out.append(f"{result['ungraded']} of {n} problems were not graded; pass@1 leaves them out")
+        what = "problems" if answers == n else "answers"
+        out.append(
+            f"{result['ungraded']} of {answers} {what} were not graded; pass@1 leaves them out"
+        )
     if not plain:
         out.append("the plain target was not run, so there is no speed-up")
-    elif plain["problems"] < n:
-        out.append(f"speed-up over the {plain['problems']} problems that were solved in both modes")
+    elif answers_of(plain) < answers:
+        what = "problems" if answers == n else "answers"
+        out.append(f"speed-up over the {answers_of(plain)} {what} that were solved in both modes")
     if plain and (result["only_plain_correct"] or result["only_speculative_correct"]):
         out.append(
             f"correct only when plain: {result['only_plain_correct']}, "
@@ -363,11 +373,11 @@ def _cut_off(modes: Mapping[str, Mapping[str, Any] | None], budget: int | None) 
     cut = {mode: f for mode, f in modes.items() if f and f["cut_off"]}
     if not cut:
         return []
-    if all(f["cut_off"] <= MANY * f["problems"] for f in cut.values()):
+    if all(f["cut_off"] <= MANY * answers_of(f) for f in cut.values()):
         counts = ", ".join(f"{f['cut_off']} {mode}" for mode, f in modes.items() if f)
         return [f"cut off at the token budget: {counts}; a higher max_new_tokens may raise pass@1"]
     shares = [
-        f"{percent(f['cut_off'] / f['problems'])} of the {mode} answers" for mode, f in cut.items()
+        f"{percent(f['cut_off'] / answers_of(f))} of the {mode} answers" for mode, f in cut.items()
     ]
     at = "the token budget" if budget is None else f"max_new_tokens={budget}"
     return [f"{' and '.join(shares)} were cut off at {at}: raise it, as far as the context allows"]

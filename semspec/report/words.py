@@ -36,7 +36,7 @@ def quality(result: Mapping[str, Any]) -> str:
     if plain is None or p is None:
         return "The target alone was not graded beside it, so its pass@1 is unknown."
     lost, won = result["only_plain_correct"], result["only_speculative_correct"]
-    sides = f"{lost} lost and {won} won of {plain['graded']} problems, {p_value(p)}"
+    sides = f"{lost} lost and {won} won of {plain['graded']} {'answers' if 'answers' in plain else 'problems'}, {p_value(p)}"
     if significant(result):
         return f"pass@1 {'fell' if lost > won else 'rose'}: {sides}."
     return f"No clear change of pass@1: {sides}."

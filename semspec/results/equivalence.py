@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from semspec.deferred import special
-from semspec.results.metrics import Interval, mean, wilson
-from semspec.results.significance import ALPHA, difference, paired_difference
+from semspec.results.attempts import V, by_problem, mean_of, problem_of
+from semspec.results.metrics import Interval, mean, share_interval
+from semspec.results.significance import ALPHA, apart, paired_by_problem
 
 Z90 = 1.6448536269514722  # the normal distribution's 95 % quantile: one side of a 90 % interval
 FEWEST = 6  # values that a mean's interval needs
@@ -56,23 +57,24 @@ def _p_of(interval_of: Callable[[float], Interval], margin: float) -> float:
 
 
 def shares(
-    about: str, a: Sequence[bool], b: Sequence[bool], margin: float, paired: bool
+    about: str,
+    a: Sequence[Sequence[bool]],
+    b: Sequence[Sequence[bool]],
+    margin: float,
+    paired: bool,
 ) -> Equivalence | None:
-    """Compare two shares over the same problems, or over different ones; None if there are none."""
+    """Compare two shares over the same problems, or over different ones; None if there are none.
+
+    ``a``, ``b``: by problem, attempt by attempt.
+    """
     if not a or not b:
         return None
-    if paired:
-        pairs = list(zip(a, b, strict=True))
-        both, only_a, only_b, neither = (pairs.count(kind) for kind in _SIDES)
+    groups = [list(zip(x, y, strict=True)) for x, y in zip(a, b, strict=True)] if paired else []
 
-        def interval_of(z: float) -> Interval:
-            return paired_difference(both, only_a, only_b, neither, z)
-    else:
+    def interval_of(z: float) -> Interval:
+        return paired_by_problem(groups, z)[1] if paired else apart(a, b, z)
 
-        def interval_of(z: float) -> Interval:
-            return difference(sum(a), len(a), sum(b), len(b), z=z)
-
-    own, other = sum(a) / len(a), sum(b) / len(b)
+    own, other = mean_of(a), mean_of(b)
     interval = interval_of(Z90)
     p = _p_of(interval_of, margin)
     n = min(len(a), len(b))
@@ -81,13 +83,10 @@ def shares(
     )
 
 
-_SIDES = ((True, True), (True, False), (False, True), (False, False))
-
-
 def lengths(
     about: str, a: Sequence[float], b: Sequence[float], margin: float, paired: bool
 ) -> Equivalence | None:
-    """Compare two means by their ratio, with Fieller's interval; None where it cannot be told."""
+    """Compare two means over problems by their ratio, with Fieller's interval; None where it cannot be told."""
     if min(len(a), len(b)) < FEWEST or not sum(a) > 0:
         return None
     mean_a, mean_b = math.fsum(a) / len(a), math.fsum(b) / len(b)
@@ -148,20 +147,22 @@ def _fieller(
     return (middle - half) / square - 1, (middle + half) / square - 1
 
 
-def agreement(same: Sequence[bool], margin: float) -> Equivalence | None:
-    """Test if two runs agree in all answers but a share of ``margin``; the difference is minus what they do not."""
+def agreement(same: Sequence[Sequence[bool]], margin: float) -> Equivalence | None:
+    """Test if two runs agree in all answers but a share of ``margin``; the difference is minus what they do not.
+
+    ``same``: by problem, attempt by attempt.
+    """
     if not same:
         return None
-    agreed, n = sum(same), len(same)
+    share, n = mean_of(same), len(same)
 
     def interval_of(z: float) -> Interval:
-        spread = wilson(agreed, n, z)
+        spread = share_interval(same, z)
         assert spread is not None
         return spread[0] - 1, min(0.0, spread[1] - 1)
 
     interval = interval_of(Z90)
     p = _p_of(interval_of, margin)
-    share = agreed / n
     return Equivalence(
         "agreement", n, None, share, share - 1, interval, margin, p, _judged(interval, margin)
     )
@@ -176,12 +177,14 @@ class Answer:
     cut_off: bool
     tokens: int
     thinking: int | None  # characters; None for a text without
+    problem: str  # that it is an attempt at
 
     @classmethod
     def of_line(cls, line: Any) -> Answer:
         """Read a line of problems.jsonl."""
         cut_off, thinking = line["finish"] == "budget", thinking_of(line.get("text") or "")
-        return cls(line["correct"], line.get("answer"), cut_off, line["tokens"], thinking)
+        about = line["tokens"], thinking, problem_of(line)
+        return cls(line["correct"], line.get("answer"), cut_off, *about)
 
 
 def thinking_of(text: str) -> int | None:
@@ -195,27 +198,38 @@ def compared(
 ) -> list[Equivalence]:
     """Compare all that a relaxed rule may change."""
     graded_a, graded_b = list(a), list(b)
+    pairs = list(zip(a, b, strict=True)) if paired else []
     if paired:
-        pairs = [(x, y) for x, y in zip(a, b, strict=True) if None not in (x.correct, y.correct)]
-        graded_a, graded_b = [x for x, _ in pairs], [y for _, y in pairs]
+        graded = [(x, y) for x, y in pairs if None not in (x.correct, y.correct)]
+        graded_a, graded_b = [x for x, _ in graded], [y for _, y in graded]
     right_a, right_b = (
-        [bool(x.correct) for x in side if x.correct is not None] for side in (graded_a, graded_b)
+        _by_problem([x for x in side if x.correct is not None], lambda x: bool(x.correct))
+        for side in (graded_a, graded_b)
     )
+    cut_a, cut_b = (_by_problem(side, lambda x: x.cut_off) for side in (a, b))
     found = [
         shares("pass@1", right_a, right_b, margin, paired),
-        shares("cut off", [x.cut_off for x in a], [x.cut_off for x in b], margin, paired),
+        shares("cut off", cut_a, cut_b, margin, paired),
     ]
-    thought_a, thought_b = (
-        [float(x.thinking) for x in side if x.thinking is not None] for side in (a, b)
-    )
-    if (len(thought_a), len(thought_b)) == (len(a), len(b)):
+    if all(x.thinking is not None for x in (*a, *b)):
+        thought_a, thought_b = (_means(side, lambda x: float(x.thinking or 0)) for side in (a, b))
         found.append(lengths("thinking", thought_a, thought_b, margin, paired))
-    found.append(lengths("length", [x.tokens for x in a], [x.tokens for x in b], margin, paired))
+    tokens_a, tokens_b = (_means(side, lambda x: float(x.tokens)) for side in (a, b))
+    found.append(lengths("length", tokens_a, tokens_b, margin, paired))
     if paired:
-        answers = [(x.answer, y.answer) for x, y in zip(a, b, strict=True)]
-        told = [x == y for x, y in answers if x is not None or y is not None]
-        found.append(agreement(told, margin))
+        told = [(x, y) for x, y in pairs if x.answer is not None or y.answer is not None]
+        same = by_problem((x.problem for x, _ in told), (x.answer == y.answer for x, y in told))
+        found.append(agreement(same, margin))
     return [one for one in found if one is not None]
+
+
+def _by_problem(side: Sequence[Answer], value: Callable[[Answer], V]) -> list[list[V]]:
+    return by_problem((x.problem for x in side), map(value, side))
+
+
+def _means(side: Sequence[Answer], value: Callable[[Answer], float]) -> list[float]:
+    """Return the mean over the attempts at each problem."""
+    return [g[0] if len(g) == 1 else math.fsum(g) / len(g) for g in _by_problem(side, value)]
 
 
 def sentence(one: Equivalence) -> str:

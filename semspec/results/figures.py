@@ -38,6 +38,7 @@ _LINE: dict[str, Any] = {
         "id": {"type": "string"},
         "question": _TEXT,
         "gold": _TEXT,
+        "attempt_of": {"type": "string"},
         "plain": {"type": ["object", "null"]},
     },
 }
@@ -129,10 +130,12 @@ def problem_line(
     plain: Solve | None,
     gold: str | None = None,
     question: str | None = None,
+    attempt_of: str = "",
 ) -> dict[str, Any]:
     """Return a line of problems.jsonl: the speculative solve, with the plain one inside."""
     nested = asdict(plain) if plain else None
-    asked = {"id": problem_id, "question": question, "gold": gold}
+    further = {"attempt_of": attempt_of} if attempt_of else {}
+    asked = {"id": problem_id, **further, "question": question, "gold": gold}
     return {**asked, **asdict(speculative), "plain": nested}
 
 

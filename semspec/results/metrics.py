@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semspec.results import bound, reuse, stopped
+from semspec.results.attempts import Groups, answers_of, counts_of, mean_of, problem_of, summed
 from semspec.results.step_truth import ACCEPTED, ASKED, LEAST, WRONG
 
 Interval = tuple[float, float]
@@ -48,7 +49,7 @@ def quantile(values: Sequence[float], q: float) -> float | None:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def wilson(successes: int, trials: int, z: float = Z95) -> Interval | None:
+def wilson(successes: float, trials: float, z: float = Z95) -> Interval | None:
     """Return Wilson's score interval for a proportion (Wilson 1927); 95 % by default."""
     if trials == 0:
         return None
@@ -60,6 +61,14 @@ def wilson(successes: int, trials: int, z: float = Z95) -> Interval | None:
     low = 0.0 if successes == 0 else (centre - half) / scale
     high = 1.0 if successes == trials else (centre + half) / scale
     return low, high
+
+
+def share_interval(groups: Groups, z: float = Z95) -> Interval | None:
+    """Return the interval of a share over problems: of ``groups``, what is 0 or 1 of each problem's attempts.
+
+    Wilson's, of as many trials as the attempts are worth; for one answer a problem that is one each.
+    """
+    return wilson(*counts_of(groups, z), z) if groups else None
 
 
 def central(drawn: Sequence[float]) -> Interval | None:
@@ -95,22 +104,44 @@ def mcnemar(lost: int, won: int) -> float:
     return min(1.0, float(2 * tail / 2**n))
 
 
+def flipped(differences: Sequence[int]) -> float:
+    """Return the two-sided exact p-value of the paired permutation test by problem.
+
+    ``differences``: by problem, how many more of its attempts are right in one run than in the other. Each is as
+    likely to have the other sign, if the runs are alike. For one answer a problem it is McNemar's test.
+    """
+    unlike = [abs(d) for d in differences if d]
+    if max(unlike, default=0) <= 1:
+        return mcnemar(sum(d < 0 for d in differences), sum(d > 0 for d in differences))
+    ways = {0: 1}  # to reach a sum
+    for d in unlike:
+        reached: Counter[int] = Counter()
+        for at, count in ways.items():
+            reached[at + d] += count
+            reached[at - d] += count
+        ways = dict(reached)
+    seen = abs(sum(differences))
+    return float(sum(count for at, count in ways.items() if abs(at) >= seen) / 2 ** len(unlike))
+
+
 @dataclass(slots=True)
 class _Tally:
-    """Sums over the solves of one mode; keeps a number a problem and no text."""
+    """Sums over the solves of one mode; keeps a number an answer and no text."""
 
     sums: Counter[str] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
     accepted: list[float] = field(default_factory=list)  # a problem's share of its drafts' lengths
-    graded: int = 0
-    correct: int = 0
+    asked: set[str] = field(default_factory=set)  # problems
+    graded: dict[str, list[int]] = field(default_factory=dict)  # by problem: is the answer right?
+    harmed: dict[str, list[int]] = field(default_factory=dict)  # by problem: spoilt by a stop?
     cut_off: int = 0
     counts: Counter[str] = field(default_factory=Counter)  # whole numbers of the details
     shares: dict[str, list[float]] = field(default_factory=dict)  # the other numbers
     reuse: Counter[str] = field(default_factory=Counter)
     bound: Counter[str] = field(default_factory=Counter)
 
-    def add(self, solve: Mapping[str, Any]) -> None:
+    def add(self, solve: Mapping[str, Any], problem: str) -> None:
+        self.asked.add(problem)
         self.sums.update({name: solve[name] for name in SUMMED})
         self.sums.update({name: solve.get(name, 0) for name in LATER})
         if length := solve.get("drafted_length"):
@@ -118,8 +149,9 @@ class _Tally:
         self.latencies.append(solve["seconds"])
         self.cut_off += solve["finish"] == "budget"
         if solve["correct"] is not None:
-            self.graded += 1
-            self.correct += solve["correct"]
+            self.graded.setdefault(problem, []).append(int(solve["correct"]))
+        if solve["details"].get(stopped.CHECKED):
+            self.harmed.setdefault(problem, []).append(solve["details"][stopped.HARMED])
         self.reuse.update(solve.get("reuse", {}))
         self.bound.update(solve.get("counts", {}))
         for name, value in solve["details"].items():
@@ -130,14 +162,17 @@ class _Tally:
 
     def figures(self) -> dict[str, Any]:
         n, s = len(self.latencies), self.sums
+        right = list(self.graded.values())
+        graded = sum(map(len, right))
         by_target = s["written_tokens"] + s["handed_tokens"]
         return {
-            "problems": n,
-            "graded": self.graded,
-            "ungraded": n - self.graded,
+            "problems": len(self.asked),
+            **({"answers": n} if n != len(self.asked) else {}),
+            "graded": graded,
+            "ungraded": n - graded,
             "cut_off": self.cut_off,
-            "pass_at_1": ratio(self.correct, self.graded),
-            "pass_at_1_interval": wilson(self.correct, self.graded),
+            "pass_at_1": mean_of(right) if right else None,
+            "pass_at_1_interval": share_interval(right),
             "tokens_per_second": ratio(s["tokens"], s["wall"]),
             "latency": mean(self.latencies),
             "latency_median": quantile(self.latencies, 0.5),
@@ -188,6 +223,9 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
 
     - ``pass_at_1``: correct / graded; ``pass_at_1_interval``: Wilson, 95 %. ``ungraded`` problems
       count for speed only. ``cut_off``: how many ended at the token budget.
+    - ``answers``: where ``problems`` had several attempts, how many there are. ``graded``, ``ungraded``,
+      ``cut_off`` and means are of answers then, ``pass_at_1`` is the mean over problems of the means over their
+      attempts, and intervals are over problems (``results.attempts``).
     - ``tokens_per_second``: all output tokens / all wall time (throughput).
     - ``latency``, ``latency_median``, ``latency_p90``: seconds a problem. ``tokens``: mean length.
     - ``acceptance_rate``: units kept / units drafted, ``acceptance_rate_tokens``: the same in
@@ -215,8 +253,8 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
       paired bootstrap over problems, seeded.
     - ``speedup_per_token``: the ratio of tokens per second: speed without the effect of answers
       that became longer or shorter. ``speedup_median``: median of the problems' own ratios.
-    - ``only_plain_correct``, ``only_speculative_correct``: problems that changed sides, and
-      ``pass_at_1_p``: how often chance alone changes so many so one-sidedly (``mcnemar``).
+    - ``only_plain_correct``, ``only_speculative_correct``: answers that changed sides, and
+      ``pass_at_1_p``: how often chance alone changes so many so one-sidedly (``flipped``).
 
     ``risk``, where a rule was asked for one and the benchmark knows the truth of steps: what was
     ``asked`` (of steps that the target says with a probability below ``least``), and beside it the
@@ -230,19 +268,24 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
     ``saved_of_plain``: measured against the target alone.
     """
     own, plain, paired = _Tally(), _Tally(), _Tally()
-    pairs: list[tuple[float, float]] = []
-    lost = won = graded = 0
+    walls: list[tuple[float, float]] = []
+    names: list[str] = []  # of their problems
+    lost = won = 0
+    changed: Counter[str] = Counter()  # by problem: won less lost
     for line in lines:
-        own.add(line)
+        own.add(line, problem := problem_of(line))
         other = line.get("plain")
         if other is None:
             continue
-        plain.add(other)
-        paired.add(line)
-        pairs.append((other["wall"], line["wall"]))
-        graded += None not in (other["correct"], line["correct"])
-        lost += other["correct"] is True and line["correct"] is False
-        won += other["correct"] is False and line["correct"] is True
+        plain.add(other, problem)
+        paired.add(line, problem)
+        walls.append((other["wall"], line["wall"]))
+        names.append(problem)
+        if None not in (other["correct"], line["correct"]):
+            changed[problem] += line["correct"] - other["correct"]
+            lost += other["correct"] and not line["correct"]
+            won += line["correct"] and not other["correct"]
+    pairs = summed(names, walls)
     figures = own.figures()
     rates = [ratio(t.sums["tokens"], t.sums["wall"]) for t in (paired, plain)]
     return figures | {
@@ -252,16 +295,18 @@ def summarise(lines: Iterable[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
         "speedup_median": quantile([p / s for p, s in pairs if s > 0], 0.5),
         "only_plain_correct": lost if pairs else None,
         "only_speculative_correct": won if pairs else None,
-        "pass_at_1_p": mcnemar(lost, won) if graded else None,
+        "pass_at_1_p": flipped(list(changed.values())) if changed else None,
         "plain": plain.figures() if pairs else None,
         "risk": _risk(figures["details"]),
-        "stop": _stop(figures, plain.figures()["details"] if pairs else {}),
+        "stop": _stop(own, figures, plain.figures()["details"] if pairs else {}),
     }
 
 
-def _stop(own: Mapping[str, Any], plain: Mapping[str, float]) -> dict[str, Any] | None:
+def _stop(
+    tally: _Tally, own: Mapping[str, Any], plain: Mapping[str, float]
+) -> dict[str, Any] | None:
     """Return what a stopper saved and changed; None where there was none."""
-    details, problems = own["details"], own["problems"]
+    details, answers = own["details"], answers_of(own)
     if stopped.STOPPED not in details:
         return None
     checked, harmed = (int(details.get(name, 0)) for name in (stopped.CHECKED, stopped.HARMED))
@@ -271,15 +316,15 @@ def _stop(own: Mapping[str, Any], plain: Mapping[str, float]) -> dict[str, Any] 
         "stopped": int(details[stopped.STOPPED]),
         "by_limit": int(details[stopped.LIMITED]),
         "trials": int(details[stopped.TRIED]),
-        "thinking_tokens": ratio(tokens, problems),
-        "saved": 1 - tokens / whole if whole and checked == problems else None,
+        "thinking_tokens": ratio(tokens, answers),
+        "saved": 1 - tokens / whole if whole and checked == answers else None,
         "saved_of_plain": 1 - tokens / alone if alone else None,
         "asked": details.get(stopped.ASKED),
         "checked": checked,
         "harmed": harmed,
         "mended": int(details.get(stopped.MENDED, 0)),
         "measured": ratio(harmed, checked),
-        "measured_interval": wilson(harmed, checked),
+        "measured_interval": share_interval(list(tally.harmed.values())),
     }
 
 

@@ -7,11 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from semspec.results import bound, reuse, stopped
-from semspec.results.metrics import mcnemar, mean, quantile, ratio, ratio_interval, wilson
-from semspec.results.significance import ALPHA, holm, paired_difference
+from semspec.results.attempts import by_problem, mean_of, summed
+from semspec.results.metrics import (
+    flipped,
+    mean,
+    quantile,
+    ratio,
+    ratio_interval,
+    share_interval,
+    wilson,
+)
+from semspec.results.significance import ALPHA, holm, paired_by_problem
 
 Line = Mapping[str, Any]  # of problems.jsonl, one mode's part of it
-Solved = Mapping[str, Line]  # by the problem's id
+Solved = Mapping[str, Line]  # by the id of the problem, or of the attempt
+Names = Sequence[str]  # the problems of lines: attempts at one have the same
 Row = dict[str, Any]
 
 PLAIN = "plain"  # the arm that is the target alone
@@ -32,17 +42,22 @@ def rows(
     nothing has the baseline's name.
     """
     known = solved[baseline]
+    of = {i: str(line["attempt_of"]) for own in solved.values() for i, line in own.items()
+          if "attempt_of" in line}  # fmt: skip
     found: list[Row] = []
     for name, own in solved.items():
         if not (both := [i for i in own if i in known]):
             continue
         beside = [(own[i].get("plain") or known[i]) if baseline == PLAIN else known[i] for i in both]  # fmt: skip
-        row = {"config": name, **figures([own[i] for i in both], beside)}
+        row = {
+            "config": name,
+            **figures([own[i] for i in both], beside, [of.get(i, i) for i in both]),
+        }
         rival = (rivals or {}).get(name, "")
         if rival in solved:
-            row["over"] = {"config": rival, **_over(own, solved[rival])}
+            row["over"] = {"config": rival, **_over(own, solved[rival], of)}
         if floor in solved and PLAIN in solved:
-            row |= recovered(own, solved[floor], solved[PLAIN])
+            row |= recovered(own, solved[floor], solved[PLAIN], of)
         found.append(row)
     return found
 
@@ -53,22 +68,28 @@ def mark_differences(cells: Sequence[Row]) -> None:
         cell["differs"] = p is not None and p < ALPHA
 
 
-def _over(own: Solved, rival: Solved) -> Row:
+def _over(own: Solved, rival: Solved, of: Mapping[str, str]) -> Row:
     both = [i for i in own if i in rival]
-    found = figures([own[i] for i in both], [rival[i] for i in both]) if both else {"problems": 0}
-    names = ("problems", "gain", "gain_interval", "speedup", "speedup_interval")
-    return {name: found.get(name) for name in names}
+    found: Row = {"problems": 0}
+    if both:
+        names = [of.get(i, i) for i in both]
+        found = figures([own[i] for i in both], [rival[i] for i in both], names)
+    told = ("problems", "gain", "gain_interval", "speedup", "speedup_interval")
+    return {name: found.get(name) for name in told}
 
 
-def recovered(own: Solved, floor: Solved, target: Solved) -> Row:
+def recovered(
+    own: Solved, floor: Solved, target: Solved, of: Mapping[str, str] | None = None
+) -> Row:
     """Return which share of the right answers between the drafts and the target an arm has won back.
 
     Over the problems that all three have solved, with an interval by bootstrap over problems; None where the target
-    is no better than the drafts.
+    is no better than the drafts. ``of``: the problems of further attempts.
     """
     names = [i for i in own if i in floor and i in target]
     right = [[int(bool(each[i]["correct"])) for i in names] for each in (own, floor, target)]
-    pairs = [(float(o - f), float(t - f)) for o, f, t in zip(*right, strict=True)]
+    each = [(float(o - f), float(t - f)) for o, f, t in zip(*right, strict=True)]
+    pairs = summed([(of or {}).get(i, i) for i in names], each)
     gap = sum(below for _, below in pairs)
     share = sum(above for above, _ in pairs) / gap if gap > 0 else None
     return {
@@ -77,29 +98,36 @@ def recovered(own: Solved, floor: Solved, target: Solved) -> Row:
     }
 
 
-def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
-    """Return the figures of one arm over some problems, and of the baseline over the same ones."""
+def figures(own: Sequence[Line], beside: Sequence[Line], names: Names | None = None) -> Row:
+    """Return the figures of one arm over some problems, and of the baseline over the same ones.
+
+    ``names``: of their problems, where they may have several attempts.
+    """
+    names = [str(number) for number in range(len(own))] if names is None else names
 
     def total(name: str) -> float:
         return float(sum(line[name] for line in own))
 
-    pairs = [(b["wall"], s["wall"]) for b, s in zip(beside, own, strict=True)]
-    graded = [(b["correct"], s["correct"]) for b, s in zip(beside, own, strict=True)
-              if None not in (b["correct"], s["correct"])]  # fmt: skip
-    n, right = len(graded), sum(s for _, s in graded)
-    lost, won = sum(b and not s for b, s in graded), sum(s and not b for b, s in graded)
-    both = right - won
+    pairs = summed(names, [(b["wall"], s["wall"]) for b, s in zip(beside, own, strict=True)])
+    of = [(name, (b["correct"], s["correct"])) for name, b, s in zip(names, beside, own, strict=True)
+          if None not in (b["correct"], s["correct"])]  # fmt: skip
+    graded = by_problem((name for name, _ in of), (sides for _, sides in of))
+    right = [[s for _, s in sides] for sides in graded]
+    lost, won = (sum(sides == kind for _, sides in of) for kind in ((True, False), (False, True)))
+    gain, spread = paired_by_problem(graded) if graded else (None, None)
+    problems = len(set(names))
     tokens, passes = total("tokens"), total("target_passes")
     spent = {purpose: total(f"{purpose}_seconds") for purpose in ("draft", "verify", "write")}
     return {
-        "problems": len(own),
-        "pass_at_1": ratio(right, n),
-        "pass_at_1_interval": wilson(right, n),
-        "gain": ratio(won - lost, n),
-        "gain_interval": paired_difference(both, lost, won, n - both - lost - won) if n else None,
+        "problems": problems,
+        **({"answers": len(own)} if len(own) != problems else {}),
+        "pass_at_1": mean_of(right) if right else None,
+        "pass_at_1_interval": share_interval(right),
+        "gain": gain,
+        "gain_interval": spread,
         "lost": lost,
         "won": won,
-        "pass_at_1_p": mcnemar(lost, won) if n else None,
+        "pass_at_1_p": flipped([sum(s - b for b, s in g) for g in graded]) if graded else None,
         "speedup": ratio(sum(b for b, _ in pairs), sum(s for _, s in pairs)),
         "speedup_interval": ratio_interval(pairs),
         "speedup_median": quantile([b / s for b, s in pairs if s], 0.5),
@@ -116,26 +144,27 @@ def figures(own: Sequence[Line], beside: Sequence[Line]) -> Row:
         # of what a chain's drafter wrote, what a rule was shown; the rest was drafted ahead in vain
         "drafted_tokens_per_draft_pass": ratio(total("drafted_tokens"), total("draft_passes")),
         "seconds_per_round": {name: ratio(s, total("rounds")) for name, s in spent.items()},
-        **_rounds(own, beside),
+        **_rounds(own, beside, names),
         "reuse": reuse.figures(_added(own, "reuse")),
         "pruned": bound.pruned(counts := _added(own, "counts")),
         "bound": bound.figures(counts),
         **_divergence([s["details"] for s in own]),
-        **_stopping([s["details"] for s in own]),
+        **_stopping([s["details"] for s in own], names),
     }
 
 
-def _stopping(details: Sequence[Mapping[str, Any]]) -> Row:
+def _stopping(details: Sequence[Mapping[str, Any]], names: Names) -> Row:
     """Return what a stopper saved of the thinking and which answers it spoilt; None where no problem was checked."""
-    checked = [one for one in details if one.get(stopped.CHECKED)]
+    of = [(name, one) for name, one in zip(names, details, strict=True) if one.get(stopped.CHECKED)]
+    checked = [one for _, one in of]
     tokens, whole = (
         sum(one[name] for one in checked) for name in (stopped.THINKING, stopped.UNSTOPPED)
     )
-    harmed = sum(one[stopped.HARMED] for one in checked)
+    harmed = by_problem((name for name, _ in of), (one[stopped.HARMED] for one in checked))
     return {
         "thinking_saved": ratio(whole - tokens, whole),
-        "stop_harm": ratio(harmed, len(checked)),
-        "stop_harm_interval": wilson(harmed, len(checked)),
+        "stop_harm": mean_of(harmed) if harmed else None,
+        "stop_harm_interval": share_interval(harmed),
     }
 
 
@@ -144,7 +173,7 @@ def _added(own: Sequence[Line], name: str) -> Counter[str]:
     return sum((Counter(line.get(name, {})) for line in own), Counter[str]())
 
 
-def _rounds(own: Sequence[Line], beside: Sequence[Line]) -> Row:
+def _rounds(own: Sequence[Line], beside: Sequence[Line], names: Names) -> Row:
     """Return what a round takes without the target's own writing, which is as long as steps are unlucky."""
 
     def took(line: Line) -> float:
@@ -156,7 +185,7 @@ def _rounds(own: Sequence[Line], beside: Sequence[Line]) -> Row:
     return {
         "round_ms": 1000 * sum(s for _, s in pairs) / len(pairs),
         "round_speedup": ratio(sum(b for b, _ in pairs), sum(s for _, s in pairs)),
-        "round_speedup_interval": ratio_interval(pairs),
+        "round_speedup_interval": ratio_interval(summed(names, pairs)),
     }
 
 

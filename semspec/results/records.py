@@ -30,6 +30,7 @@ from typing import Any, Literal, get_args
 from semspec.errors import UserError, describe_error
 from semspec.protocols import BenchmarkProblem
 from semspec.results import metrics
+from semspec.results.attempts import problem_of
 from semspec.results.figures import Solve, damage, problem_line
 from semspec.results.schema import sound
 from semspec.storage import files
@@ -196,6 +197,7 @@ class OpenRun(RunFolder):
         super().__init__(path)
         self.about, self.total, self._begun = dict(about or {}), total, now()
         self.done: set[str] = set()
+        self._problems_begun: set[str] = set()  # of those that are done
         self.notes: list[str] = []  # for the user
         self._lock: FolderLock | None = None
         self._lost = self._discarded = False
@@ -257,7 +259,7 @@ class OpenRun(RunFolder):
     def _resize(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
         """Take over another number of problems, of which those that are solved stay."""
         (self.path / "result.json").unlink(missing_ok=True)
-        config = {**config, "problems": max(config["problems"], len(self.done))}
+        config = {**config, "problems": max(config["problems"], len(self._problems_begun))}
         write_json(self.path / "config.json", {"digest": digest(config, free), "config": config})
 
     def _mend(self, plain: bool | None) -> None:
@@ -276,6 +278,7 @@ class OpenRun(RunFolder):
                     "delete the line, or the folder, and start again"
                 )
             self.done.add(line["id"])
+            self._problems_begun.add(problem_of(line))
             solves = {"speculative": line, "plain": line["plain"] or {}}
             rounds.update({(line["id"], m): int(s.get("rounds", 0)) for m, s in solves.items()})
         files.keep_lines(self.path / "rounds.jsonl", self.done)

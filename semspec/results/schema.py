@@ -26,9 +26,11 @@ def _interval(bound: Schema) -> Schema:
     return {"type": ["array", "null"], "minItems": 2, "maxItems": 2, "items": bound}
 
 
-def _object(properties: Mapping[str, Schema], *, nullable: bool = False) -> Schema:
-    """An object that has all of these and nothing else."""
-    known = {"additionalProperties": False, "properties": dict(properties)}
+def _object(
+    properties: Mapping[str, Schema], *, nullable: bool = False, also: Mapping[str, Schema] = {}
+) -> Schema:
+    """An object that has all of these, and nothing else but what it may ``also`` have."""
+    known = {"additionalProperties": False, "properties": {**properties, **also}}
     kind = ["object", "null"] if nullable else "object"
     return {"type": kind, "required": list(properties), **known}
 
@@ -58,6 +60,7 @@ _MODE: Mapping[str, Schema] = {  # figures of one mode
     "bound": _object(dict.fromkeys(("loose", "kept"), _SIDES), nullable=True),
     "prefix_reuse": {"type": "object", "additionalProperties": _SHARE},  # by the model's role
 }
+_ATTEMPTS: Mapping[str, Schema] = {"answers": _COUNT}  # where problems had several
 _MACHINE: Mapping[str, Schema] = {
     "cpu": _TEXT,
     **dict.fromkeys(("cores", "cores_allowed", "threads"), _POSITIVE_OR_NULL),
@@ -96,7 +99,7 @@ _WHOLE: Mapping[str, Schema] = {
     **dict.fromkeys(("speedup_per_token", "speedup_median"), _FIGURE),
     **dict.fromkeys(("only_plain_correct", "only_speculative_correct"), _COUNT_OR_NULL),
     "pass_at_1_p": _SHARE,
-    "plain": _object(_MODE, nullable=True),
+    "plain": _object(_MODE, nullable=True, also=_ATTEMPTS),
     "risk": _object(_RISK, nullable=True),
     "stop": _object(_STOP, nullable=True),
     "provenance": _object(_PROVENANCE),
@@ -106,7 +109,7 @@ SCHEMA: Schema = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "semspec result",
     "description": "The figures of a finished run; those of the target alone stand inside, under plain.",
-    **_object(_WHOLE),
+    **_object(_WHOLE, also=_ATTEMPTS),
 }
 
 

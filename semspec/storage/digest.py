@@ -26,6 +26,7 @@ LATER: Mapping[str, Any] = {
     "tree_top_k": 10,
     "tree_nodes": 32,
     "inside": "auto",
+    "attempts": 1,
 }
 """Options that older versions did not have, by their last name, and what they amounted to."""
 

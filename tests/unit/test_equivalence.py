@@ -14,12 +14,12 @@ from tests.support.runs import make_run
 
 
 def test_many_alike_answers_are_equivalent_and_few_are_not() -> None:
-    right = [i % 10 != 0 for i in range(1_000)]
+    right = [[i % 10 != 0] for i in range(1_000)]
     found = shares("pass@1", right, right, 0.02, paired=True)
     assert found is not None and found.verdict == "equivalent" and found.p < 0.05
     few = shares("pass@1", right[:20], right[:20], 0.02, paired=True)
     assert few is not None and few.verdict == "unknown" and few.p > 0.05
-    worse = [r and i % 4 != 1 for i, r in enumerate(right)]
+    worse = [[r and i % 4 != 1] for i, (r,) in enumerate(right)]
     beyond = shares("pass@1", right, worse, 0.02, paired=True)
     assert beyond is not None and beyond.verdict == "beyond" and beyond.difference < -0.2
 
@@ -46,9 +46,9 @@ def test_lengths_need_values_and_a_length() -> None:
 
 
 def test_agreement_has_to_be_shown() -> None:
-    found = agreement([True] * 500, 0.02)
+    found = agreement([[True]] * 500, 0.02)
     assert found is not None and found.verdict == "equivalent"
-    part = agreement([True] * 90 + [False] * 10, 0.02)
+    part = agreement([[True]] * 90 + [[False]] * 10, 0.02)
     assert part is not None and part.verdict == "beyond"
     assert agreement([], 0.02) is None
 

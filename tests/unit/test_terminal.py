@@ -189,11 +189,11 @@ def test_missing_figures_are_explained_in_notes() -> None:
         return " | ".join(notes(summarise(lines)))
 
     assert "1 problem: too few for an interval" in told(a_line())
-    assert "2 problems: the intervals are rough" in told(a_line(), a_line())
+    assert "2 problems: the intervals are rough" in told(a_line(), a_line(1))
     assert "nothing was graded" in told(a_line(correct=None))
-    assert "1 of 2 problems were not graded" in told(a_line(), a_line(correct=None))
-    assert "over the 1 problems" in told(a_line(), a_line(plain=False))
-    rare = [a_line(finish="budget"), *(a_line(n) for n in range(19))]  # one of 20
+    assert "1 of 2 problems were not graded" in told(a_line(), a_line(1, correct=None))
+    assert "over the 1 problems" in told(a_line(), a_line(1, plain=False))
+    rare = [a_line(finish="budget"), *(a_line(n) for n in range(1, 20))]  # one of 20
     assert "cut off at the token budget: 0 plain, 1 speculative" in told(*rare)
     assert "correct only when plain: 1, only when speculative: 0" in told(a_line(correct=False))
     assert "nothing was drafted" in told(a_line(drafted_units=0))
