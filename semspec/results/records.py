@@ -6,7 +6,7 @@
     costs.json      what passes have cost and drafts were worth, at the end (see semspec.results.tables)
     starts.jsonl    one line a start: where it came from (see semspec.storage.provenance)
     rounds.jsonl    one line a round of the loop, of both modes
-    problems.jsonl  one line a problem; this line is the problem's commit mark
+    problems.jsonl  one line a problem, or a further attempt at it; this line is its commit mark
     status.json     running, finished, failed or killed, of which job and where; how far
     result.json     the figures, at the end
 
