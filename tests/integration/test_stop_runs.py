@@ -18,7 +18,10 @@ COMMON = (
     *("problems=2", "max_new_tokens=256", "accept=logprob", "plain=false", "quiet=true", "seed=3"),
     *("split=sentence", "draft_length=2"),
 )
-STOP = ("stop=eat", "stop.threshold=0.6", "stop.audit=true", "stop.words=")
+AUDIT = ("stop.audit=true", "stop.words=")
+STOP = ("stop=eat", "stop.threshold=0.6", *AUDIT)
+HEAD = "embedded/stop-probe-tiny-target"  # for another split and other words
+PROBE = ("stop=probe", f"stop.probe={HEAD}", "stop.allow_mismatch=true", "stop.threshold=0.0003", *AUDIT)  # fmt: skip
 
 
 class KilledError(Exception):
@@ -43,16 +46,17 @@ def left(folder: Path) -> Any:
     )
 
 
+@pytest.mark.parametrize(("name", "options"), [("eat", STOP), ("probe", PROBE)])
 def test_a_run_that_stops_thinking_resumes_and_leaves_the_text_before_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = run(tmp_path / "whole", *STOP)
+    result = run(tmp_path / "whole", *options)
     texts, rounds = left(tmp_path / "whole")
     assert result["stop"]["stopped"] == 2 and result["stop"]["checked"] == 2
     assert 0.1 < result["stop"]["saved"] < 0.95
     for told in rounds.values():
         (at,) = [n for n, (*_, stop, _) in enumerate(told) if stop and "closed" in stop]
-        assert told[at][3] == {"closed": "eat"} and "sure of the answer" in told[at][4]
+        assert told[at][3] == {"closed": name} and "sure of the answer" in told[at][4]
 
     commit = OpenRun.commit
 
@@ -64,8 +68,8 @@ def test_a_run_that_stops_thinking_resumes_and_leaves_the_text_before_alone(
     with monkeypatch.context() as patched:
         patched.setattr(OpenRun, "commit", killed)
         with pytest.raises(KilledError):
-            run(tmp_path / "killed", *STOP)
-    assert run(tmp_path / "killed", *STOP)["stop"] == result["stop"]
+            run(tmp_path / "killed", *options)
+    assert run(tmp_path / "killed", *options)["stop"] == result["stop"]
     assert left(tmp_path / "killed") == (texts, rounds)
 
     run(tmp_path / "free", "stop=none")
@@ -73,12 +77,12 @@ def test_a_run_that_stops_thinking_resumes_and_leaves_the_text_before_alone(
     assert config is not None and "stop" not in config["plugins"], "folders are as they were"
     free, without = left(tmp_path / "free")
     assert not any(stop for told in without.values() for *_, stop, _ in told)
-    for name, (text, details) in texts.items():
+    for solved, (text, details) in texts.items():
         thought, _, answer = text.partition("</think>")
-        assert answer.strip() and free[name][0].startswith(thought)
+        assert answer.strip() and free[solved][0].startswith(thought)
         assert details["thinking_tokens"] < details["unstopped_thinking_tokens"]
     with pytest.raises(UserError, match="another configuration"):
-        run(tmp_path / "free", *STOP)
+        run(tmp_path / "free", *options)
 
 
 def test_a_budget_without_room_for_thinking_is_refused_in_a_line() -> None:

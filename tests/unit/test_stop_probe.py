@@ -21,12 +21,13 @@ from semspec.cli.calibrate_stop import run
 from semspec.driver import Driver
 from semspec.engines.hf import Hf
 from semspec.errors import UserError
-from semspec.models.location import EXAMPLE
-from semspec.models.text import CLOSE
+from semspec.models.location import EXAMPLE, ModelConfig, read_facts
+from semspec.models.text import CLOSE, Text
 from semspec.probes.features import Features
 from semspec.protocols import BenchmarkProblem, Run
 from semspec.stops.probe import Gathering, Probed
 from semspec.storage.files import dumps
+from semspec.storage.packaged import beside_package
 from semspec.training.stopping.head import Asked, keeper, labelled, made
 from semspec.training.stopping.watch import FILE
 from semspec.types import Context, Sampling
@@ -129,14 +130,22 @@ def test_a_head_with_one_kind_of_label_is_refused(tmp_path: Path) -> None:
         made(folder, CONFIG, HOW, ASKED, (8,), 0, EXAMPLE)
 
 
+def test_the_shipped_head_is_small_and_of_the_shipped_target() -> None:
+    head = StopProbe.load("embedded/stop-probe-tiny-target")
+    facts = read_facts(ModelConfig(path="embedded/tiny-target"), Text(str(TARGET)).fingerprint)
+    assert head.check(facts, split="paragraph", temperature=0.6) == []
+    folder = beside_package("hub_artifacts") / "stop-probe-tiny-target"
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 100_000
+    low, high = head.config["metrics"]["auroc_interval"]
+    assert 0.7 < low < head.config["metrics"]["test"]["all"]["auroc"] < high
+
+
 @cache
 def engine() -> Any:
     return Hf().load(str(TARGET))
 
 
 def encode(text: str) -> list[int]:
-    from semspec.models.text import Text
-
     return Text(str(TARGET)).encode(text)
 
 

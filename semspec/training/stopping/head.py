@@ -163,7 +163,8 @@ def made(
         "calibration.semantic": rows.target[test].clone(),
         "calibration.groups": torch.tensor([numbers[chain] for chain in chains]),
     }
-    return StopProbe(about, tensors, {"README.md": card("probe", about)}, "probe")
+    name = f"stop-probe-{model.name.rpartition('/')[2]}"
+    return StopProbe(about, tensors, {"README.md": card(name, about)}, name)
 
 
 def lengths(folder: Path, rows: Rows, index: Sequence[int]) -> np.ndarray:
