@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from semspec.cli.calibrate_stop import collect
 from semspec.config import RunConfig
 from semspec.errors import UserError
 from semspec.results.records import OpenRun, RunFolder
 from semspec.runner import execute
 from semspec.solver import Solver
+from semspec.storage.files import LineFile
+from semspec.training.stopping.head import Asked
 from tests.support.pair import configuration
 
 COMMON = (
@@ -89,3 +92,36 @@ def test_a_budget_without_room_for_thinking_is_refused_in_a_line() -> None:
     config = configuration(*COMMON, *STOP, "stop.answer_tokens=256")
     with pytest.raises(UserError, match="max_new_tokens=256: nothing is left for the thinking"):
         Solver(config)
+
+
+def test_a_killed_training_of_a_head_resumes_to_the_same_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*COMMON, "stop=probe", "concurrency=1", "max_new_tokens=160", "stop.answer_tokens=8"]
+    config = configuration(*options)
+    asked = Asked.of("step", "mean,last", (0, -1), config)
+
+    def files(folder: Path) -> dict[str, bytes]:
+        found = [folder / "trials.jsonl", *sorted((folder / "states").iterdir())]
+        return {file.name: file.read_bytes() for file in found}
+
+    collect(config, tmp_path / "whole", asked)
+    append, times = LineFile.append, list[int]()
+
+    def killed(self: LineFile, line: Any) -> None:
+        times.append(1)
+        if len(times) > 1:  # its states are written, and its line is not
+            raise KilledError
+        append(self, line)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LineFile, "append", killed)
+        with pytest.raises(KilledError):
+            collect(config, tmp_path / "killed", asked)
+    assert len(files(tmp_path / "killed")) == 5
+    collect(config, tmp_path / "killed", asked)
+    whole = files(tmp_path / "whole")
+    assert files(tmp_path / "killed") == whole and whole["trials.jsonl"].count(b"\n") == 2
+    other = Asked.of("closing", "mean,last", (0, -1), config)
+    with pytest.raises(UserError, match="was begun with other options"):
+        collect(config, tmp_path / "killed", other)
