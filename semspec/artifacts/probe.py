@@ -27,15 +27,15 @@ from semspec.storage.tensors import Layout
 from semspec.types import LOGPROBS, Read, What
 
 Spans = Sequence[tuple[int, int]]
-_FEATURES = record(
-    pooling=array({"enum": ["mean", "max", "last"]}, maxItems=3, uniqueItems=True),
-    layers=array(binding.SIZE, maxItems=4096, uniqueItems=True),
-    logprobs={"type": "boolean"},
-    inputs=integer(1, 1 << 40),
-    hidden=array(integer(1, binding.LARGEST), minItems=2, maxItems=2),
-    activation={"enum": ["relu", "gelu"]},
-)
-_TEST = {"type": "object", "properties": {"all": mapping({"type": ["number", "null"]})}}
+FEATURES = {
+    "pooling": array({"enum": ["mean", "max", "last"]}, maxItems=3, uniqueItems=True),
+    "layers": array(binding.SIZE, maxItems=4096, uniqueItems=True),
+    "logprobs": {"type": "boolean"},
+    "inputs": integer(1, 1 << 40),
+    "hidden": array(integer(1, binding.LARGEST), minItems=2, maxItems=2),
+    "activation": {"enum": ["relu", "gelu"]},
+}  # the properties of a config's ``features``
+TEST = {"type": "object", "properties": {"all": mapping({"type": ["number", "null"]})}}
 
 
 @register("artifact", "probe")
@@ -55,9 +55,9 @@ class Probe(base.Artifact):
             "model": binding.model_with("layers", "width"),
             "split": binding.SPLIT,
             "temperature": binding.TEMPERATURE,
-            "features": _FEATURES,
+            "features": record(**FEATURES),
             "calibration": {"type": "object"},
-            "metrics": {"type": "object", "properties": {"test": _TEST}},
+            "metrics": {"type": "object", "properties": {"test": TEST}},
             # a step with a token less likely than its "lowest" is scored 0
             "guard": mapping({"type": "number"}) | {"type": ["object", "null"], "required": ["lowest"]},
         },
@@ -175,10 +175,7 @@ class Probe(base.Artifact):
         return self._reads(tuple((start, end) for start, end in spans))
 
     def _reads(self, spans: tuple[tuple[int, int], ...]) -> tuple[Read, ...]:
-        pooled = tuple(
-            Read(What.POOLED, layers=self.features.layers, spans=spans, reduce=p)  # type: ignore[arg-type]
-            for p in self.features.pooling
-        )
+        pooled = pools(self.features, spans)
         return (*pooled, LOGPROBS) if self.features.logprobs else pooled
 
     def draft_reads(self) -> tuple[Read, ...]:
@@ -248,6 +245,14 @@ class Probe(base.Artifact):
                 " states; take another probe, or train one with python -m semspec.train_probe"
             )
         return scores
+
+
+def pools(features: Features, spans: tuple[tuple[int, int], ...]) -> tuple[Read, ...]:
+    """Return the reads of the states of these features."""
+    return tuple(
+        Read(What.POOLED, layers=features.layers, spans=spans, reduce=p)  # type: ignore[arg-type]
+        for p in features.pooling
+    )
 
 
 def _features(config: Mapping[str, Any]) -> Features:

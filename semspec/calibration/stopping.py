@@ -43,7 +43,7 @@ def described_stop(stop: Any) -> dict[str, Any]:
     names = [one.name for one in fields(stop) if one.name not in APART]
     return {
         "name": registry.name_of(stop),
-        "options": {name: getattr(stop, name) for name in names},
+        "options": {name: stop.described(name) for name in names},
     }
 
 

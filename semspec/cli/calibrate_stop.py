@@ -2,14 +2,15 @@
 
 Problems are solved with the run's own options (rule, drafter, sampling) to their natural ends. At every end of a step the
 stopper's score is noted and the answer is forced and graded. Thresholds are certified from these trials when a run
-asks for a risk (``semspec.calibration.stopping``); ``measure=FOLDER`` holds them against fresh problems.
+asks for a risk (``semspec.calibration.stopping``); ``measure=FOLDER`` holds them against fresh problems. With
+``train=true`` the trials are what a head of ``stop=probe`` learns from.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from semspec import config as configuration
 from semspec import registry
 from semspec.artifacts import base
+from semspec.artifacts.stop_probe import SPANS
 from semspec.artifacts.stopping import StopCalibration
 from semspec.calibration.stopping import Watched, certifiable, certify, described_stop
 from semspec.choices.presets import with_recommended
@@ -31,6 +33,8 @@ from semspec.report.progress import Steps
 from semspec.report.terminal import interval, open_console, table_of
 from semspec.results.metrics import wilson
 from semspec.solver import Solver
+from semspec.stops.probe import Gathering, Probed
+from semspec.training.stopping.head import Asked, keeper, made, seen
 from semspec.training.stopping.watch import watched
 
 COMMAND = "semspec.calibrate_stop"
@@ -45,17 +49,25 @@ class Options:
     # fmt: off
     folder: str = option("", "the work, and the calibration in it: give it as stop.calibration=", shown="runs/stop-NAME-SEED")
     measure: str = option("", "calibrate nothing; measure on fresh problems the risk that this calibration certifies")
+    train: bool = option(False, "calibrate nothing; train a head for stop=probe: FOLDER/probe")
+    span: str = option("closing", "of train=true: pool the states over the step, or over the beginning of an answer behind it", choices=SPANS)
+    pooling: str = option("mean,last", "how: mean, max, last")
+    layers: tuple[int, ...] = option((), "of which layers: 0 (embeddings) to the last, -1", shown="all")
+    hidden: tuple[int, ...] = option((64, 16), "sizes of the head's two hidden layers", least=1, shown="64,16")
+    train_seed: int = option(0, "of division, weights and batches")
     # fmt: on
 
 
 HELP = f"""\
 usage: python -m semspec.calibrate_stop stop=eat [folder=FOLDER] [problems=200] [...]
+       python -m semspec.calibrate_stop stop=probe train=true [folder=FOLDER] [layers=12,24] [...]
 
 {described(Options)}
   problems={PROBLEMS} seed={SEED} stop=eat accept=...   and every other option of semspec.run
 
 Calibrate on problems like those of the run, with its rule, drafter and sampling, and on none of the run's own: another
-seed or part of the benchmark (benchmark.seed=...). A command that was killed resumes in the same folder=.
+seed or part of the benchmark (benchmark.seed=...). A head is trained on problems of its own, neither the calibration's
+nor the run's. A command that was killed resumes in the same folder=.
 """
 
 
@@ -91,16 +103,40 @@ def how(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def collect(config: RunConfig, folder: Path) -> tuple[list[Watched], Solver]:
-    """Watch the problems of a configuration; the solver is closed."""
+def collect(
+    config: RunConfig, folder: Path, asked: Asked | None = None
+) -> tuple[list[Watched], Solver]:
+    """Watch the problems of a configuration; the solver is closed. What a head is ``asked`` to read is kept."""
     steps = Steps(open_console())
     problems = list(islice(config.benchmark.problems(), config.problems))
     with hold(folder):
         options = {"stop": described_stop(config.stop), **how(config)}
+        options |= {"states": asdict(asked)} if asked else {}
         keep_options(folder, options, stored_options(folder, ["stop"]), {}, ())
+        gathering = Gathering(asked.features, asked.span) if asked else None
+        if gathering is not None:
+            config = replace(config, stop=config.stop.bound(gathers=gathering))
         with Solver(config) as solver, steps.stage("problems", len(problems)) as stage:
-            found = watched(solver, problems, folder, stage.to)
+            keeps = [keeper(folder, problems, gathering)] if gathering is not None else []
+            found = watched(solver, problems, folder, stage.to, *keeps)
     return found, solver
+
+
+def train(config: RunConfig, own: Options, folder: Path) -> None:
+    """Train a head on the trials of a configuration, and save it."""
+    if not isinstance(config.stop, Probed):
+        raise UserError("train=true trains the head of stop=probe: give stop=probe")
+    if config.stop.probe or own.measure:
+        raise UserError("train=true makes a head: leave stop.probe= and measure= out")
+    asked = Asked.of(own.span, own.pooling, own.layers, config)
+    _, solver = collect(config, folder, asked)
+    console = open_console()
+    with Steps(console).stage("training", None) as stage:
+        head = made(
+            folder, config, how(config), asked, own.hidden, own.train_seed, solver.facts, stage.by
+        )
+    head.save(folder / "probe")
+    console.say(f"{seen(head.config)}: {folder / 'probe'}")
 
 
 def thresholds(problems: Sequence[Watched]) -> dict[str, float | None]:
@@ -140,8 +176,11 @@ def run(arguments: Sequence[str]) -> None:
             "stop.risk= is for runs: what is calibrated here serves any risk; leave it out"
         )
     given = StopCalibration.load(own.measure) if own.measure else None
-    kind = "measured" if given else "stop"
+    kind = "measured" if given else "head" if own.train else "stop"
     folder = Path(own.folder or f"runs/{kind}-{name}-{config.seed}")
+    if own.train:
+        train(config, own, folder)
+        return
     problems, solver = collect(config, folder)
     console = open_console()
     if given is not None:

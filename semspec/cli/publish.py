@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> None:
     commit = publish(folder, repo, private=given.private, update=given.update, **how)
     console.say(f"published: {repo}@{commit}")
     artifact = inspection.check(folder)
-    if isinstance(artifact, Probe):
+    if isinstance(artifact, Probe) and artifact.kind == Probe.kind:
         features = index.feature_set(artifact.features, artifact.layers)
         line = index.line(artifact.config, features, repo, commit)
         console.print(f"for conf/probes.yaml:\n{line}", soft_wrap=True)

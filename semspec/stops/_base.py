@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from semspec import registry
 from semspec.decoding.stopping import WORDS
@@ -33,6 +33,10 @@ class StopBase(Plugin):
 
     def origin(self) -> str:
         return ""
+
+    def described(self, option: str) -> Any:
+        """Return what an option stands for, where something that was measured says what it holds for."""
+        return getattr(self, option)
 
     def check_setup(self, setup: Setup) -> None:
         if missing := self.needs - setup.engine.offers:

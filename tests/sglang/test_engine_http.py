@@ -115,6 +115,23 @@ def test_steps_and_verdicts_are_those_of_the_hf_engine(
     assert any(r.kept for s in theirs for r in s.outcome.rounds)
 
 
+def test_a_trained_stopper_stops_where_it_does_with_the_hf_engine(servers: Pair) -> None:
+    stop = (
+        *("stop=probe", "stop.probe=embedded/stop-probe-tiny-target", "stop.threshold=0.0003"),
+        *("stop.allow_mismatch=true", "accept=logprob", "accept.threshold=-1.5"),
+    )
+    here, there = solved(stop, 2, budget=220), solved((*stop, *servers.overrides), 2, budget=220)
+    for a, b in zip(here, there, strict=True):
+        assert a.outcome.tokens == b.outcome.tokens
+        asked = [
+            torch.tensor([s for r in one.outcome.rounds for _, s in r.stop.get("asked", [])])
+            for one in (a, b)
+        ]
+        assert len(asked[0]) and torch.allclose(*asked, rtol=1e-2, atol=1e-6)
+    closed = {r.stop["closed"] for one in there for r in one.outcome.rounds if "closed" in r.stop}
+    assert "probe" in closed
+
+
 def test_units_end_where_they_end_for_the_hf_engine(
     hf: Any, served: Any, prompts: list[list[int]], text: Text
 ) -> None:

@@ -35,6 +35,7 @@ LAZY = {  # imports inside functions, of our own modules: (importing, imported) 
     ("semspec.sglang_plugin", "semspec.sglang_plugin.start"): _ANY_SERVER,
     ("semspec.sglang_plugin", "semspec.storage.screen"): _ANY_SERVER,
     ("semspec.training.probes.pipeline", "semspec.training.probes.train"): _TRAINING,
+    ("semspec.training.stopping.head", "semspec.training.probes.train"): _TRAINING,
 }
 DOOR_LINES = 8
 # the door of the library: it loads ``semspec.api`` at its first use; the version is all that it has itself

@@ -76,19 +76,21 @@ def watched(
     problems: Sequence[BenchmarkProblem],
     folder: Path,
     tell: Callable[[int], object],
+    keep: Callable[[str, str], object] = lambda name, prompt: None,
 ) -> list[Watched]:
     """Solve problems to their natural ends, trying answers on the way; those of an earlier start are read.
 
-    Problems that cannot be graded are left out.
+    Problems that cannot be graded are left out. ``keep`` is told id and prompt of each before it counts as done.
     """
     file = folder / FILE
     files.cut_torn_line(file)
-    lines = {line["id"]: line for raw in files.whole_lines(file) if (line := files.parse(raw))}
+    lines = tried(folder)
     own, watching = solver.stop, Watching(solver.stop, solver)
     solver.stop = watching  # type: ignore[assignment]
     try:
         with files.LineFile(file) as written:
-            for line in _made(solver, watching, [p for p in problems if p.id not in lines]):
+            left = [p for p in problems if p.id not in lines]
+            for line in _made(solver, watching, left, keep):
                 written.append(line)
                 written.sync()
                 lines[line["id"]] = line
@@ -98,8 +100,17 @@ def watched(
     return [_read(lines[p.id]) for p in problems if lines[p.id]["right"] is not None]
 
 
+def tried(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what was written of each problem that is done, by id."""
+    raws = files.whole_lines(folder / FILE)
+    return {line["id"]: line for raw in raws if (line := files.parse(raw))}
+
+
 def _made(
-    solver: Solver, watching: Watching, problems: Sequence[BenchmarkProblem]
+    solver: Solver,
+    watching: Watching,
+    problems: Sequence[BenchmarkProblem],
+    keep: Callable[[str, str], object],
 ) -> Iterator[dict[str, Any]]:
     size = solver.config.concurrency
     for start in range(0, len(problems), size):
@@ -112,6 +123,7 @@ def _made(
                 for thought, score, text in watching.tried.pop(prompt)
             ]
             right = grade(one.problem, one.text).correct
+            keep(one.problem.id, prompt)
             yield {
                 "id": one.problem.id,
                 "right": right,

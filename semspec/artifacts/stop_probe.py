@@ -1,0 +1,63 @@
+"""A head of ``stop=probe``: predicts from the target's states at the end of a step whether the thinking is enough.
+
+It is a ``Probe`` with another question. Its label is 1 where the target, made to answer there, gave the right answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from semspec.artifacts import base, binding
+from semspec.artifacts.probe import FEATURES, TEST, Probe
+from semspec.registry import register
+from semspec.storage.json_schema import array, mapping, record
+
+SPANS = ("step", "closing")
+
+
+@register("artifact", "stop_probe")
+@dataclass
+class StopProbe(Probe):
+    """Predicts whether an answer that is asked for at the end of a step would be the right one.
+
+    ``tensors`` are those of a ``Probe``; ``calibration.semantic`` has the labels of the test's steps.
+    """
+
+    kind = "stop_probe"
+    schema = base.of_schema(
+        {
+            "role": {"enum": ["target"]},
+            "model": binding.model_with("layers", "width"),
+            "split": binding.SPLIT,
+            "temperature": binding.TEMPERATURE,
+            # what the states are pooled over: the step, or the beginning of an answer behind it
+            "features": record(**FEATURES, span={"enum": list(SPANS)}),
+            # how the thinking was closed, and the answer begun, where the labels are from
+            "stop": mapping({"type": "string", "maxLength": 4096}) | {"required": ["words", "answer"]},
+            "calibration": {"type": "object"},
+            "metrics": {
+                "type": "object",
+                "properties": {"test": TEST, "auroc_interval": array({"type": "number"})},
+            },
+        },
+        ("role", "model", "split", "temperature", "features", "stop", "data", "training", "metrics"),
+    )  # fmt: skip
+    made_by = "python -m semspec.calibrate_stop stop=probe train=true"
+    tags = ("early-exit",)
+
+    @property
+    def span(self) -> str:
+        return str(self.config["features"]["span"])
+
+    @classmethod
+    def example(cls, span: str = "step", features: str = "paper") -> Self:
+        like = Probe.example("target", features)
+        config = {**like.config, "kind": cls.kind, "stop": {"words": "", "answer": ""}}
+        config["features"] = {**like.config["features"], "span": span}
+        return cls(config, like.tensors)
+
+    def figures(self) -> Mapping[str, float]:
+        test = self.config["metrics"].get("test", {}).get("all", {})
+        return {k: test[k] for k in ("auroc", "ece") if test.get(k) is not None}

@@ -1,0 +1,202 @@
+"""A head of ``stop=probe``, trained on the ends of steps of thinking that was watched.
+
+In the folder are::
+
+    trials.jsonl          a line a problem: what was answered at each end of a step, graded
+    states/group-00003.*  the states of the fourth problem's ends of steps, in the same order
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from semspec.artifacts import base, binding
+from semspec.artifacts.stop_probe import StopProbe
+from semspec.config import RunConfig
+from semspec.deferred import torch
+from semspec.errors import UserError
+from semspec.models.location import ModelFacts, read_facts
+from semspec.models.text import Text
+from semspec.probes.features import Features
+from semspec.protocols import BenchmarkProblem
+from semspec.stops.probe import Gathering
+from semspec.training.probes import metrics
+from semspec.training.probes.dataset import Parts, Rows, check_split, split_chains
+from semspec.training.probes.settings import POOLINGS, ProbeConfig
+from semspec.training.probes.shards import GroupWriter, Sample, read_samples
+from semspec.training.stopping.head_card import card
+from semspec.training.stopping.watch import tried
+
+STATES = "states"
+DRAWS = 300  # of the bootstrap
+MEMORY = 2.0  # GiB of states that are held
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a head reads: a folder's states serve heads that read the same."""
+
+    span: str
+    features: Features
+
+    @classmethod
+    def of(cls, span: str, pooling: str, layers: Sequence[int], config: RunConfig) -> Self:
+        """Return what the options say; raise UserError for layers or poolings that there are not."""
+        names = tuple(pooling.strip("[]").replace(" ", "").split(","))
+        if len(set(names)) < len(names) or not set(names) <= set(POOLINGS):
+            raise UserError(f"pooling={pooling}: give some of {', '.join(POOLINGS)}")
+        text = Text(str(config.model.fetch(weights=False)))
+        top = read_facts(config.model, text.fingerprint).layers
+        picked = tuple(i + top + 1 if i < 0 else i for i in layers)
+        if not all(0 <= i <= top for i in picked) or len(set(picked)) < len(picked):
+            raise UserError(
+                f"layers={list(layers)}: the model has layers 0 (embeddings) to {top}, each at most once"
+            )
+        return cls(span, Features(names, picked))
+
+
+def keeper(
+    folder: Path, problems: Sequence[BenchmarkProblem], gathering: Gathering
+) -> Callable[[str, str], None]:
+    """Return what writes the states of a problem, by id and prompt, once it is solved."""
+    into = folder / STATES
+    into.mkdir(parents=True, exist_ok=True)
+    numbers = {problem.id: number for number, problem in enumerate(problems)}
+
+    def keep(name: str, prompt: str) -> None:
+        group = GroupWriter(into, numbers[name])
+        for step, states in enumerate(gathering.states.pop(prompt)):
+            group.add(Sample(name, "", step, "own", 0, "", [], []), states)
+        group.commit()
+
+    return keep
+
+
+def labelled(folder: Path, asked: Asked, model: ModelFacts) -> Rows:
+    """Return a row for every end of a step whose answer was graded, with 1 for a right one."""
+    done = {name: line for name, line in tried(folder).items() if line["right"] is not None}
+    right = {
+        f"{name}/{step}": [float(trial[2])]
+        for name, line in done.items()
+        for step, trial in enumerate(line["trials"])
+    }
+    samples = (one for one in read_samples(folder / STATES) if one.chain in done)
+    # what is stored are the chosen layers alone
+    whole = Features(asked.features.pooling)
+    size = asked.features.size(model.layers, model.width)
+    return Rows(folder / STATES, samples, right, whole.pooling, whole, size, MEMORY)
+
+
+def made(
+    folder: Path,
+    config: RunConfig,
+    how: Mapping[str, Any],
+    asked: Asked,
+    hidden: Sequence[int],
+    seed: int,
+    model: ModelFacts,
+    tell: Callable[[int], None] = lambda count: None,
+) -> StopProbe:
+    """Train a head on a folder's trials; ``how`` they were written stands in its config."""
+    from semspec.training.probes.train import predict, train
+
+    if len(hidden) != 2:
+        raise UserError(f"hidden={list(hidden)}: the head has two hidden layers, give two sizes")
+    rows = labelled(folder, asked, model)
+    sides = split_chains(dict.fromkeys(rows.chains, ""), seed)
+    parts = [sides[chain] for chain in rows.chains]
+    check_split(rows.contexts, rows.chains, parts)
+    index = {part: [i for i, p in enumerate(parts) if p == part] for part in Parts}
+    truth = rows.target.numpy()
+    for part in Parts:
+        if len(set(truth[index[part]].tolist())) < 2:
+            raise UserError(
+                f"answers that are forced at the ends of steps are all right or all wrong ({part}): give more problems="
+            )
+    settings = ProbeConfig(train_seed=seed, hidden=list(hidden))
+    trained = train(rows, index["train"], index["validation"], settings, lambda *_: tell(1))
+    test = index["test"]
+    score, label = predict(trained, rows, test), truth[test]
+    chains = [rows.chains[i] for i in test]
+    numbers = {name: number for number, name in enumerate(sorted(set(rows.chains)))}
+    figures, bins = metrics.figures(score, label), metrics.calibration(score, label)
+    features = asked.features.to_json() | {"span": asked.span, "inputs": rows.size}
+    features |= {"hidden": list(hidden), "activation": trained.activation}
+    data = dict(how)
+    split, temperature = data.pop("split"), data.pop("temperature")
+    about = StopProbe.config_of(
+        provenance=base.made_with(),
+        role="target",
+        model=binding.of(model),
+        split=split,
+        temperature=dict.fromkeys(("sampled", "lowest", "highest"), temperature),
+        features=features,
+        stop={name: getattr(config.stop, name) for name in ("words", "answer")},
+        data=data
+        | {"problems": len(numbers), "rows": len(rows), "right": float(rows.target.mean())},
+        training={
+            **{name: getattr(settings, name) for name in ("loss", "rate", "weight_decay", "dropout")},
+            "batch": settings.train_batch, "seed": seed,
+            "epochs": trained.epochs, "best_epoch": trained.best_epoch,
+            "rows": {part: len(index[part]) for part in Parts},
+            "problems": {part: len({rows.chains[i] for i in index[part]}) for part in Parts},
+            "right": {part: float(truth[index[part]].mean()) for part in Parts},
+        },
+        metrics={
+            "test": {"all": figures},
+            "auroc_interval": list(auroc_interval(score, label, chains, seed)),
+            "auroc_of_length": metrics.auroc(lengths(folder, rows, test), label),
+            "calibration": bins,
+        },
+    )  # fmt: skip
+    tensors = {key: w.half() for key, w in trained.weights.items()}
+    tensors |= {"mean": trained.mean, "std": trained.std}
+    tensors |= {
+        "calibration.scores": torch.tensor(score, dtype=torch.float32),
+        "calibration.semantic": rows.target[test].clone(),
+        "calibration.groups": torch.tensor([numbers[chain] for chain in chains]),
+    }
+    name = f"stop-probe-{model.name.rpartition('/')[2]}"
+    return StopProbe(about, tensors, {"README.md": card(name, about)}, name)
+
+
+def lengths(folder: Path, rows: Rows, index: Sequence[int]) -> np.ndarray:
+    """Return the tokens of the thinking so far: what anybody knows without a head."""
+    lines = tried(folder)
+    places = (rows.contexts[i].rpartition("/") for i in index)
+    return np.array([lines[name]["trials"][int(step)][0] for name, _, step in places], dtype=float)
+
+
+def auroc_interval(
+    score: np.ndarray, truth: np.ndarray, groups: Sequence[str], seed: int
+) -> tuple[float, ...]:
+    """Return the AUROC's interval (95 %): bootstrap over problems, whose steps stand and fall together."""
+    members = defaultdict(list)
+    for at, group in enumerate(groups):
+        members[group].append(at)
+    names, rng = sorted(members), random.Random(f"{seed} auroc")
+
+    def draws() -> Iterator[float]:
+        for _ in range(DRAWS):
+            rows = [at for name in rng.choices(names, k=len(names)) for at in members[name]]
+            if (found := metrics.auroc(score[rows], truth[rows])) is not None:
+                yield found
+
+    found = list(draws())
+    return tuple(float(x) for x in np.quantile(found, (0.025, 0.975))) if found else ()
+
+
+def seen(config: Mapping[str, Any]) -> str:
+    """Return a line about a head's figures."""
+    test, between = config["metrics"]["test"]["all"], config["metrics"]["auroc_interval"]
+    shown = ", ".join(f"{x:.3f}" for x in between)
+    return (
+        f"AUROC {test['auroc']:.3f} [{shown}] on {test['rows']} ends of steps of held-out problems"
+    )

@@ -1,0 +1,84 @@
+"""The card of a head of ``stop=probe``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from semspec.models import packaged
+
+CARD = """\
+---
+library_name: semspec
+license: apache-2.0
+base_model: {base_model}
+tags: [semspec, speculative-decoding, stop_probe, early-exit]
+---
+# {name}
+
+A head on the states of `{model}` that says at the end of a reasoning step how probable it is that an answer, asked for now,
+would be right: `stop=probe` closes the thinking by it. Made by `python -m semspec.calibrate_stop stop=probe train=true`.
+By itself it promises nothing: `stop.risk=` takes its threshold from a calibration (docs/thinking_less.md).
+
+| | |
+|---|---|
+| model | `{model}`, {layers} layers, width {width}{revision} |
+| tokenizer | `{tokenizer}` |
+| steps | split={split} |
+| temperature | {sampled:g} |
+| the thinking was closed by | `{words}`, the answer begun by `{answer}` |
+| features | {pooling} over {span}, {which}: {inputs:,} numbers |
+| perceptron | {inputs:,} - {hidden} - 1, {activation}, loss {loss} |
+| data | {problems:,} problems of {benchmark}, written with accept={rule}; at {right:.0%} of the {rows:,} ends of steps the answer was right |
+
+## Measured on held-out problems
+
+| | train | validation | test |
+|---|---|---|---|
+| problems | {problems_of} |
+| ends of steps | {rows_of} |
+| answer right | {right_of} |
+
+AUROC on the test's: **{auroc:.3f}** [{low:.3f}, {high:.3f}] (95 %, bootstrap over problems); of the length of the thinking so far alone:
+{length:.3f}. Expected calibration error: {ece:.3f}.
+"""
+WHERE = {"step": "the step's tokens", "closing": "the tokens that close the thinking and begin the answer"}  # fmt: skip
+
+
+def card(name: str, config: Mapping[str, Any]) -> str:
+    """Return README.md."""
+    model, features, figures = config["model"], config["features"], config["metrics"]
+    data, training, test = config["data"], config["training"], figures["test"]["all"]
+    low, high = figures["auroc_interval"]
+    base = model["id"].rpartition("/")[2] if model["id"].startswith("embedded/") else model["id"]
+    layers = features["layers"]
+
+    def each(column: str, shape: str) -> str:
+        return " | ".join(format(value, shape) for value in training[column].values())
+
+    return CARD.format(
+        base_model=packaged.repository_of(model["id"]) or base,
+        name=name,
+        model=model["id"],
+        **{k: model[k] for k in ("layers", "width")},
+        revision=f", revision `{model['revision']}`" if model["revision"] else "",
+        tokenizer=model["tokenizer"][:16],
+        split=config["split"],
+        sampled=config["temperature"]["sampled"],
+        **{k: config["stop"][k] or "nothing" for k in ("words", "answer")},
+        pooling=" + ".join(features["pooling"]),
+        span=WHERE[features["span"]],
+        which=f"layers {', '.join(map(str, layers))}" if layers else "all layers",
+        **{k: features[k] for k in ("inputs", "activation")},
+        hidden=" - ".join(map(str, features["hidden"])),
+        loss=training["loss"],
+        **{k: data[k] for k in ("problems", "rows", "right", "rule")},
+        benchmark=data["benchmark"]["name"],
+        problems_of=each("problems", ","),
+        rows_of=each("rows", ","),
+        right_of=each("right", ".1%"),
+        low=low,
+        high=high,
+        length=figures["auroc_of_length"],
+        **{k: test[k] for k in ("auroc", "ece")},
+    )
