@@ -38,7 +38,7 @@ from semspec.types import Answer, Context, Draft, Read, What
 class Arbitrage(RuleBase):
     """Has the target write a step where a router expects a better one of it (Arbitrage)."""
 
-    router: str = ""  # a folder or a Hub repository[@revision]
+    router: str = "embedded/router-tiny-draft"  # a folder or a Hub repository[@revision]
     threshold: float = 0.5  # of the probability that the target's step is better; 1: drafts alone
     allow_mismatch: bool = False  # use a router that was trained for something else
 
@@ -56,23 +56,15 @@ class Arbitrage(RuleBase):
     judge: ClassVar[Router | None] = None  # once bound, if anything is drafted
 
     def loads(self, run: Run) -> Sequence[Source]:
-        return [base.source("router", self._named(run))] if "draft" in run.models else []
+        return [base.source("router", self.router)] if "draft" in run.models else []
 
     def bind(self, run: Run) -> Self:
         if "draft" not in run.models:  # nothing is drafted, and no step judged
             return self
-        judge = Router.load(self._named(run))
-        judge.check_pair(run, self.allow_mismatch, _command(run))
+        judge, made = Router.load(self.router), (run.places, "draft", "plus", run.split, True)
+        command = f"{training(*made)} and give accept.router={place(*made)}"
+        judge.check_pair(run, self.allow_mismatch, command)
         return self.bound(judge=judge)
-
-    def _named(self, run: Run) -> str:
-        if not self.router:
-            made = place(run.places, "draft", "paper", run.split, routes=True)
-            raise UserError(
-                f"accept=arbitrage needs a trained router: make one with {_command(run)}, then give"
-                f" accept.router={made}"
-            )
-        return self.router
 
     def evidence(self) -> tuple[Read, ...]:
         return self.judge.draft_reads() if self.judge is not None else ()
@@ -85,10 +77,6 @@ class Arbitrage(RuleBase):
 
     def open(self, kit: Kit) -> ArbitrageSession:
         return ArbitrageSession(kit, self.judge, self.threshold)
-
-
-def _command(run: Run) -> str:
-    return training(run.places, "draft", "paper", run.split, routes=True)
 
 
 class ArbitrageSession(StepSession):

@@ -26,6 +26,7 @@ from semspec.report.terminal import Screen
 from semspec.rules.arbitrage import Arbitrage
 from semspec.solver import Solver
 from semspec.storage.files import dumps, parse, whole_lines
+from semspec.storage.packaged import beside_package
 from semspec.training.probes.advantage import advantage, advantages
 from semspec.training.probes.compose import build
 from semspec.training.probes.pipeline import labelled_rows, make, sampled
@@ -237,3 +238,12 @@ def test_other_drafts_and_thresholds_are_refused() -> None:
         Arbitrage().check_setup(Setup(drafter=PromptLookup(), rule=Arbitrage(), **common))
     with pytest.raises(UserError, match="is a probability: give 0 to 1"):
         Arbitrage(threshold=1.1)
+
+
+def test_the_shipped_router_is_small_and_of_the_shipped_pair() -> None:
+    bound = Arbitrage().bind(run_of())
+    assert bound.judge is not None and bound.judge.features.logprobs
+    found = bound.judge.config["metrics"]
+    assert found["advantage"]["spearman"] > 0.3 and found["test"]["all"]["auroc"] > 0.75
+    folder = beside_package("hub_artifacts") / "router-tiny-draft"
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 150_000
