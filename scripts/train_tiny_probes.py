@@ -28,6 +28,8 @@ from semspec.training.probes.pipeline import make
 SAMPLING = {
     "target": ("role=target", "samples=20", "keep=8", "drafted=14"),
     "draft": ("role=draft", "samples=20"),
+    # what the target writes is dear, and drafted steps are cheap
+    "router": ("role=draft", "label=advantage", "samples=8", "drafted=4", "problems=70"),
 }
 # shorter and longer chains than the benchmark's: a probe says nothing of use beyond what it has seen
 KEPT = "pooling=[mean,max,last]"  # for all probes of a model
@@ -47,6 +49,7 @@ PROBES = {
     "target-paper-sentence": ("features=paper", "split=sentence"),
     "target-plus-sentence": ("features=plus", "split=sentence"),
     "draft-paper-sentence": ("features=paper", "split=sentence"),
+    "router": ("features=plus",),
 }
 
 
@@ -61,10 +64,11 @@ def main() -> int:
         if a.only and name not in a.only:
             continue
         role, split = name.partition("-")[0], name.endswith("-sentence") * "-sentence"
-        places = (f"folder={a.work / (role + split)}", f"out={a.out / f'probe-tiny-{name}'}")
+        made = "router-tiny-draft" if name == "router" else f"probe-tiny-{name}"
+        places = (f"folder={a.work / (role + split)}", f"out={a.out / made}")
         given = (*COMMON, PROBLEMS[split], *SAMPLING[role], *TRAINING, f"cluster={a.cluster}")
         options = {word.partition("=")[0]: word for word in (*given, *places, *own, *a.more)}
-        console.print(f"\n[bold]probe-tiny-{name}[/]")
+        console.print(f"\n[bold]{made}[/]")
         try:
             probe, _ = make(build(list(options.values())), Steps(console))
         except UserError as error:

@@ -158,7 +158,9 @@ def _say_road(
     rule = (
         "accept=semantic_plus" if name == "plus" else f"accept=semantic_plus accept.features={name}"
     )
-    if config.probed == "target":
+    if config.routes:
+        plan.say("use", f"{use} accept=arbitrage accept.router={out}")
+    elif config.probed == "target":
         plan.say("use", f"{use} {rule} accept.target_probe={out}")
     else:
         plan.say("use", f"{use} accept=semantic accept.draft_probe={out}")

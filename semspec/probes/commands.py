@@ -17,28 +17,34 @@ BOUNDS = ("contexts=4000", "keep=4")
 
 
 def arguments(
-    models: Mapping[Role, ModelConfig], role: Role, features: str, split: str
+    models: Mapping[Role, ModelConfig], role: Role, features: str, split: str, routes: bool = False
 ) -> list[str]:
-    """Return the arguments of ``python -m semspec.train_probe``, as one would give them here."""
+    """Return the arguments of ``python -m semspec.train_probe``, as one would give them here; ``routes``: a router."""
     given = [*config.naming("model", models["target"])]
     if "draft" in models:
         given += config.naming("draft", models["draft"])
     given += [f"role={role}"] if role != "target" else []
+    given += ["label=advantage"] if routes else []
     given += [f"split={split}"] if split != index.SPLIT else []
     given += [f"features={features}"] if features != "paper" else []
     if models["target"].path.startswith(EMBEDDED):
         given += ["chains=mixed"] if "draft" in models else []
     else:
         given += ["engine=auto", "source=hub", f"data={DATA}", f"problems={PROBLEMS}", *BOUNDS]
-    return [*given, f"out={place(models, role, features, split)}"]
+    return [*given, f"out={place(models, role, features, split, routes)}"]
 
 
-def place(models: Mapping[Role, ModelConfig], role: Role, features: str, split: str) -> str:
+def place(
+    models: Mapping[Role, ModelConfig], role: Role, features: str, split: str, routes: bool = False
+) -> str:
     """Return the folder that this command makes."""
-    parts = [Path(models[role].path).name, role, features]
+    parts = [Path(models[role].path).name, "router" if routes else role, features]
     return "probes/" + "-".join(parts + ([split] if split != index.SPLIT else []))
 
 
-def training(models: Mapping[Role, ModelConfig], role: Role, features: str, split: str) -> str:
+def training(
+    models: Mapping[Role, ModelConfig], role: Role, features: str, split: str, routes: bool = False
+) -> str:
     """Return the whole command."""
-    return " ".join(["python -m semspec.train_probe", *arguments(models, role, features, split)])
+    given = arguments(models, role, features, split, routes)
+    return " ".join(["python -m semspec.train_probe", *given])

@@ -49,6 +49,7 @@ CASES: dict[str, tuple[str, ...]] = {
     **{f"rule {name}, tree": (f"accept={name}", *TREE) for name in TOKEN_RULES},
     **{f"rule {name}, steps": (f"accept={name}",) for name in STEP_RULES},
     "rule specguard, steps": ("accept=specguard", "accept.threshold=0.3"),
+    "rule arbitrage, steps": ("accept=arbitrage", "accept.threshold=0.15"),
     "rule r_stitch": ("accept=r_stitch", "split=token", "draft_length=16"),
     "rule glimprouter, steps": ("accept=glimprouter", "accept.threshold=3"),
     "drafter reference": (

@@ -141,7 +141,7 @@ def test_where_no_probe_is_known_the_default_rule_needs_none() -> None:
         (
             ["accept=typical", "split=token", "salvage=false"],
             "accept=typical reads probs, which engine=sglang cannot give: use engine=hf, or a rule"
-            " that does without (cascade, confspec, judge, logprob, random, semantic, semantic_plus, semantic_risk)",
+            " that does without (arbitrage, cascade, confspec, judge, logprob, random, semantic, semantic_plus, semantic_risk)",
         ),
     ],
 )

@@ -53,6 +53,9 @@ HELP = {
     },
     "3. Clustering": {"cluster": "which samples mean the same"},
     "4. Training": {
+        "label": "semantic: the probability of the step's meaning; advantage: is the target's own step better"
+        " (role=draft: a router of accept=arbitrage)",
+        "margin": "advantage: by more than this, in shares of the target's steps",
         "features": "what the probe sees of a step",
         "train_on": "domains to train on ([]: all); the others are tested all the same",
         "hidden": "sizes of the hidden layers",
@@ -79,6 +82,7 @@ CHOICES = {
     "chains": ("model", "world", "mixed", "answers"),
     "writers": ("auto", "own", "both"),
     "activation": ("relu", "gelu"),
+    "label": ("semantic", "advantage"),
     "loss": ("bce", "mse"),
     "train_device": ("auto", "cpu", "cuda"),
 }
@@ -138,7 +142,23 @@ def check(config: ProbeConfig) -> None:
     if (config.both_write or config.chains == "mixed") and config.draft.plain:
         option = "chains=mixed" if config.chains == "mixed" else "writers=both"
         raise UserError(f"{option} needs a draft model: add draft=tiny, or another one")
+    if config.routes:
+        _check_router(config)
     _check_features(config)
+
+
+def _check_router(config: ProbeConfig) -> None:
+    if config.probed != "draft":
+        raise UserError(
+            "label=advantage is learned from the draft's states: give role=draft and a draft model, such as draft=tiny"
+        )
+    if not config.both_write or config.drafted < 2:
+        raise UserError(
+            f"label=advantage compares with the target's own steps, and there are {config.drafted * config.both_write}"
+            " of them in a context: give writers=both drafted=2 or more"
+        )
+    if not -1 <= config.margin < 1:
+        raise UserError(f"margin={config.margin}: advantages go from -1 to 1")
 
 
 def _check_features(config: ProbeConfig) -> None:

@@ -74,6 +74,8 @@ class Rows:
         self.drafted = np.array(drafted, dtype=np.float32)
         self.own = np.array(own, dtype=bool)
         self.target = torch.tensor(target)
+        # of a router's rows: what their targets, which are labels then, were made of
+        self.advantage: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self._place)

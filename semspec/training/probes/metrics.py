@@ -91,8 +91,10 @@ def baselines(
     mean, std = _moments(free)
     ridge = RidgeCV(alphas=(0.1, 1.0, 10.0, 100.0))
     ridge.fit((free - mean) / std, rows.target.numpy()[list(training)])
+    lowest = rows.lowest[list(test)]
     scores = {
-        "lowest log-probability": rows.lowest[list(test)],
+        # the less likely a token, the more a router should expect of the target
+        "lowest log-probability": lowest if rows.advantage is None else -lowest,
         "ridge on log-probabilities": ridge.predict((free_test - mean) / std),
     }
     if rows.features.pooling:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +20,16 @@ from semspec.probes.features import resolve
 from semspec.report.progress import Steps
 from semspec.storage.files import read_json, write_json
 from semspec.training.probes import metrics
+from semspec.training.probes.advantage import advantages, check_labels, drafted, mark, router
 from semspec.training.probes.card import PLACED, card, plots, states_plot
 from semspec.training.probes.contexts import FILE as CHAINS
 from semspec.training.probes.contexts import Chain, provenance_of, read_chains
 from semspec.training.probes.dataset import Parts, Rows, check_split, split_chains
 from semspec.training.probes.sample import FOLDER
-from semspec.training.probes.semantic import cluster_samples, try_out
+from semspec.training.probes.semantic import cluster_samples, path_of, try_out
 from semspec.training.probes.semantic import options as cluster_options
 from semspec.training.probes.settings import ProbeConfig, folder_of
-from semspec.training.probes.shards import read_samples
+from semspec.training.probes.shards import Sample, read_samples
 from semspec.training.probes.stages import Sampling, merge
 
 if TYPE_CHECKING:
@@ -86,8 +87,14 @@ def labelled_rows(
         semantic = cluster_samples(config, chains, lambda: read_samples(into), folder, tell.by)
     features = resolve(config.features, model.layers)
     size = features.size(model.layers, model.width)
-    samples = read_samples(into)
-    return Rows(into, samples, semantic, config.pooling, features, size, config.memory)
+    samples: Iterable[Sample] = read_samples(into)
+    if config.routes:
+        samples = drafted(samples)
+        semantic = advantages(path_of(config, folder), read_samples(into))
+    rows = Rows(into, samples, semantic, config.pooling, features, size, config.memory)
+    if config.routes:
+        mark(rows, config.margin)
+    return rows
 
 
 def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, steps: Steps) -> Probe:
@@ -103,6 +110,8 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
             index[part] = [i for i in index[part] if rows.domains[i] in config.train_on]
             if not index[part]:
                 raise UserError(f"no rows of {', '.join(config.train_on)} to train on")
+    if config.routes:
+        check_labels(rows, index, config.margin)
     curve, truth = list[dict[str, Any]](), rows.target.numpy()[index["test"]]
     made: Trained | None = None
     with steps.stage("training", config.epochs * len(CURVE)) as tell:
@@ -114,7 +123,8 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
             figures = metrics.figures(score, truth)
             curve.append({"share": share, "rows": len(chosen)} | figures)
     assert made is not None
-    guard = _guard(rows, index["train"] + index["validation"])
+    # a router's label is 1 where a step is bad: there is nothing to guard
+    guard = None if config.routes else _guard(rows, index["train"] + index["validation"])
     if guard is not None:
         score[rows.lowest[index["test"]] < guard["lowest"]] = 0.0
     bins = metrics.calibration(score, truth)
@@ -128,15 +138,17 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
     test = metrics.parts(score, rows, index["test"])
     measured = {"test": test, "baselines": baselines, "calibration": bins, "learning_curve": curve}
     about = _config(config, rows, model, made, measured, index)
+    tensors = {key: w.half() for key, w in made.weights.items()}
+    tensors |= {"mean": made.mean, "std": made.std}
+    tensors |= _calibration(rows, score, index["test"])
+    if config.routes:
+        return router(about, tensors, config, rows, score, index["test"])
     if guard is not None:
         about["guard"] = guard
     texts = {"README.md": card(name, about, states=bool(rows.features.pooling))}
     if rows.features.pooling:
         texts["states.svg"] = states_plot(*_placed(rows, index["test"], config.train_seed))
     texts |= plots(score, truth, bins, curve, config.train_seed)
-    tensors = {key: w.half() for key, w in made.weights.items()}
-    tensors |= {"mean": made.mean, "std": made.std}
-    tensors |= _calibration(rows, score, index["test"])
     return Probe(about, tensors, texts, name)
 
 

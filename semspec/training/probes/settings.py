@@ -129,6 +129,8 @@ class ProbeConfig(Decoding):
     # 3. clustering
     cluster: Any = MISSING
     # 4. training
+    label: str = "semantic"
+    margin: float = 0.25
     features: Any = MISSING
     train_on: list[str] = field(default_factory=list)
     hidden: list[int] = field(default_factory=lambda: [256, 64])
@@ -152,9 +154,14 @@ class ProbeConfig(Decoding):
         return "draft" if self.role == "draft" and not self.draft.plain else "target"
 
     @property
+    def routes(self) -> bool:
+        """Whether a router is trained: of drafted steps, by what the target's own would be worth."""
+        return self.label == "advantage"
+
+    @property
     def both_write(self) -> bool:
         if self.writers == "auto":
-            return self.role == "target" and not self.draft.plain
+            return (self.role == "target" or self.routes) and not self.draft.plain
         return self.writers == "both"
 
     def sampled(self) -> dict[str, Any]:
@@ -177,4 +184,5 @@ def folder_of(config: ProbeConfig) -> Path:
     """Return the folder of a configuration's samples."""
     probed = config.draft.model if config.probed == "draft" else config.model
     name = probed.path.rstrip("/").rpartition("/")[2]
-    return Path(config.folder or f"runs/probe-{name}-{config.role}")
+    kind = "router" if config.routes else "probe"
+    return Path(config.folder or f"runs/{kind}-{name}-{config.role}")

@@ -87,7 +87,11 @@ def _probed(config: ProbeConfig) -> ModelConfig:
 
 def probe_facts(config: ProbeConfig) -> ModelFacts:
     """Return the facts of the model that the probe will be bound to."""
-    model = _probed(config)
+    return facts_of(_probed(config))
+
+
+def facts_of(model: ModelConfig) -> ModelFacts:
+    """Return the facts of a model that an artifact is bound to."""
     return read_facts(model, Text(str(model.fetch(weights=False))).fingerprint)
 
 
