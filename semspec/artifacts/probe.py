@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from semspec.artifacts import base, binding
 from semspec.deferred import Tensor, torch
@@ -36,6 +36,15 @@ FEATURES = {
     "activation": {"enum": ["relu", "gelu"]},
 }  # the properties of a config's ``features``
 TEST = {"type": "object", "properties": {"all": mapping({"type": ["number", "null"]})}}
+COMMON = {  # the properties of the configs of all kinds of probes
+    "model": binding.model_with("layers", "width"),
+    "split": binding.SPLIT,
+    "temperature": binding.TEMPERATURE,
+    "features": record(**FEATURES),
+    "calibration": {"type": "object"},
+    "metrics": {"type": "object", "properties": {"test": TEST}},
+}
+REQUIRED = ("role", "model", "split", "temperature", "features", "data", "training", "metrics")
 
 
 @register("artifact", "probe")
@@ -52,19 +61,15 @@ class Probe(base.Artifact):
     schema = base.of_schema(
         {
             "role": {"enum": ["target", "draft"]},
-            "model": binding.model_with("layers", "width"),
-            "split": binding.SPLIT,
-            "temperature": binding.TEMPERATURE,
-            "features": record(**FEATURES),
-            "calibration": {"type": "object"},
-            "metrics": {"type": "object", "properties": {"test": TEST}},
+            **COMMON,
             # a step with a token less likely than its "lowest" is scored 0
             "guard": mapping({"type": "number"}) | {"type": ["object", "null"], "required": ["lowest"]},
         },
-        ("role", "model", "split", "temperature", "features", "data", "training", "metrics"),
+        REQUIRED,
     )  # fmt: skip
     made_by = "python -m semspec.train_probe"
     tags = ("semantic-probability",)
+    listed: ClassVar[tuple[str, ...]] = ("r2", "spearman", "auroc", "ece")  # of the test's figures
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,7 +145,7 @@ class Probe(base.Artifact):
 
     def figures(self) -> Mapping[str, float]:
         test = self.config["metrics"].get("test", {}).get("all", {})
-        return {k: test[k] for k in ("r2", "spearman", "auroc", "ece") if test.get(k) is not None}
+        return {k: test[k] for k in self.listed if test.get(k) is not None}
 
     # ---- what it is bound to ------------------------------------------------------------------
 

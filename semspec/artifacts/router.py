@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from semspec.artifacts import base, binding
-from semspec.artifacts.probe import FEATURES, TEST, Probe
+from semspec.artifacts.probe import COMMON, REQUIRED, Probe
 from semspec.models.location import EXAMPLE, ModelFacts
 from semspec.protocols import Run
 from semspec.registry import register
@@ -33,22 +33,15 @@ class Router(Probe):
     schema = base.of_schema(
         {
             "role": {"enum": ["draft"]},
-            "model": binding.model_with("layers", "width"),
+            **COMMON,
             "target": binding.MODEL,
-            "split": binding.SPLIT,
-            "temperature": binding.TEMPERATURE,
-            "features": record(**FEATURES),
-            "advantage": record(margin=MARGIN) | {"required": ["margin"]},
-            "calibration": {"type": "object"},
-            "metrics": {"type": "object", "properties": {"test": TEST}},
+            "advantage": record(margin=MARGIN),
         },
-        (
-            *("role", "model", "target", "split", "temperature", "features", "advantage"),
-            *("data", "training", "metrics"),
-        ),
+        (*REQUIRED, "target", "advantage"),
     )
     made_by = "python -m semspec.train_probe role=draft label=advantage"
     tags = ("routing",)
+    listed = ("auroc", "ece")
 
     @classmethod
     def example(cls, role: str = "draft", features: str = "paper") -> Self:
@@ -69,11 +62,8 @@ class Router(Probe):
         )
 
     def figures(self) -> Mapping[str, float]:
-        found: dict[str, Any] = self.config["metrics"]
-        test = found.get("test", {}).get("all", {})
-        shown = {name: test.get(name) for name in ("auroc", "ece")}
-        shown["spearman"] = found.get("advantage", {}).get("spearman")
-        return {name: value for name, value in shown.items() if value is not None}
+        order = self.config["metrics"].get("advantage", {}).get("spearman")
+        return {**super().figures(), **({} if order is None else {"spearman": order})}
 
     def check_pair(self, run: Run, allow_mismatch: bool, command: str) -> None:
         """Raise UserError if it was made for another draft, target, split or temperature than a run's."""

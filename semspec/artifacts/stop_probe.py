@@ -5,12 +5,11 @@ It is a ``Probe`` with another question. Its label is 1 where the target, made t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from semspec.artifacts import base, binding
-from semspec.artifacts.probe import FEATURES, TEST, Probe
+from semspec.artifacts import base
+from semspec.artifacts.probe import COMMON, FEATURES, REQUIRED, TEST, Probe
 from semspec.registry import register
 from semspec.storage.json_schema import array, mapping, record
 
@@ -29,23 +28,21 @@ class StopProbe(Probe):
     schema = base.of_schema(
         {
             "role": {"enum": ["target"]},
-            "model": binding.model_with("layers", "width"),
-            "split": binding.SPLIT,
-            "temperature": binding.TEMPERATURE,
+            **COMMON,
             # what the states are pooled over: the step, or the beginning of an answer behind it
             "features": record(**FEATURES, span={"enum": list(SPANS)}),
             # how the thinking was closed, and the answer begun, where the labels are from
             "stop": mapping({"type": "string", "maxLength": 4096}) | {"required": ["words", "answer"]},
-            "calibration": {"type": "object"},
             "metrics": {
                 "type": "object",
                 "properties": {"test": TEST, "auroc_interval": array({"type": "number"})},
             },
         },
-        ("role", "model", "split", "temperature", "features", "stop", "data", "training", "metrics"),
+        (*REQUIRED, "stop"),
     )  # fmt: skip
     made_by = "python -m semspec.calibrate_stop stop=probe train=true"
     tags = ("early-exit",)
+    listed = ("auroc", "ece")
 
     @property
     def span(self) -> str:
@@ -57,7 +54,3 @@ class StopProbe(Probe):
         config = {**like.config, "kind": cls.kind, "stop": {"words": "", "answer": ""}}
         config["features"] = {**like.config["features"], "span": span}
         return cls(config, like.tensors)
-
-    def figures(self) -> Mapping[str, float]:
-        test = self.config["metrics"].get("test", {}).get("all", {})
-        return {k: test[k] for k in ("auroc", "ece") if test.get(k) is not None}

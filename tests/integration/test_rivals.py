@@ -32,20 +32,18 @@ def solve(problems: list[BenchmarkProblem], *overrides: str) -> list[Solution]:
     "rule",
     [
         ["judge", "accept.threshold=2", "accept.first_by_target=1"],
-        pytest.param(
-            ["judge", "accept.threshold=3", "accept.score=average", "salvage=true"], marks=DEEP
-        ),
+        ["judge", "accept.threshold=3", "accept.score=average", "salvage=true"],
         ["triggers", "accept.negative=[now,since]"],
         ["token"],
         ["rsd"],
-        pytest.param(["rsd", "salvage=true", "ahead=true", "nested=lm"], marks=DEEP),
+        ["rsd", "salvage=true", "ahead=true", "nested=lm"],
         ["lookahead"],
-        pytest.param(["lookahead", "accept.compare=oracle", "ahead=true"], marks=DEEP),
-        pytest.param(["lookahead", "accept.compare=exact", "split=sentence"], marks=DEEP),
+        ["lookahead", "accept.compare=oracle", "ahead=true"],
+        ["lookahead", "accept.compare=exact", "split=sentence"],
     ],
     ids=" ".join,
 )
-@pytest.mark.deep
+@DEEP
 def test_every_rival_runs_to_the_end(problems: list[BenchmarkProblem], rule: list[str]) -> None:
     made = [f"accept={rule[0]}", *rule[1:], "draft_length=2"]
     one = solve(problems, *made)

@@ -118,8 +118,10 @@ def test_stored_states_are_those_of_the_hf_engine(trained: tuple[Path, Watched])
         engine.forget(query.context)
         expected = torch.stack([answer[read][0] for read in pools])
         stored = read_states(into, one.file)[one.row].float()
-        # stored in fp16, whose rounding is at most 2^-11 of a number
-        assert ((stored - expected).abs() <= 1e-4 + expected.abs() * 2**-11).all()
+        # stored in fp16, whose rounding is at most 2^-11 of a number; two engines' float32 sums
+        # differ by what the largest number of a state (here up to 1,850) leaves of 24 bits
+        engines = expected.abs().amax(-1, keepdim=True) * 2**-20 + 1e-4
+        assert ((stored - expected).abs() <= engines + expected.abs() * 2**-11).all()
         assert one.logprobs == pytest.approx(answer[LOGPROBS].tolist(), abs=1e-3)
         compared[one.writer] += 1
     assert min(compared.values()) >= 10

@@ -33,9 +33,8 @@ VARIABLES = {
     "HF_HUB_OFFLINE": "1",
 }
 
-SPAWNED = {
-    "SEMSPEC_SPAWN": "1"
-}  # a server starts its processes as it does on a GPU, in three times the time
+# a server starts its processes as it does on a GPU, in three times the time
+SPAWNED = {"SEMSPEC_SPAWN": "1"}
 
 ENGINE_ARGUMENTS: dict[str, Any] = {
     "device": "cpu",

@@ -23,7 +23,7 @@ from semspec.artifacts.router import Router, named
 from semspec.deferred import Tensor
 from semspec.errors import UserError
 from semspec.storage.files import parse, whole_lines
-from semspec.training.probes.dataset import Parts, Rows
+from semspec.training.probes.dataset import Rows, one_sided
 from semspec.training.probes.metrics import spearman
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.shards import Sample
@@ -60,12 +60,11 @@ def mark(rows: Rows, margin: float) -> None:
 
 def check_labels(rows: Rows, index: Mapping[str, Sequence[int]], margin: float) -> None:
     """Raise UserError if the labels of a part are all alike."""
-    for part in Parts:
-        if len(set(rows.target[list(index[part])].tolist())) < 2:
-            raise UserError(
-                f"the target's step is never better by more than margin={margin:g}, or always ({part}): give more"
-                " problems=, or another margin="
-            )
+    if part := one_sided(rows, index):
+        raise UserError(
+            f"the target's step is never better by more than margin={margin:g}, or always ({part}): give more"
+            " problems=, or another margin="
+        )
 
 
 def router(

@@ -69,8 +69,7 @@ SHADES = ((1 / 3, "below a third"), (2 / 3, "a third to two"), (math.inf, "above
 
 def card(name: str, config: Mapping[str, Any], states: bool = False) -> str:
     """README.md; ``states``: there is a plot of them, too."""
-    model, features, metrics = config["model"], config["features"], config["metrics"]
-    data, training = config["data"], config["training"]
+    data, training, metrics = config["data"], config["training"], config["metrics"]
     rows = [_row(f"this probe, {part}", f) for part, f in metrics["test"].items()]
     rows += [_row(label, f) for label, f in metrics["baselines"].items()]
     shown = metrics["test"]["all"]
@@ -80,31 +79,46 @@ def card(name: str, config: Mapping[str, Any], states: bool = False) -> str:
         if shown[kind] is not None
     ]
     source = data.get("data") or "semspec's embedded world"
-    # metadata wants a repository of the Hub; what is shipped with the package is none
-    base = model["id"].rpartition("/")[2] if model["id"].startswith("embedded/") else model["id"]
-    base = packaged.repository_of(model["id"]) or base
     return CARD.format(
-        base_model=base,
+        **common(config),
         name=name,
         dataset=source,
         dataset_type=source if "/" in source else "synthetic",
         metrics="\n".join(listed),
         role=config["role"],
-        model=model["id"],
-        **{k: model[k] for k in ("layers", "width")},
-        revision=f", revision `{model['revision']}`" if model["revision"] else "",
-        tokenizer=model["tokenizer"][:16],
-        split=config["split"],
-        **{k: config["temperature"][k] for k in ("sampled", "lowest", "highest")},
-        features=_features(features),
-        **{k: features[k] for k in ("inputs", "activation")},
-        hidden=" - ".join(map(str, features["hidden"])),
-        loss=training["loss"],
+        **{k: config["temperature"][k] for k in ("lowest", "highest")},
+        features=_features(config["features"]),
         data=_data(data),
         **{f"{part}_rows": count for part, count in training["rows"].items()},
         table="\n".join(rows),
         states=STATES if states else "",
     )
+
+
+def common(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the cards of all probes say of model, steps and perceptron, by name."""
+    model, features = config["model"], config["features"]
+    # metadata wants a repository of the Hub; what is shipped with the package is none
+    base = model["id"].rpartition("/")[2] if model["id"].startswith("embedded/") else model["id"]
+    return {
+        "base_model": packaged.repository_of(model["id"]) or base,
+        "model": model["id"],
+        **{k: model[k] for k in ("layers", "width")},
+        "revision": f", revision `{model['revision']}`" if model["revision"] else "",
+        "tokenizer": model["tokenizer"][:16],
+        "split": config["split"],
+        "sampled": config["temperature"]["sampled"],
+        **{k: features[k] for k in ("inputs", "activation")},
+        "hidden": " - ".join(map(str, features["hidden"])),
+        "loss": config["training"]["loss"],
+    }
+
+
+def pooled(features: Mapping[str, Any], span: str) -> str:
+    """Say how states are pooled, over what, and of which layers."""
+    layers = features["layers"]
+    which = f"layers {', '.join(map(str, layers))}" if layers else "all layers"
+    return f"{' + '.join(features['pooling'])} over {span}, {which}"
 
 
 def _row(label: str, f: Mapping[str, Any]) -> str:
@@ -115,9 +129,7 @@ def _row(label: str, f: Mapping[str, Any]) -> str:
 def _features(features: Mapping[str, Any]) -> str:
     parts = []
     if features["pooling"]:
-        layers = features["layers"]
-        which = f"layers {', '.join(map(str, layers))}" if layers else "all layers"
-        parts.append(f"{' + '.join(features['pooling'])} over the step's tokens, {which}")
+        parts.append(pooled(features, "the step's tokens"))
     if features["logprobs"]:
         parts.append("token log-probabilities")
     return " and ".join(parts)

@@ -158,6 +158,19 @@ def split_chains(domains: Mapping[str, str], seed: int) -> dict[str, str]:
     return {name: PATTERN[number % len(PATTERN)] for number, name in enumerate(names)}
 
 
+def divided(rows: Rows, seed: int) -> dict[str, list[int]]:
+    """Return the rows of each part; all rows of a problem are on one side."""
+    sides = split_chains(dict(zip(rows.chains, rows.domains, strict=True)), seed)
+    parts = [sides[chain] for chain in rows.chains]
+    check_split(rows.contexts, rows.chains, parts)
+    return {part: [i for i, p in enumerate(parts) if p == part] for part in Parts}
+
+
+def one_sided(rows: Rows, index: Mapping[str, Sequence[int]]) -> str | None:
+    """Return the first part whose labels are all alike, if there is one."""
+    return next((p for p in Parts if len(set(rows.target[list(index[p])].tolist())) < 2), None)
+
+
 def check_split(contexts: Sequence[str], chains: Sequence[str], parts: Sequence[str]) -> None:
     """Raise UserError if the same context or problem is on two sides of the division."""
     sides: dict[tuple[str, str], str] = {}

@@ -12,7 +12,6 @@ import numpy as np
 
 from semspec.artifacts import base, binding
 from semspec.artifacts.probe import Probe
-from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.jobs.stages import compare_shards, hold
 from semspec.models.location import ModelFacts
@@ -24,7 +23,7 @@ from semspec.training.probes.advantage import advantages, check_labels, drafted,
 from semspec.training.probes.card import PLACED, card, plots, states_plot
 from semspec.training.probes.contexts import FILE as CHAINS
 from semspec.training.probes.contexts import Chain, provenance_of, read_chains
-from semspec.training.probes.dataset import Parts, Rows, check_split, split_chains
+from semspec.training.probes.dataset import Rows, divided
 from semspec.training.probes.sample import FOLDER
 from semspec.training.probes.semantic import cluster_samples, path_of, try_out
 from semspec.training.probes.semantic import options as cluster_options
@@ -98,13 +97,9 @@ def labelled_rows(
 
 
 def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, steps: Steps) -> Probe:
-    from semspec.training.probes.train import predict, train
+    from semspec.training.probes.train import described, predict, tensors_of, train
 
-    domains = dict(zip(rows.chains, rows.domains, strict=True))
-    sides = split_chains(domains, config.train_seed)
-    parts = [sides[chain] for chain in rows.chains]
-    check_split(rows.contexts, rows.chains, parts)
-    index = {part: [i for i, p in enumerate(parts) if p == part] for part in Parts}
+    index = divided(rows, config.train_seed)
     if config.train_on:  # the test keeps all domains: that is the point of a cross-domain probe
         for part in ("train", "validation"):
             index[part] = [i for i in index[part] if rows.domains[i] in config.train_on]
@@ -137,10 +132,9 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
             baselines[f"{label}, drafted"] = found["drafted"]
     test = metrics.parts(score, rows, index["test"])
     measured = {"test": test, "baselines": baselines, "calibration": bins, "learning_curve": curve}
-    about = _config(config, rows, model, made, measured, index)
-    tensors = {key: w.half() for key, w in made.weights.items()}
-    tensors |= {"mean": made.mean, "std": made.std}
-    tensors |= _calibration(rows, score, index["test"])
+    training = described(config, made, rows, index)
+    about = _config(config, rows, model, made, training, measured)
+    tensors = tensors_of(made, rows, score, index["test"])
     if config.routes:
         return router(about, tensors, config, rows, score, index["test"])
     if guard is not None:
@@ -185,25 +179,13 @@ def _share(rows: Sequence[int], chains: Sequence[str], share: float, seed: int) 
     return [i for i in rows if chains[i] in kept]
 
 
-def _calibration(rows: Rows, score: np.ndarray, test: Sequence[int]) -> dict[str, torch.Tensor]:
-    """Return the held-out steps of the kind that a rule judges: the other model's, if there are any."""
-    judged = [at for at, i in enumerate(test) if not rows.own[i]] or list(range(len(test)))
-    numbers = {name: n for n, name in enumerate(sorted(set(rows.chains)))}
-    chosen = [test[at] for at in judged]
-    return {
-        "calibration.scores": torch.tensor(score[judged], dtype=torch.float32),
-        "calibration.semantic": rows.target[chosen].clone(),
-        "calibration.groups": torch.tensor([numbers[rows.chains[i]] for i in chosen]),
-    }
-
-
 def _config(
     config: ProbeConfig,
     rows: Rows,
     model: ModelFacts,
     made: Trained,
+    training: dict[str, Any],
     measured: dict[str, Any],
-    index: dict[str, list[int]],
 ) -> dict[str, Any]:
     return {
         "kind": Probe.kind,
@@ -230,14 +212,6 @@ def _config(
             "cluster_options": cluster_options(config),
             "trained_on": list(config.train_on),
         },
-        "training": {
-            **{k: getattr(config, k) for k in ("loss", "rate", "weight_decay", "dropout")},
-            "batch": config.train_batch,
-            "epochs": made.epochs,
-            "best_epoch": made.best_epoch,
-            "seed": config.train_seed,
-            "rows": {part: len(index[part]) for part in Parts},
-            "problems": {part: len({rows.chains[i] for i in index[part]}) for part in Parts},
-        },
+        "training": training,
         "metrics": measured,
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from semspec.errors import UserError
-from semspec.training.probes.dataset import Rows
+from semspec.training.probes.dataset import Parts, Rows
 from semspec.training.probes.settings import ProbeConfig
 
 EVALUATED = 1024  # rows at a time where nothing is learned
@@ -159,3 +160,38 @@ def predict(made: Trained, rows: Rows, index: Sequence[int]) -> np.ndarray:
     for batch in rows.batches(index, EVALUATED):
         scores[batch.index.numpy()] = model((batch.x - made.mean) * inverse).sigmoid().numpy()
     return scores[list(index)]
+
+
+def tensors_of(
+    made: Trained, rows: Rows, score: np.ndarray, test: Sequence[int]
+) -> dict[str, Tensor]:
+    """Return an artifact's tensors; ``score``: of the test's rows, in their order.
+
+    To calibrate with, the held-out steps of the kind that a rule judges: the other model's, if there are any.
+    """
+    judged = [at for at, i in enumerate(test) if not rows.own[i]] or list(range(len(test)))
+    numbers = {name: n for n, name in enumerate(sorted(set(rows.chains)))}
+    chosen = [test[at] for at in judged]
+    return {
+        **{key: w.half() for key, w in made.weights.items()},
+        "mean": made.mean,
+        "std": made.std,
+        "calibration.scores": torch.tensor(score[judged], dtype=torch.float32),
+        "calibration.semantic": rows.target[chosen].clone(),
+        "calibration.groups": torch.tensor([numbers[rows.chains[i]] for i in chosen]),
+    }
+
+
+def described(
+    config: ProbeConfig, made: Trained, rows: Rows, index: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """Return how it was trained, for an artifact's config."""
+    return {
+        **{k: getattr(config, k) for k in ("loss", "rate", "weight_decay", "dropout")},
+        "batch": config.train_batch,
+        "epochs": made.epochs,
+        "best_epoch": made.best_epoch,
+        "seed": config.train_seed,
+        "rows": {part: len(index[part]) for part in Parts},
+        "problems": {part: len({rows.chains[i] for i in index[part]}) for part in Parts},
+    }

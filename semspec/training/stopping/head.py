@@ -20,7 +20,6 @@ import numpy as np
 from semspec.artifacts import base, binding
 from semspec.artifacts.stop_probe import StopProbe
 from semspec.config import RunConfig
-from semspec.deferred import torch
 from semspec.errors import UserError
 from semspec.models.location import ModelFacts, read_facts
 from semspec.models.text import Text
@@ -28,7 +27,7 @@ from semspec.probes.features import Features
 from semspec.protocols import BenchmarkProblem
 from semspec.stops.probe import Gathering
 from semspec.training.probes import metrics
-from semspec.training.probes.dataset import Parts, Rows, check_split, split_chains
+from semspec.training.probes.dataset import Parts, Rows, divided, one_sided
 from semspec.training.probes.settings import POOLINGS, ProbeConfig
 from semspec.training.probes.shards import GroupWriter, Sample, read_samples
 from semspec.training.stopping.head_card import card
@@ -105,27 +104,21 @@ def made(
     tell: Callable[[int], None] = lambda count: None,
 ) -> StopProbe:
     """Train a head on a folder's trials; ``how`` they were written stands in its config."""
-    from semspec.training.probes.train import predict, train
+    from semspec.training.probes.train import described, predict, tensors_of, train
 
     if len(hidden) != 2:
         raise UserError(f"hidden={list(hidden)}: the head has two hidden layers, give two sizes")
     rows = labelled(folder, asked, model)
-    sides = split_chains(dict.fromkeys(rows.chains, ""), seed)
-    parts = [sides[chain] for chain in rows.chains]
-    check_split(rows.contexts, rows.chains, parts)
-    index = {part: [i for i, p in enumerate(parts) if p == part] for part in Parts}
-    truth = rows.target.numpy()
-    for part in Parts:
-        if len(set(truth[index[part]].tolist())) < 2:
-            raise UserError(
-                f"answers that are forced at the ends of steps are all right or all wrong ({part}): give more problems="
-            )
+    index, truth = divided(rows, seed), rows.target.numpy()
+    if part := one_sided(rows, index):
+        raise UserError(
+            f"answers that are forced at the ends of steps are all right or all wrong ({part}): give more problems="
+        )
     settings = ProbeConfig(train_seed=seed, hidden=list(hidden))
     trained = train(rows, index["train"], index["validation"], settings, lambda *_: tell(1))
     test = index["test"]
     score, label = predict(trained, rows, test), truth[test]
     chains = [rows.chains[i] for i in test]
-    numbers = {name: number for number, name in enumerate(sorted(set(rows.chains)))}
     figures, bins = metrics.figures(score, label), metrics.calibration(score, label)
     features = asked.features.to_json() | {"span": asked.span, "inputs": rows.size}
     features |= {"hidden": list(hidden), "activation": trained.activation}
@@ -140,13 +133,9 @@ def made(
         features=features,
         stop={name: getattr(config.stop, name) for name in ("words", "answer")},
         data=data
-        | {"problems": len(numbers), "rows": len(rows), "right": float(rows.target.mean())},
+        | {"problems": len(set(rows.chains)), "rows": len(rows), "right": float(rows.target.mean())},
         training={
-            **{name: getattr(settings, name) for name in ("loss", "rate", "weight_decay", "dropout")},
-            "batch": settings.train_batch, "seed": seed,
-            "epochs": trained.epochs, "best_epoch": trained.best_epoch,
-            "rows": {part: len(index[part]) for part in Parts},
-            "problems": {part: len({rows.chains[i] for i in index[part]}) for part in Parts},
+            **described(settings, trained, rows, index),
             "right": {part: float(truth[index[part]].mean()) for part in Parts},
         },
         metrics={
@@ -156,13 +145,7 @@ def made(
             "calibration": bins,
         },
     )  # fmt: skip
-    tensors = {key: w.half() for key, w in trained.weights.items()}
-    tensors |= {"mean": trained.mean, "std": trained.std}
-    tensors |= {
-        "calibration.scores": torch.tensor(score, dtype=torch.float32),
-        "calibration.semantic": rows.target[test].clone(),
-        "calibration.groups": torch.tensor([numbers[chain] for chain in chains]),
-    }
+    tensors = tensors_of(trained, rows, score, test)
     name = f"stop-probe-{model.name.rpartition('/')[2]}"
     return StopProbe(about, tensors, {"README.md": card(name, about)}, name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from semspec.models import packaged
+from semspec.training.probes.card import common, pooled
 
 CARD = """\
 ---
@@ -27,7 +27,7 @@ By itself it promises nothing: `stop.risk=` takes its threshold from a calibrati
 | steps | split={split} |
 | temperature | {sampled:g} |
 | the thinking was closed by | `{words}`, the answer begun by `{answer}` |
-| features | {pooling} over {span}, {which}: {inputs:,} numbers |
+| features | {features}: {inputs:,} numbers |
 | perceptron | {inputs:,} - {hidden} - 1, {activation}, loss {loss} |
 | data | {problems:,} problems of {benchmark}, written with accept={rule}; at {right:.0%} of the {rows:,} ends of steps the answer was right |
 
@@ -47,31 +47,18 @@ WHERE = {"step": "the step's tokens", "closing": "the tokens that close the thin
 
 def card(name: str, config: Mapping[str, Any]) -> str:
     """Return README.md."""
-    model, features, figures = config["model"], config["features"], config["metrics"]
-    data, training, test = config["data"], config["training"], figures["test"]["all"]
+    features, figures, data = config["features"], config["metrics"], config["data"]
+    training, test = config["training"], figures["test"]["all"]
     low, high = figures["auroc_interval"]
-    base = model["id"].rpartition("/")[2] if model["id"].startswith("embedded/") else model["id"]
-    layers = features["layers"]
 
     def each(column: str, shape: str) -> str:
         return " | ".join(format(value, shape) for value in training[column].values())
 
     return CARD.format(
-        base_model=packaged.repository_of(model["id"]) or base,
+        **common(config),
         name=name,
-        model=model["id"],
-        **{k: model[k] for k in ("layers", "width")},
-        revision=f", revision `{model['revision']}`" if model["revision"] else "",
-        tokenizer=model["tokenizer"][:16],
-        split=config["split"],
-        sampled=config["temperature"]["sampled"],
         **{k: config["stop"][k] or "nothing" for k in ("words", "answer")},
-        pooling=" + ".join(features["pooling"]),
-        span=WHERE[features["span"]],
-        which=f"layers {', '.join(map(str, layers))}" if layers else "all layers",
-        **{k: features[k] for k in ("inputs", "activation")},
-        hidden=" - ".join(map(str, features["hidden"])),
-        loss=training["loss"],
+        features=pooled(features, WHERE[features["span"]]),
         **{k: data[k] for k in ("problems", "rows", "right", "rule")},
         benchmark=data["benchmark"]["name"],
         problems_of=each("problems", ","),
