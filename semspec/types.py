@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -23,8 +23,8 @@ Role = str
 Purpose = Literal["draft", "verify", "write"]
 """How a query's time is booked: proposing, judging, or the target writing on its own."""
 
-Finish = Literal["eos", "units", "limit", "scored"]
-"""The reason an answer ended: end of text, enough units, the token limit, or nothing generated."""
+Finish = Literal["eos", "units", "limit", "paused", "scored"]
+"""The reason an answer ended: end of text, enough units, the token limit, ``Generate.pause``, or nothing generated."""
 
 
 class Context:
@@ -156,6 +156,8 @@ class Generate:
     inside: Mapping[str, Any] | None = None
     # of such a loop: the rounds as they come, a few with each answer; who asks again behind them gets the next ones
     piecewise: bool = False
+    # asked after every token; True: return what is there, who asked goes on later. An engine need not listen
+    pause: Callable[[], bool] | None = None
 
 
 @dataclass(slots=True)

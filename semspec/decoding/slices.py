@@ -3,6 +3,9 @@
 A token depends on those before it alone, and a problem's random numbers travel in the query, so an answer
 that is asked for in slices has the law of one that is asked for at once, and with an engine that draws by the
 query's numbers the same tokens.
+
+A slice costs a question of its own. Who can tell whether anybody waits (``pause``) is given answers in one piece as
+long as nobody does.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from semspec.types import Answer, Boundary, Generate, Query, Stops, What, stops_
 
 T = TypeVar("T")
 Heard = Callable[[Query, int], None]
+Pause = Callable[[], bool]
 JOINED = {What.PROBS, What.LOGITS, What.LOGPROBS, What.TOP_K, What.HIDDEN}
 """Reads with one row for each generated token, so that those of two slices can be joined."""
 
@@ -39,8 +43,8 @@ class Listening:
 class _Part:
     """A query that is asked in slices, and what has come of it."""
 
-    def __init__(self, query: Query, most: int, heard: Heard | None) -> None:
-        self.query, self.most = query, most
+    def __init__(self, query: Query, most: int, heard: Heard | None, pause: Pause | None) -> None:
+        self.query, self.most, self.pause = query, most, pause
         self.answer: Answer | None = None
         self.done = False
         ask = query.generate
@@ -58,32 +62,38 @@ class _Part:
             return query
         written = answer.tokens if answer else []
         units = ask.units - len(answer.ends if answer else ())
-        limit = min(self.most, ask.limit - len(written))
-        generate = Generate(limit, ask.boundary, units)
+        limit, pause = ask.limit - len(written), self.pause
+        if pause is None or pause():
+            limit, pause = min(self.most, limit), None
+        generate = Generate(limit, ask.boundary, units, pause=pause)
         return replace(query, tokens=[*query.tokens, *written], generate=generate)
 
     def take(self, asked: Query, answer: Answer) -> None:
         """Add a slice, and see whether there is more to come."""
         self.answer = answer if self.answer is None else _joined(self.answer, answer)
         ask, part = self.query.generate, asked.generate
-        self.done = self.whole or ask is None or part is None or answer.finish != "limit"
-        if not self.done and ask is not None and part is not None:
+        on = ("limit", "paused")
+        self.done = self.whole or ask is None or part is None or answer.finish not in on
+        if answer.finish == "limit" and not self.done and ask is not None and part is not None:
             # an engine that had room for less, or a bridge that cut, has written its last token
             short = len(answer.tokens) < part.limit
             self.done = short or len(self.answer.tokens) >= ask.limit
 
 
-def sliced(plan: Plan[T], most: int, heard: Heard | None = None) -> Plan[T]:
+def sliced(
+    plan: Plan[T], most: int, heard: Heard | None = None, pause: Pause | None = None
+) -> Plan[T]:
     """Run a plan whose queries generate at most ``most`` tokens at a time.
 
-    ``heard`` is told every token that the target writes as it is generated, with its query. Queries whose reads go over whole units are
-    asked at once.
+    ``heard`` is told every token that the target writes as it is generated, with its query. ``pause`` is asked before each slice
+    and, by engines that listen, after each token: as long as it says no, a slice has no end. Queries whose reads go over whole units
+    are asked at once.
     """
     try:
         asked = next(plan)
         while True:
             queries: Sequence[Query] = asked if isinstance(asked, tuple) else (asked,)
-            parts = [_Part(query, most, heard) for query in queries]
+            parts = [_Part(query, most, heard, pause) for query in queries]
             try:
                 yield from _filled(parts, isinstance(asked, tuple))
             except GeneratorExit:

@@ -63,4 +63,6 @@ def take(
         answer.finish = "units"
     elif len(answer.tokens) >= limit:
         answer.finish = "limit"
+    elif ask.pause is not None and ask.pause():
+        answer.finish = "paused"
     return end

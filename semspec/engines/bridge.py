@@ -236,7 +236,7 @@ class BridgedEngine:
             return generate
         units = generate.units if generate.boundary is not None else 1
         boundary = _TranslatedBoundary(self._to_target, generate.boundary)
-        return Generate(generate.limit, boundary, units)
+        return Generate(generate.limit, boundary, units, pause=generate.pause)
 
     def _outward(self, query: Query, answer: Answer) -> Answer:
         translated = [self._to_target[d] for d in answer.tokens]

@@ -97,10 +97,14 @@ class Choice:
         context: Context,
         adopt: Callable[[Context], None] = lambda context: None,
         lost: Callable[[str], None] = lambda why: None,
+        alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``adopt`` is called before the first question, ``lost`` where drafts cannot be had any more."""
+        """``adopt`` is called before the first question, ``lost`` where drafts cannot be had any more.
+
+        ``alone``: True as long as nobody else runs or waits and this choice is wanted, so that no slice need end.
+        """
         self.task, self.context = task, context
-        self._adopt, self._lost = adopt, lost
+        self._adopt, self._lost, self._alone = adopt, lost, alone
         self.prompt_tokens = context.prompt_length
         self.cached: int | None = None  # tokens of the prompt that had been read before
         self.tokens: list[int] = []  # all that was told
@@ -174,7 +178,7 @@ class Choice:
             self._problem, loop = problem, speculate(problem)
         else:
             loop = decode_plainly(context, task.solver.kit(name, task.prompt, "plain"), task.budget)
-        inner = sliced(loop, task.slice, self._hear)
+        inner = sliced(loop, task.slice, self._hear, self._pause)
         outcome: Outcome | None = None
         try:
             asked = next(inner)
@@ -199,6 +203,13 @@ class Choice:
         inner.close()
         self._keep_rounds(outcome)
         return outcome
+
+    def _pause(self) -> bool:
+        """Return True where a slice is to end: for others, or to see to what the tokens so far have brought about."""
+        told_later = (
+            self.task.logprobs is not None
+        )  # once the target has been asked, after the slice
+        return told_later or bool(self._cut) or self._due is not None or not self._alone()
 
     def _behind(self) -> Context:
         """Return a context that goes on behind what was told, in the same session of the engines."""
@@ -363,11 +374,24 @@ class Choice:
         self._call()
 
     def _flush(self) -> None:
+        if len(self._untold) > 1 and self._stopping is None and self._due is None:
+            self._tell_run()
         while self._untold and self._due is None:
             author, token = self._untold.popleft()
             self._tell(author, token)
             if self._cut:
                 self._untold.clear()
+
+    def _tell_run(self) -> None:
+        """Tell what one author has written in one piece, if none of it can change what follows."""
+        author, _ = self._untold[0]
+        if any(who != author for who, _ in self._untold):
+            return
+        tokens = [token for _, token in self._untold][: self.task.budget - len(self.tokens)]
+        if tokens and (said := self.reader.feed_run(tokens)) is not None:
+            self.tokens += tokens
+            self._say(said, author)
+            self._untold.clear()
 
     def _call(self) -> None:
         """Let who reads along know that there is news: after a step as a whole, and after each of the target's tokens."""

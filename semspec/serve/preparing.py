@@ -82,7 +82,11 @@ class Desk:
             groups.append(
                 [
                     Choice(
-                        task, solver.context(ids, draft_ids), scheduler.adopt, scheduler.lose_drafts
+                        task,
+                        solver.context(ids, draft_ids),
+                        scheduler.adopt,
+                        scheduler.lose_drafts,
+                        scheduler.alone,
                     )
                     for task in tasks
                 ]

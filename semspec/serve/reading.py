@@ -50,6 +50,21 @@ class Reader:
             self.thinking_tokens += 1
         return said
 
+    def feed_run(self, tokens: Sequence[int]) -> list[Said] | None:
+        """Return what tokens add together, read at once; None where they are to be fed one by one.
+
+        That is where one of them may end the thinking or the text, or leaves half a character.
+        """
+        if self._state == "begins" or self._stops or "<" in self._pending:
+            return None
+        text = self._spelling.peek(tokens)
+        if text.endswith("\N{REPLACEMENT CHARACTER}") or (self.thinks and "<" in text):
+            return None
+        self._pending += self._spelling.flush(tokens)
+        if self.thinks:
+            self.thinking_tokens += len(tokens)
+        return self._read()
+
     _closed = False  # by the last token
 
     def flush(self) -> list[Said]:

@@ -37,6 +37,7 @@ class Scheduler:
         self.state: State = "starting"
         self.error: BaseException | None = None
         self.solver: Solver | None = None
+        self._in_turns = False  # choices run in lockstep
         self.inbox: Inbox[None] = Inbox()
         self._choices: dict[Context, Choice] = {}
         self._kept: OrderedDict[int, Context] = OrderedDict()
@@ -54,6 +55,10 @@ class Scheduler:
     def submit(self, choice: Choice) -> None:
         self._choices[choice.context] = choice
         self.inbox.put(choice.context, choice.plan())
+
+    def alone(self) -> bool:
+        """Return True if one choice runs, which is still wanted, and in turns that others would wait for."""
+        return self._in_turns and len(self._choices) == 1
 
     def cancel(self, choice: Choice) -> None:
         """Give a choice up; nothing more is heard of it."""
@@ -103,6 +108,7 @@ class Scheduler:
         try:
             with self._make() as solver:
                 self.solver = solver
+                self._in_turns = not solver.free
                 if self.state == "starting":
                     self.state = "ready"
                 self._changed()

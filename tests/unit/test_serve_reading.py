@@ -70,10 +70,32 @@ def test_nothing_is_lost_and_nothing_behind_a_stop_is_told(text: str, opened: bo
     thought, answer, reader = read(text, opened=opened, stops=tuple(stops))
     if not stops:
         kept = [c for c in thought + answer if not c.isspace()]
-        tags = text.replace("<think>", "", 1) if not opened and thought else text
+        begun = not opened and text.lstrip().startswith("<think>")
+        tags = text.replace("<think>", "", 1) if begun else text
         tags = tags.replace("</think>", "", 1) if reader.thinking_tokens else tags
         assert kept == [c for c in tags if not c.isspace()]
     assert not any(stop in answer for stop in stops)
+
+
+@given(
+    st.text(st.sampled_from("ab</think>é🙂 \n"), max_size=60),
+    st.booleans(),
+    st.lists(st.integers(1, 9), max_size=60),
+    st.sampled_from([(), ("b a",)]),
+)
+def test_tokens_read_in_runs_say_what_they_say_one_by_one(text: str, opened: bool, runs: list[int], stops: tuple[str, ...]) -> None:  # fmt: skip
+    thought, answer, alone = read(text, opened=opened, stops=stops)
+    reader, left, said = Reader(decode, opened=opened, stops=stops), list(text.encode()), []
+    while left:
+        size = runs.pop() if runs else 3
+        run, left = left[:size], left[size:]
+        together = reader.feed_run(run)
+        said += [one for token in run for one in reader.feed(token)] if together is None else together  # fmt: skip
+    parts = {"reasoning": "", "content": ""}
+    for channel, part in [*said, *reader.flush()]:
+        parts[channel] += part
+    assert (parts["reasoning"], parts["content"]) == (thought, answer)
+    assert (reader.thinking_tokens, reader.stopped) == (alone.thinking_tokens, alone.stopped)
 
 
 def test_half_a_character_waits_but_not_for_ever() -> None:

@@ -56,6 +56,32 @@ def test_slices_change_nothing(seed: int, limit: int, units: int, most: int, sto
         assert torch.equal(parts[read], whole[read])
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 999), st.integers(1, 30), st.integers(0, 3), st.lists(st.booleans()))
+def test_pauses_change_nothing_and_slices_wait_for_them(seed: int, limit: int, units: int, waits: list[bool]) -> None:  # fmt: skip
+    whole = run(asking(seed, limit, units, READS))
+    sizes: list[int] = []
+
+    def told(plan: Plan[Answer]) -> Plan[Answer]:
+        asked, answer = next(plan), None
+        try:
+            while True:
+                answer = yield asked
+                sizes.append(len(answer.tokens))
+                asked = plan.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+    pauses = iter(waits)
+    parts = run(told(sliced(asking(seed, limit, units, READS), 2, None, lambda: next(pauses, False))))  # fmt: skip
+    assert (parts.tokens, parts.ends, parts.finish) == (whole.tokens, whole.ends, whole.finish)
+    for read in READS:
+        assert torch.equal(parts[read], whole[read])
+    assert sum(sizes) == len(whole.tokens)
+    if not any(waits):
+        assert sizes == [len(whole.tokens)]  # nobody waits: one question
+
+
 def test_reads_over_whole_units_are_asked_at_once() -> None:
     pooled = (Read(What.POOLED),)
     assert torch.equal(run(sliced(asking(3, 20, 2, pooled), 2))[pooled[0]], run(asking(3, 20, 2, pooled))[pooled[0]])  # fmt: skip
