@@ -5,18 +5,18 @@ that is asked for in slices has the law of one that is asked for at once, and wi
 query's numbers the same tokens.
 
 A slice costs a question of its own. Who can tell whether anybody waits (``pause``) is given answers in one piece as
-long as nobody does.
+long as nobody does; and what holds up nobody and has no reader (``at_once``) is never cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from semspec.deferred import torch
 from semspec.protocols import Plan
-from semspec.types import Answer, Boundary, Generate, Query, Stops, What, stops_of
+from semspec.types import Answer, Boundary, Generate, Query, Role, Stops, What, stops_of
 
 T = TypeVar("T")
 Heard = Callable[[Query, int], None]
@@ -43,7 +43,9 @@ class Listening:
 class _Part:
     """A query that is asked in slices, and what has come of it."""
 
-    def __init__(self, query: Query, most: int, heard: Heard | None, pause: Pause | None) -> None:
+    def __init__(
+        self, query: Query, most: int, heard: Heard | None, pause: Pause | None, at_once: bool
+    ) -> None:
         self.query, self.most, self.pause = query, most, pause
         self.answer: Answer | None = None
         self.done = False
@@ -53,7 +55,8 @@ class _Part:
             self.query = replace(query, generate=replace(ask, boundary=listening))
         joined = all(read.what in JOINED for read in query.reads)
         inside = ask is not None and ask.inside is not None
-        self.whole = ask is None or inside or query.rows_from is not None or not joined
+        rows = query.rows_from is not None
+        self.whole = at_once or ask is None or inside or rows or not joined
 
     def ask(self) -> Query:
         """Return the query for the next slice."""
@@ -81,19 +84,23 @@ class _Part:
 
 
 def sliced(
-    plan: Plan[T], most: int, heard: Heard | None = None, pause: Pause | None = None
+    plan: Plan[T],
+    most: int,
+    heard: Heard | None = None,
+    pause: Pause | None = None,
+    at_once: Container[Role] = (),
 ) -> Plan[T]:
     """Run a plan whose queries generate at most ``most`` tokens at a time.
 
     ``heard`` is told every token that the target writes as it is generated, with its query. ``pause`` is asked before each slice
-    and, by engines that listen, after each token: as long as it says no, a slice has no end. Queries whose reads go over whole units
-    are asked at once.
+    and, by engines that listen, after each token: as long as it says no, a slice has no end. Queries to the models in ``at_once``,
+    and queries whose reads go over whole units, are asked at once.
     """
     try:
         asked = next(plan)
         while True:
             queries: Sequence[Query] = asked if isinstance(asked, tuple) else (asked,)
-            parts = [_Part(query, most, heard, pause) for query in queries]
+            parts = [_Part(query, most, heard, pause, query.model in at_once) for query in queries]
             try:
                 yield from _filled(parts, isinstance(asked, tuple))
             except GeneratorExit:

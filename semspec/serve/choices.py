@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from semspec.models.text import opening
 from semspec.protocols import Plan
 from semspec.serve.reading import Reader, Said
 from semspec.solver import Solver
-from semspec.types import Answer, Context, Outcome, Query, Read, Round, What
+from semspec.types import Answer, Context, Outcome, Query, Read, Role, Round, What
 
 Author = Literal[
     "draft", "target", "server"
@@ -178,7 +178,7 @@ class Choice:
             self._problem, loop = problem, speculate(problem)
         else:
             loop = decode_plainly(context, task.solver.kit(name, task.prompt, "plain"), task.budget)
-        inner = sliced(loop, task.slice, self._hear, self._pause)
+        inner = sliced(loop, task.slice, self._hear, self._pause, self._at_once())
         outcome: Outcome | None = None
         try:
             asked = next(inner)
@@ -210,6 +210,13 @@ class Choice:
             self.task.logprobs is not None
         )  # once the target has been asked, after the slice
         return told_later or bool(self._cut) or self._due is not None or not self._alone()
+
+    def _at_once(self) -> Container[Role]:
+        """Return the models whose answers need no slices: a server answers others meanwhile, and nobody reads along."""
+        if not self.task.solver.free:
+            return ()
+        heard = self.task.live or bool(self.task.stops) or self._stopping is not None
+        return ("draft",) if heard else ("draft", "target")
 
     def _behind(self) -> Context:
         """Return a context that goes on behind what was told, in the same session of the engines."""

@@ -139,7 +139,7 @@ def test_kept_steps_come_whole_and_the_targets_tokens_as_they_are_written(live: 
         assert len(text.split()) > 3, one
     assert all(d["semspec"]["text"].strip() for d in gone)
     own = [d for d in deltas if d.get("semspec") == {"author": "target"}]
-    assert len(own) > 10
+    assert len(own) > 5
     # a few words at a time: those of 20 ms
     assert sum(
         len((d.get("reasoning_content") or d.get("content", "")).split()) for d in own

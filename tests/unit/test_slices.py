@@ -104,6 +104,19 @@ def test_questions_side_by_side_are_sliced_side_by_side() -> None:
     assert list(map(len, whole.value)) == [7, 3]
 
 
+def test_models_that_hold_up_nobody_are_asked_at_once() -> None:
+    plan = sliced(two_at_once(), 2, at_once=("target",))
+    asked = next(plan)
+    assert isinstance(asked, tuple)
+    limits = {query.model: query.generate.limit for query in asked if query.generate}
+    assert limits == {"target": 7, "draft": 2}
+    plan.close()
+    driver = Driver(dict(Toy().models()))  # type: ignore[arg-type]
+    (whole,) = driver.run([(Context(1, [0, 1]), two_at_once())])
+    (parts,) = driver.run([(Context(1, [0, 1]), sliced(two_at_once(), 2, at_once=("target",)))])
+    assert parts.value == whole.value
+
+
 def test_a_plan_without_questions_and_an_error_pass_through() -> None:
     def nothing() -> Plan[int]:
         yield from ()
