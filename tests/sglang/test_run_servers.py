@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from semspec.engines import servers as processes
@@ -23,8 +20,8 @@ from semspec.report.progress import Steps
 from semspec.report.terminal import Screen
 from semspec.training.probes.compose import build as probe_options
 from semspec.training.probes.pipeline import make
-from tests.support.processes import finished, hear_interrupts
-from tests.support.sglang_servers import WAIT, Pair, free_port, launch_options
+from tests.support.processes import finished
+from tests.support.sglang_servers import WAIT, Mortal, Pair, free_port
 
 PROBLEMS = 5
 QUICK = (
@@ -45,50 +42,6 @@ def command(*arguments: str) -> list[str]:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-class Mortal:
-    """A target's server, by ``semspec.launch start=true``, that can be killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port, self.folder = free_port(), folder
-        self.process: subprocess.Popen[str] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> str:
-        options = launch_options(self.port, free_port())
-        words = [sys.executable, "-m", "semspec.launch", "start=true", "draft=none", *options]
-        words.append("accept=logprob")  # no probe, and so no plugin
-        self.process = subprocess.Popen(
-            words,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": f"{os.environ['PYTHONPATH']}:{Path.cwd()}"},
-            preexec_fn=hear_interrupts,
-        )
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def kill(self) -> None:
-        """The server itself, as the machine does it that runs out of memory."""
-        assert self.process is not None
-        for child in psutil.Process(self.process.pid).children():
-            child.kill()
-
-    def ended(self) -> tuple[int, str]:
-        assert self.process is not None
-        out, _ = self.process.communicate(timeout=60)
-        return self.process.returncode, out
-
-    def interrupt(self) -> tuple[int, str]:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGINT)
-        return self.ended()
 
 
 @pytest.fixture(scope="module")

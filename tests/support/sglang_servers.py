@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from semspec.engines import servers
 from semspec.sglang_plugin import settings
 from tests.support import sglang_env
 from tests.support.pair import TARGET
+from tests.support.processes import hear_interrupts
 
 WAIT = 300.0
 
@@ -101,6 +104,53 @@ def ended(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
     process.wait(timeout=30)
+
+
+class Mortal:
+    """A server by ``semspec.launch start=true`` that can be killed and started again."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        """``more``: options of the launcher, ``model.path=`` for one."""
+        self.port, self.folder, self.more = free_port(), folder, more
+        self.process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> str:
+        options = launch_options(self.port, free_port())
+        words = [sys.executable, "-m", "semspec.launch", "start=true", "draft=none", *options]
+        words += ["accept=logprob", *self.more]  # no probe, and so no plugin
+        self.process = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": f"{os.environ['PYTHONPATH']}:{Path.cwd()}"},
+            preexec_fn=hear_interrupts,
+        )
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        """The server itself, as the machine does it that runs out of memory."""
+        import psutil  # comes with SGLang
+
+        assert self.process is not None
+        for child in psutil.Process(self.process.pid).children():
+            child.kill()
+
+    def ended(self) -> tuple[int, str]:
+        assert self.process is not None
+        out, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, out
+
+    def interrupt(self) -> tuple[int, str]:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        return self.ended()
 
 
 @contextlib.contextmanager

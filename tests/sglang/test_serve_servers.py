@@ -1,0 +1,130 @@
+"""``python -m semspec.serve engine=sglang``: real servers behind it, which are killed while it serves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support.pair import DRAFT
+from tests.support.serving import Live, serving
+from tests.support.sglang_servers import WAIT, Mortal, Pair
+
+pytestmark = pytest.mark.deep
+
+QUESTIONS = [
+    f"Modulo 100, let x={x}, k is x - 2, m is {y} * k, and z is m + x. Find z."
+    for x, y in ((76, 3), (41, 7), (8, 9), (55, 4))
+]
+OPTIONS = ("engine=sglang", "accept=logprob", "temperature=0", "max_new_tokens=90", "adaptive=false")  # fmt: skip
+Said = tuple[str, str]  # thinking, answer
+
+
+@pytest.fixture(scope="module")
+def alone(servers: Pair) -> Iterator[Live]:
+    """Serves with two servers that nobody kills."""
+    with serving(*servers.overrides, *OPTIONS) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def expected(alone: Live) -> list[Said]:
+    return [said(alone, question) for question in QUESTIONS]
+
+
+@pytest.fixture
+def target(tmp_path: Any) -> Iterator[Mortal]:
+    yield from started(Mortal(tmp_path))
+
+
+@pytest.fixture
+def draft(tmp_path: Any) -> Iterator[Mortal]:
+    yield from started(Mortal(tmp_path, f"model.path={DRAFT}"))
+
+
+def started(one: Mortal) -> Iterator[Mortal]:
+    assert one.start() == f"engine.target_url={one.url}"
+    yield one
+    if one.process is not None and one.process.poll() is None:
+        one.interrupt()
+
+
+def said(live: Live, question: str, **fields: Any) -> Said:
+    turns = [{"role": "user", "content": question}]
+    message = live.chat(messages=turns, max_tokens=90, **fields)["choices"][0]["message"]
+    return message["reasoning_content"] or "", message["content"]
+
+
+def streamed(live: Live, question: str, **fields: Any) -> Said:
+    turns = [{"role": "user", "content": question}]
+    body = {"messages": turns, "max_tokens": 90, "stream": True, **fields}
+    status, _, raw = live.ask("/v1/chat/completions", body)
+    assert status == 200, raw
+    events = [line.removeprefix("data: ") for line in raw.decode().split("\n\n") if line]
+    assert events.pop() == "[DONE]"
+    deltas = [json.loads(event)["choices"][0]["delta"] for event in events]
+    return tuple("".join(d.get(k) or "" for d in deltas) for k in ("reasoning_content", "content"))  # type: ignore[return-value]
+
+
+def asked_meanwhile(
+    live: Live, harm: Callable[[], object], until: Callable[[], bool]
+) -> list[Said]:
+    """Ask all questions at once, every second one in a stream; do harm while they are answered."""
+    with ThreadPoolExecutor(len(QUESTIONS)) as pool:
+        waits: list[Future[Said]] = [
+            pool.submit(streamed if n % 2 else said, live, question)
+            for n, question in enumerate(QUESTIONS)
+        ]
+        deadline = time.monotonic() + WAIT
+        while not until():
+            assert time.monotonic() < deadline and not all(one.done() for one in waits)
+            time.sleep(0.01)
+        harm()
+        assert not all(one.done() for one in waits), "all was over before the server was killed"
+        return [one.result() for one in waits]
+
+
+def test_streams_and_whole_answers_are_the_same_text(alone: Live, expected: list[Said]) -> None:
+    assert [streamed(alone, question) for question in QUESTIONS] == expected
+    assert all(thought for thought, _ in expected) and len(set(expected)) == len(expected)
+
+
+def test_the_target_alone_says_the_same_in_slices_and_at_once(alone: Live) -> None:
+    """A stream is asked for slice by slice, an answer that nobody streams in one request."""
+    for question in QUESTIONS[:2]:
+        whole = said(alone, question, semspec={"off": True})
+        assert whole[0] and streamed(alone, question, semspec={"off": True}) == whole
+
+
+def test_a_replica_that_is_killed_loses_no_request(
+    servers: Pair, target: Mortal, expected: list[Said]
+) -> None:
+    urls = f"engine.target_url=[{target.url},{servers.target}]"
+    options = ("engine=sglang", urls, f"engine.draft_url={servers.draft}", *OPTIONS)
+    with serving(*options) as live:
+        begun = lambda: live.metric("semspec:running") >= 2  # noqa: E731
+        assert asked_meanwhile(live, target.kill, begun) == expected
+        assert [said(live, question) for question in QUESTIONS] == expected
+        status, _, raw = live.ask("/ready")
+        assert status == 200, raw
+    target.ended()
+
+
+def test_without_the_drafts_server_the_target_goes_on_alone_and_drafts_come_back(
+    servers: Pair, draft: Mortal, expected: list[Said]
+) -> None:
+    urls = f"engine.target_url={servers.target}", f"engine.draft_url={draft.url}"
+    with serving("engine=sglang", *urls, "engine.patience=1", *OPTIONS) as live:
+        found = asked_meanwhile(live, draft.kill, lambda: live.metric("semspec:running") >= 2)  # fmt: skip
+        assert all(thought for thought, _ in found)  # in whatever words: the target's own
+        draft.ended()
+        alone = [said(live, question) for question in QUESTIONS[:2]]
+        assert alone == [said(live, question, semspec={"off": True}) for question in QUESTIONS[:2]]
+        assert [line for line in live.log.read_text().splitlines() if "no drafts" in line]
+        draft.start()
+        live.wait(lambda: said(live, QUESTIONS[0]) == expected[0], "no drafts again", WAIT)
+        assert [said(live, question) for question in QUESTIONS] == expected
