@@ -6,7 +6,7 @@
 Two servers run at once, one of which lets drafts follow the load (adaptive=true). The same questions go to the target
 alone (`off`), with drafts, and with drafts that follow the load, in turn, so that what else the machine does meets all
 three; while one is asked the other server idles. A ratio is of whole turns, with a bootstrap over them. Figures
-go to results/serving.json and as tables to docs/measurements/serving.md.
+go to results/serving.json and as tables to docs/measurements/serving.md. What was measured before a kill is kept.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from figures_page import FiguresPage
+from figures_page import FiguresPage, Kept
 from script_kit import markdown, parser, server
 
 from semspec import config
@@ -265,25 +266,31 @@ def main() -> int:
         "options": options,
         "turns": a.turns,
     }
+    of = {"digest": found["digest"], "machine": found["provenance"]["machine"]["cpu"]}
+    of |= {"options": options, "turns": a.turns, "problems": a.problems}
+    kept = Kept(ROOT / "runs/serving.json", of)
     with ExitStack() as stack:
         ports = {
             name: stack.enter_context(server(*common, *more)).port for name, more in SERVERS.items()
         }
         if "overhead" in a.only:
             with Solver(made) as solver:
-                found["overhead"] = overhead_figures(
-                    ports["fixed"], solver, problems[: a.problems], a.turns
+                ask_both = partial(overhead_figures, ports["fixed"], solver)
+                found["overhead"] = kept.part(
+                    "overhead", partial(ask_both, problems[: a.problems], a.turns)
                 )
         if "load" in a.only:
+            ask_all = partial(load_figures, ports, made.benchmark, problems)
             found["load"] = [
                 row
                 for clients in a.clients
-                for row in load_figures(ports, made.benchmark, problems, clients, a.turns)
+                for row in kept.part(f"{clients} clients", partial(ask_all, clients, a.turns))
             ]
     if set(a.only) == {"overhead", "load"} and not options:
         FIGURES.write(found)
     else:
         print(text(found))
+    kept.over()
     return 0
 
 

@@ -16,6 +16,34 @@ from semspec.storage.files import read_json, write_json
 ROOT = Path(__file__).resolve().parent.parent
 
 
+class Kept:
+    """Parts of a long measurement, each kept when it is there, so that one that was cut short goes on.
+
+    ``of`` says what is measured and how: parts that were kept of anything else are not used.
+    """
+
+    def __init__(self, path: Path, of: Mapping[str, Any]) -> None:
+        self._path = path
+        self._of = json.loads(json.dumps(of))  # as it will be read
+        found = read_json(path)
+        same = found is not None and found["of"] == self._of
+        self._parts: dict[str, Any] = found["parts"] if found is not None and same else {}
+
+    def part(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return a part that was kept, or measure and keep it."""
+        if name in self._parts:
+            print(f"{name}: measured before the restart")
+            return self._parts[name]
+        self._parts[name] = found = json.loads(json.dumps(measure()))
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self._path, {"of": self._of, "parts": self._parts})
+        return found
+
+    def over(self) -> None:
+        """Forget the parts: all has been measured and written."""
+        self._path.unlink(missing_ok=True)
+
+
 @dataclass(frozen=True)
 class FiguresPage:
     """Figures and their page, which ``make NAME`` writes."""
