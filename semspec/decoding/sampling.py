@@ -31,6 +31,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         ordered, order = probs.sort(stable=True, dim=-1, descending=True)
         # a token stays if the mass strictly before it is below top_p
         stays = ordered.cumsum(-1) - ordered < sampling.top_p
+        stays[..., 0] = True  # also for a top_p so small that it is 0 in float32
         kept = torch.where(stays, ordered, 0.0)
         probs = torch.zeros_like(probs).scatter_(-1, order, kept)
         probs = probs / probs.sum(-1, keepdim=True)

@@ -123,6 +123,11 @@ class Service:
             raise ApiError(408, "the body did not come in time") from None
         return bytes(body)
 
+    def refused(self, error: ApiError, **of: object) -> None:
+        """Count a request that is refused, and write its line into the log."""
+        self.metrics.ended(str(error.status))
+        log({"event": "refusal", **of, "status": error.status, "param": error.param, "code": error.code})  # fmt: skip
+
     # ---- what is told about the server ----------------------------------------------------------
 
     async def health(self, http: HttpRequest) -> Response:
@@ -360,8 +365,7 @@ def build(
 
     async def refuse(http: HttpRequest, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        service.metrics.ended(str(error.status))
-        log({"event": "refusal", "request": http.scope.get("request_id"), "path": http.url.path, "status": error.status, "param": error.param, "code": error.code})  # fmt: skip
+        service.refused(error, request=http.scope.get("request_id"), path=http.url.path)
         return Json(error.body, error.status, headers=error.headers)
 
     async def no_such(http: HttpRequest, error: Exception) -> Response:
@@ -384,6 +388,7 @@ def build(
         Exception: failed,
     }
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    app.router.redirect_slashes = False  # to where a Host header says
     return _Guard(app, service)
 
 

@@ -25,6 +25,7 @@ from semspec.errors import UserError
 from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models.text import opening
 from semspec.protocols import Plan
+from semspec.serve.errors import refused
 from semspec.serve.reading import Reader, Said
 from semspec.solver import Solver
 from semspec.types import Answer, Context, Outcome, Query, Read, Role, Round, What
@@ -171,9 +172,12 @@ class Choice:
         self._problem, self._judged, self._cut = None, None, ""
         name = task.name if not self._base else f"{task.name}, from {self._base}"
         if self.drafting:
-            problem = task.solver.speculation(
-                context, name, task.prompt, task.budget, [], task.references
-            )
+            try:
+                problem = task.solver.speculation(
+                    context, name, task.prompt, task.budget, [], task.references
+                )
+            except UserError as error:  # the rule has nothing to go by in this prompt
+                raise refused("semspec.rule", str(error)) from error
             problem.piecewise = True
             self._problem, loop = problem, speculate(problem)
         else:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from semspec.storage.screen import visible
+
+LONGEST = 500  # characters of a message: clients' own words stand in some
 KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -22,7 +25,7 @@ KINDS = {
 
 
 class ApiError(Exception):
-    """A request that is not answered, and why."""
+    """A request that is not answered, and why: in one line, whatever the client has said."""
 
     def __init__(
         self,
@@ -33,7 +36,8 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
+        self.status, self.message, self.code = status, line(message), code
+        self.param = None if param is None else line(param)
         self.headers = dict(headers or {})
 
     @property
@@ -43,6 +47,15 @@ class ApiError(Exception):
         )
         told = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": told}
+
+
+def line(text: str) -> str:
+    """Return a text as one line that commands no terminal, shortened in its middle: ways out stand at the end."""
+    shown, half = (
+        visible(text[:LONGEST] + text[-LONGEST:] if len(text) > 2 * LONGEST else text, " "),
+        LONGEST // 2 - 1,
+    )
+    return shown if len(shown) <= LONGEST else f"{shown[:half]}…{shown[-half:]}"
 
 
 def refused(param: str, message: str) -> ApiError:

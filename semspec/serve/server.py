@@ -18,6 +18,7 @@ from semspec.serve.app import Service, build, log
 from semspec.serve.keys import Keys, check_bind
 from semspec.serve.scheduling import Scheduler
 from semspec.serve.settings import Settings
+from semspec.serve.wire import MOST, wire
 from semspec.solver import Solver
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -95,8 +96,9 @@ async def _run(
         yield
 
     options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
-    options |= {"timeout_keep_alive": 30, "h11_max_incomplete_event_size": 1 << 16}
-    config = uvicorn.Config(build(service, lifespan), lifespan="on", ws="none", **options)
+    options |= {"timeout_keep_alive": 30, "h11_max_incomplete_event_size": MOST}
+    options |= {"http": wire(settings.patience, service.refused), "ws": "none"}
+    config = uvicorn.Config(build(service, lifespan), lifespan="on", **options)
     server = _Server(config)
     ending = asyncio.Event()
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from semspec.benchmarks._candidate import ALLOWED, FCNTL, IOCTL, OPEN, PRLIMIT
+
 PACKAGE = Path(__file__).parents[2] / "semspec"
 NEEDED = ("__init__.py", "errors.py", "benchmarks/__init__.py", "benchmarks/_confine.py",
           "benchmarks/_candidate.py", "storage/__init__.py", "storage/pipes.py")  # fmt: skip
@@ -255,6 +257,28 @@ for read, write in pairs:
         os.write(write, b'x')
         time.sleep(0.2)
 """
+# i386's kill by its own entry into the kernel, which numbers calls otherwise
+ENTRY = """\
+import ctypes, mmap
+code = bytes.fromhex('53b825000000bb') + (PID).to_bytes(4, 'little') + bytes.fromhex('b909000000cd805bc3')
+memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+memory.write(code)
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(memory)))()
+"""
+TIMERS = """\
+import ctypes, os
+libc = ctypes.CDLL(None)
+event = ctypes.create_string_buffer(64)  # a struct sigevent: SIGKILL, to a thread
+event[8:16] = (9).to_bytes(4, 'little') + (4).to_bytes(4, 'little')
+event[16:20] = (PID).to_bytes(4, 'little')
+timer = ctypes.create_string_buffer(8)
+libc.timer_create(0, event, timer)
+when = ctypes.create_string_buffer(b'\\0' * 16 + (1).to_bytes(8, 'little') + b'\\0' * 8, 32)
+libc.timer_settime(ctypes.c_void_p.from_buffer(timer), 0, when, None)
+for at in range(3, 30):  # message queues and terminals signal, too
+    for call in (libc.mq_notify, libc.tcsetpgrp):
+        call(at, event if call is libc.mq_notify else PID)
+"""
 KILLS = {
     "kill": "import os\nos.kill(PID, 9)",
     "kill the group of the grader": "import os\nos.killpg(os.getpgid(PID), 9)",
@@ -262,8 +286,18 @@ KILLS = {
     "pidfd": "import os, signal\nsignal.pidfd_send_signal(os.pidfd_open(PID), 9)",
     "tgkill": "import ctypes\nctypes.CDLL(None).tgkill(PID, PID, 9)",
     "sigqueue": "import ctypes\nctypes.CDLL(None).sigqueue(PID, 9, None)",
+    "tkill": "import ctypes, os\nctypes.CDLL(None).syscall({'x86_64': 200, 'aarch64': 130}[os.uname().machine], PID, 9)",
+    "rt_sigqueueinfo": "import ctypes, os\ninfo = ctypes.create_string_buffer(128)\ninfo[8:12] = (-1).to_bytes(4, 'little', signed=True)\n"
+    "for name, before in (({'x86_64': 129, 'aarch64': 138}, ()), ({'x86_64': 297, 'aarch64': 240}, (PID,))):\n"
+    "    ctypes.CDLL(None).syscall(name[os.uname().machine], *before, PID, 9, info)",
+    "the calls of x32": "import ctypes\nctypes.CDLL(None).syscall(0x40000000 + 62, PID, 9)",
+    "the 32-bit entry": ENTRY,
+    "timers and queues": TIMERS,
+    "a limit of processor time": "import resource\nresource.prlimit(PID, resource.RLIMIT_CPU, (0, 0))",
+    "memory": "import os\nopen('/proc/PID/mem', 'r+b')",
+    "the killer of those who take too much": "open('/proc/PID/oom_score_adj', 'w').write('1000')",
     "a descriptor's owner": ASYNC,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("route", KILLS)
@@ -277,6 +311,13 @@ def test_without_the_filter_a_descriptors_owner_is_killed(grader: Grader) -> Non
     with grader.victim() as victim:  # the attack above is one
         grader.grade(ASYNC.replace("PID", str(victim.pid)), strict=False)
         assert victim.wait(5) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="no such entry")
+def test_without_the_filter_the_32_bit_entry_kills(grader: Grader) -> None:
+    with grader.victim() as victim:
+        told = grader.grade(ENTRY.replace("PID", str(victim.pid)), strict=False).verdict
+        assert victim.poll() == -signal.SIGKILL or "signal" in told  # or a kernel without it
 
 
 # libc's functions with harmless arguments, and calls by their numbers, which are the same everywhere
@@ -320,6 +361,24 @@ def test_the_kernel_refuses_every_call_but_those_of_computing(grader: Grader) ->
     assert grader.grade(CALLS).verdict == "passed"  # it looks at each refusal
 
 
+def test_the_kernel_refuses_every_number_but_those_of_computing(grader: Grader) -> None:
+    """Of this kernel and of later ones, and by the numbers of x32; what is refused does nothing."""
+    machine = os.uname().machine
+    # uretprobe's and uprobe's, which no filter sees: they end who is not in a probe
+    own = {335, 336} if machine == "x86_64" else set()
+    looked_at = {PRLIMIT[machine], FCNTL[machine], IOCTL[machine], *(n for n, _ in OPEN[machine])}
+    numbers = [n for n in range(700) if n not in ALLOWED[machine] | looked_at | own]
+    numbers += [0x40000000 + n for n in range(700)] if machine == "x86_64" else []
+    assert {435, 444, 452, 463} < set(numbers)  # clone3, Landlock's, fchmodat2, setxattrat
+    program = (
+        "import ctypes\nlibc, allowed = ctypes.CDLL(None, use_errno=True), []\n"
+        f"for number in {numbers}:\n    ctypes.set_errno(0)\n"
+        "    if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1: allowed.append(number)\n"
+        "assert not allowed, allowed"
+    )
+    assert grader.grade(program).verdict == "passed"
+
+
 # ---- secrets and other files ------------------------------------------------------------------------
 
 READS = """\
@@ -332,7 +391,7 @@ seen = [read(f'/proc/{pid}/{name}') for name in ('environ', 'cmdline', 'maps')
         for pid in (os.getppid(), VICTIM, 'self', 1)]
 seen += map(read, ('/etc/passwd', '/etc/shadow', '/root/.netrc', os.path.expanduser('~/.bashrc'), FILE))
 assert 'HF_TOKEN' not in os.environ
-for listed in ('/', '/proc', '/root', '/home', '/tmp', '/etc', '.'):
+for listed in ('/', '/proc', '/root', '/home', '/tmp', '/etc', '/dev', '/dev/shm', '/run', '/sys', '/var', '.', f'/proc/{VICTIM}/fd'):
     try: seen += [os.fsencode(name) for name in os.listdir(listed)]
     except OSError: pass
 for link in ('exe', 'cwd', 'fd/0'):
@@ -340,12 +399,21 @@ for link in ('exe', 'cwd', 'fd/0'):
     except OSError: pass
 """
 
+# some of them have no end, or wait for something
+FURTHER = """\
+seen += map(read, ('/dev/mem', '/dev/kmsg', '/proc/kcore', '/proc/kallsyms', '/proc/meminfo', '/proc/self/mountinfo', '/proc/net/tcp',
+                   '/sys/class/net/lo/address', '/etc/hosts', '/etc/machine-id', '/var/run/docker.sock'))
+for pid in (os.getppid(), VICTIM):
+    seen += [read(f'/proc/{pid}/fd/{fd}') for fd in range(9)] + [read(f'/proc/{pid}/{name}') for name in ('mem', 'stack', 'io', 'auxv')]
+"""
+
 
 def test_nothing_can_be_read_but_the_standard_library(grader: Grader) -> None:
     program = READS.replace("FILE", repr(str(grader.folder / "semspec/errors.py")))
     with grader.victim() as victim:
         program = program.replace("VICTIM", str(victim.pid))
-        assert grader.grade(program + "assert not any(seen), seen").verdict == "passed"
+        further = program + FURTHER.replace("VICTIM", str(victim.pid))
+        assert grader.grade(further + "assert not any(seen), seen").verdict == "passed"
         looks = f"{program}assert any({SECRET.encode()!r} in text for text in seen)"
         assert grader.grade(looks, strict=False).verdict == "passed"  # only the rules hide it
 
@@ -447,11 +515,30 @@ FLOODS = {
     "one long operation": "x = 9 ** 9 ** 9",
     "a regular expression": "import re\nre.match('(a*)*b', 'a' * 99)",
     "limits raised": "import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+    "one large operation": "x = 'x' * (1 << 40)",
+    "many large operations": "held = ''\nwhile True: held += f'{0:1000000}'",
+    "a bomb of zlib": "import zlib\ndata = b'x'\nfor _ in range(3): data = zlib.compress(zlib.decompress(zlib.compress(data)) * 30000)\n"
+    "while True: data = zlib.decompress(data) * 9",
+    "output": "while True: print('x' * 9999)",
+    "errors": "import sys\nwhile True: sys.stderr.write('x' * 9999)",
+    "a huge error": "raise ValueError('x' * (1 << 28))",
+    "a nest of code": "eval('(' * 90 + '1' + ')' * 90 + '+1' * 900000)",
+    "a fault": "import ctypes\nctypes.string_at(0)",
+    "stops itself": "import signal\nsignal.raise_signal(signal.SIGSTOP)\nwhile True: pass",
+    "its own timer": "import signal\nsignal.signal(signal.SIGPROF, lambda *a: None)\nsignal.setitimer(signal.ITIMER_PROF, 1e-6, 1e-6)\nwhile True: pass",
+    "locked memory": "import ctypes, mmap\nctypes.CDLL(None).mlockall(7)\nheld = []\nwhile True: held.append(mmap.mmap(-1, 1 << 24))",
+    "files": "import os\nheld = []\nwhile True: held.append(os.open(os.__file__, os.O_RDONLY))",
     "recursion": "import sys\nsys.setrecursionlimit(1 << 30)\ndef f(): f()\nf()",
 }
 
 
-@pytest.mark.parametrize("name", FLOODS)
+# work until their end, which others in the list do, too
+LONG = {"a bomb of zlib", "output", "errors", "stops itself", "its own timer", "many large operations", "locked memory", "a nest of code"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.deep] * (name in LONG)) for name in FLOODS]
+)
 def test_time_and_memory_of_the_grader_are_bounded(grader: Grader, name: str) -> None:
     graded = grader.grade(FLOODS[name], 2)
     assert graded.verdict != "passed"

@@ -1,7 +1,7 @@
-"""10,000 damaged configs, headers and manifests: an error each, in one line, and nothing else.
+"""Damaged configs, headers and manifests of every kind: an error each, in one line, and nothing else.
 
 Each as it is, beside the manifest of the intact files; without a manifest; or beside one that vouches for
-the damage. ``SEMSPEC_MUTANTS=20000`` makes so many of every kind and of every reader instead.
+the damage. 3,000 of each kind in a deep run; ``make test-attack`` makes 20,000, and as many for every reader.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 import resource
 import shutil
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -38,81 +39,19 @@ from semspec.models.text import Text
 from semspec.storage import manifests
 from semspec.storage.packaged import beside_package
 from tests.support.deep import samples
+from tests.support.mutants import MUTANTS, scribbled, twisted
 
 KINDS = {name: plugin.cls for name, plugin in registry.plugins("artifact").items()}
-MUTANTS = int(os.environ.get("SEMSPEC_MUTANTS", "0"))
-CASES = MUTANTS * len(KINDS) or samples(quick=2_000, deep=10_000)
-HEADS = MUTANTS or 1000  # of each kind, by the drafters' readers
-MODELS = MUTANTS or 100  # by what a run loads of a model
+# of each kind, of each of the drafters' readers, and of what a run loads of a model
+CASES = len(KINDS) * (MUTANTS or samples(quick=150, deep=3_000))
+HEADS = MUTANTS or 3_000
+MODELS = MUTANTS or samples(quick=100, deep=1_000)
 SECONDS, MEGABYTES = 2.0, 500  # that a damaged file may cost
-DEEP = 100_000
-HOSTILE: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**70, 10**400, 0.5, -0.0, 1e308),
-    *("", "x", "../../../etc/passwd", "/etc/passwd", "x" * 5000, "\ud800", "\x00", "nan", "probe"),
-    *([], {}, [[]], [None], {"": {}}, {"__class__": "os.system"}, ["mean"] * 3, [2**40, 2**40]),
-    *([0] * 2000, {str(i): i for i in range(500)}),
-)
 FORBIDDEN = {
     *("exec", "compile", "import", "pickle.find_class", "os.system", "os.exec", "os.posix_spawn"),
     *("subprocess.Popen", "socket.connect", "os.remove", "os.rename", "shutil.rmtree"),
 }
 TYPES = ("F16", "F32", "F64", "BF16", "I64", "U8", "BOOL", "C64", "F8_E4M3", "OBJECT", "", 7, None)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if path:
-        yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()  # fmt: skip
-    for key, inner in items:
-        yield from places(inner, (*path, key))
-
-
-def twisted(rng: random.Random, text: bytes) -> bytes:
-    """JSON with one place of its tree changed, or written in a way that is not JSON's."""
-    value = json.loads(text)
-    *outer, last = rng.choice(list(places(value)))
-    inner = value
-    for key in outer:
-        inner = inner[key]
-    what = rng.randrange(6)
-    if what == 0 and isinstance(inner, dict):
-        del inner[last]
-    elif what == 1 and isinstance(inner, dict):
-        inner[rng.choice(["more", "", "__proto__", "kind ", "\u0000"])] = rng.choice(HOSTILE)
-    elif what == 2 and isinstance(inner[last], int | float):
-        inner[last] += rng.choice([1, -1, 0.5, 2**33, -(2**62)])
-    elif what == 3 and isinstance(inner[last], list):
-        inner[last] = inner[last] * rng.choice([0, 2, 300])
-    else:
-        inner[last] = rng.choice(HOSTILE)
-    told = json.dumps(value)
-    if what == 5:
-        key = json.dumps(str(last))
-        told = told.replace(key, f"{key}: 1, {key}", 1)  # twice in one object
-    return told.encode()
-
-
-def scribbled(rng: random.Random, data: bytes) -> bytes:
-    """Bytes flipped, cut, doubled, or drowned in brackets."""
-    at = rng.randrange(len(data))
-    what = rng.randrange(8)
-    if what == 0:
-        return data[:at]
-    if what == 1:
-        return data[:at] + data[at + rng.randrange(1, 40) :]
-    if what == 2:
-        return data[:at] + rng.randbytes(rng.randrange(1, 40)) + data[at:]
-    if what == 3:
-        return b"\xff\xfe" + data.decode("latin-1").encode("utf-16-le")
-    if what == 4 and rng.random() < 0.05:
-        return rng.choice([b"[", b'{"a":', b"[[],"]) * DEEP
-    if what == 5:
-        word = rng.choice([b"NaN", b"Infinity", b"1e999", b"-", b"0x10", b"null", b"9" * 5000])
-        return data[:at] + word + data[at + 1 :]
-    changed = bytearray(data)
-    for _ in range(rng.choice([1, 1, 1, 2, 8])):
-        changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return bytes(changed)
 
 
 def tensors(rng: random.Random, data: bytes) -> bytes:
@@ -163,6 +102,16 @@ def vouched(rng: random.Random, folder: Path, manifest: bytes, name: str) -> Non
         path.write_bytes(manifests.make(told["kind"], told["version"], files))
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder in memory, where there is one: writing a mutant to a disk takes ten times as long as reading it."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="semspec-mutants-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 class Watch:
     """Notes what is opened outside a folder, run or imported, while it is ``on``."""
 
@@ -200,11 +149,11 @@ def asked(made: Artifact) -> None:
 
 
 @pytest.mark.deep(quick=True)
-def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
+def test_damaged_artifacts_end_in_an_error(place: Path) -> None:
     """Of every registered kind, whichever there are: all files that a load reads."""
     intact: dict[str, dict[str, bytes]] = {}
     for kind, cls in KINDS.items():
-        folder = tmp_path / kind
+        folder = place / kind
         cls.example().save(folder)
         files = [CONFIG, MANIFEST, *(f.name for f in sorted(folder.glob("*.safetensors")))]
         intact[kind] = {name: (folder / name).read_bytes() for name in files}
@@ -213,11 +162,11 @@ def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
     tried, refused = Counter[str](), Counter[str]()
     slowest, long = 0.0, set[int]()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    watch = Watch(tmp_path)
+    watch = Watch(place)
     for case in range(CASES):
         kind = rng.choice(list(KINDS))
         name = rng.choice(list(intact[kind]))
-        path = tmp_path / kind / name
+        path = place / kind / name
         path.write_bytes(rng.choice(of_file(name))(rng, intact[kind][name]))
         vouched(rng, path.parent, intact[kind][MANIFEST], name)
         began = time.process_time()
@@ -243,29 +192,29 @@ def test_damaged_artifacts_end_in_an_error(tmp_path: Path) -> None:
         assert refused[kind] > least * tried[kind], f"{kind}: {refused[kind]} of {tried[kind]}"
     assert slowest < SECONDS
     assert grown < MEGABYTES, f"{grown:.0f} MiB"
-    assert {f.name for f in tmp_path.iterdir()} == set(KINDS)
+    assert {f.name for f in place.iterdir()} == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", ["eagle3_head", "medusa_head"])
 @pytest.mark.deep
-def test_damaged_heads_end_in_an_error(kind: str, tmp_path: Path) -> None:
+def test_damaged_heads_end_in_an_error(kind: str, place: Path) -> None:
     """Drafters read heads of other makers, beside their target, by readers of their own."""
-    (tmp_path / "target").mkdir()
+    (place / "target").mkdir()
     sizes = {"num_hidden_layers": 8, "hidden_size": 4, "vocab_size": EXAMPLE_VOCABULARY}
-    (tmp_path / "target" / CONFIG).write_text(json.dumps(sizes))
+    (place / "target" / CONFIG).write_text(json.dumps(sizes))
     head = KINDS[kind].example()
     load: Callable[[Path, Path], object] = Medusa.load
     if kind == "eagle3_head":
         load = Eagle3.load
         head.config |= {"num_hidden_layers": 1, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
         head.tensors["embed_tokens.weight"] = torch.ones(EXAMPLE_VOCABULARY, 4)
-    folder = tmp_path / "head"
+    folder = place / "head"
     head.save(folder)
     intact = {name: (folder / name).read_bytes() for name in (CONFIG, TENSORS, MANIFEST)}
-    load(folder, tmp_path / "target")
+    load(folder, place / "target")
     rng, refused, slowest, long = random.Random(7), 0, 0.0, set[int]()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    watch = Watch(tmp_path)
+    watch = Watch(place)
     for case in range(HEADS):
         name = rng.choice(list(intact))
         (folder / name).write_bytes(rng.choice(of_file(name))(rng, intact[name]))
@@ -273,7 +222,7 @@ def test_damaged_heads_end_in_an_error(kind: str, tmp_path: Path) -> None:
         began = time.process_time()
         watch.on = True
         try:
-            load(folder, tmp_path / "target")
+            load(folder, place / "target")
         except UserError as error:
             refused += 1
             long |= {case} if "\n" in str(error) or len(str(error)) > 1000 else set()
@@ -289,9 +238,10 @@ def test_damaged_heads_end_in_an_error(kind: str, tmp_path: Path) -> None:
     assert grown < MEGABYTES, f"{grown:.0f} MiB"
 
 
-def test_damaged_models_end_in_an_error(tmp_path: Path) -> None:
+@pytest.mark.deep(quick=True)
+def test_damaged_models_end_in_an_error(place: Path) -> None:
     """All that a run loads of a model: facts, weights, tokenizer and chat template."""
-    folder = Path(shutil.copytree(beside_package("hub_artifacts") / "tiny-draft", tmp_path / "it"))
+    folder = Path(shutil.copytree(beside_package("hub_artifacts") / "tiny-draft", place / "it"))
     model = ModelConfig(path=str(folder))
 
     def load() -> None:
@@ -326,7 +276,7 @@ def test_damaged_models_end_in_an_error(tmp_path: Path) -> None:
     assert grown < MEGABYTES, f"{grown:.0f} MiB"
 
 
-CARDS = MUTANTS or 1000
+CARDS = MUTANTS or 3_000
 SPELT = (
     *(b"&a ", b"*a ", b"&a [*a]", b"!!bool ", b"!!int ", b"!!timestamp ", b"!!binary ", b"!x ", b"<<: "),
     *(b"? ", b"| ", b"> ", b"- ", b"\t", b"'", b"{", b"]", b"...\n", b"---\n", b"%YAML 9.9\n", b"0x" + b"f" * 9000),
@@ -352,16 +302,16 @@ def card(rng: random.Random, text: bytes) -> bytes:
 
 
 @pytest.mark.deep
-def test_damaged_cards_end_in_an_error(tmp_path: Path) -> None:
+def test_damaged_cards_end_in_an_error(place: Path) -> None:
     """In a folder whose manifest vouches for the card: whoever publishes one can write both."""
     cls = KINDS["risk"]
-    folder = tmp_path / "it"
+    folder = place / "it"
     cls.example().save(folder)
     intact = (folder / CARD).read_bytes()
     inspection.check(folder)
     rng, refused, slowest, long = random.Random(11), 0, 0.0, set[int]()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    watch = Watch(tmp_path)
+    watch = Watch(place)
     for case in range(CARDS):
         (folder / CARD).write_bytes(card(rng, intact))
         manifests.seal(folder, cls.kind, cls.version)

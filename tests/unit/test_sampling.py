@@ -33,6 +33,8 @@ def test_top_k_keeps_the_k_largest_and_ties() -> None:
 def test_top_p_keeps_the_smallest_set_that_reaches_p() -> None:
     row = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()[None]
     assert probabilities(row, Sampling(1.0, top_p=0.5))[0].tolist() == [1, 0, 0, 0]
+    tiny = probabilities(row, Sampling(1.0, top_p=5e-324))  # 0 in float32
+    assert tiny[0].tolist() == [1, 0, 0, 0]
     kept = probabilities(row, Sampling(1.0, top_p=0.7))[0]
     assert torch.allclose(kept, torch.tensor([0.625, 0.375, 0.0, 0.0]))
 
