@@ -6,7 +6,6 @@ made.artifact.kind, made.told          # and what was mapped, a line each
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -67,8 +66,8 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
     pickles, told = ([], []) if any(folder.glob("*.safetensors")) else pickled_files(folder)
     with os_errors_as_user_errors(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".semspec-head-", dir=target.parent) as beside:
-            files = _handed_over(pickles, Path(beside), told, strict) if pickles else []
+        with swap.workplace(target) as beside:
+            files = _handed_over(pickles, beside, told, strict)
             sources = pickles or tensor_files(folder, medusa.FILE, "model.safetensors")
             artifact = _made(folder, config, files or sources, told)
     artifact.config["license"] = LICENSE

@@ -12,7 +12,7 @@ from semspec.artifacts.model import Model
 from semspec.errors import UserError
 from semspec.models.location import EMBEDDED
 from semspec.storage import manifests, swap
-from semspec.storage.files import os_errors_as_user_errors
+from semspec.storage.files import os_errors_as_user_errors, write_bytes, write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,12 @@ def seal(folder: Path) -> type[base.Artifact]:
     """Write the manifest of a valid folder, and a card if there is none; raises UserError if invalid."""
     with os_errors_as_user_errors(folder):
         cls, manifest = kind_of(folder), folder / base.MANIFEST
+        for name in (base.CARD, base.MANIFEST):  # what a kill has left of an earlier start
+            (folder / f".{name}.tmp").unlink(missing_ok=True)
         if not (folder / base.CARD).exists():
             manifest.unlink(missing_ok=True)
             text = _card.default(cls.read(folder), folder.name)
-            (folder / base.CARD).write_text(text, encoding="utf-8")
+            write_text(folder / base.CARD, text)
         was = manifest.read_bytes() if manifest.exists() else None
         manifests.seal(folder, cls.kind, cls.version)
         try:
@@ -67,7 +69,7 @@ def seal(folder: Path) -> type[base.Artifact]:
             if was is None:
                 manifest.unlink()
             else:
-                manifest.write_bytes(was)
+                write_bytes(manifest, was)
             raise
         return cls
 

@@ -8,10 +8,12 @@ that name, and ``recover``, which every load and save calls, puts the old one ba
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from semspec.errors import UserError
@@ -92,6 +94,25 @@ def recover(folder: Path) -> None:
     old = _beside(folder, "old")
     if old.is_dir() and not (old / UNFINISHED).exists() and manifests.is_ours(old):
         old.rename(folder)
+
+
+@contextlib.contextmanager
+def workplace(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``folder`` for what is on its way there; it is gone at the end, or at the next start."""
+    beside = stage(folder)
+    try:
+        yield beside
+    finally:
+        discard(beside)
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a kill has left beside a folder that is in its place; what is not ours stays."""
+    recover(folder)
+    if folder.is_dir():
+        for ending in ("tmp", "old"):
+            with contextlib.suppress(UserError):
+                discard(_beside(folder, ending))
 
 
 def discard(folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +118,7 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
     if target is None:
         raise UserError(f"out= is missing: give a folder for what is made of {place}")
     target = swap.place(target)
+    swap.tidy(target)
     if target.exists():
         if out is None and (target / "config.json").is_file():
             return Converted(target, ["it was converted before"])
@@ -126,8 +126,8 @@ def convert(place: str, out: Path | None, strict: bool = True) -> Converted:
     told: list[str] = []
     with os_errors_as_user_errors(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".semspec-nli-", dir=target.parent) as beside:
-            made = Path(beside) / "made"
+        with swap.workplace(target) as beside:
+            made = beside / "made"
             made.mkdir()
             for name in PICKLED.of(sorted(f.name for f in folder.iterdir())):
                 if not name.endswith(".bin") and name != INDEX:

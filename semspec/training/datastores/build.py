@@ -22,6 +22,7 @@ from semspec.datastores import sparse
 from semspec.errors import UserError
 from semspec.jobs.stages import check_barrier, compare_shards, hold, keep_options, stored_options
 from semspec.report.progress import Steps
+from semspec.storage import swap
 from semspec.storage.files import read_json
 from semspec.training.datastores.build_dense import build_dense, indexed
 from semspec.training.datastores.corpus import Documents, Work, collect
@@ -58,6 +59,7 @@ def make(config: ProbeConfig, options: Options, steps: Steps) -> tuple[Datastore
     out = Path(options.out) if options.out else kept
     with hold(folder):
         if work.base and (done := _added(work.base, folder)):
+            swap.tidy(swap.place(out))  # the one that it took the place of
             return done, out
         shards = compare_shards(work)
         work.keep_options(folder)
