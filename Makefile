@@ -93,6 +93,15 @@ test-deep: $(DEV) $(SGLANG) ## What `make test` leaves out: every law and every 
 	@export SEMSPEC_DEEP=1; status=0; $(MAKE) test-core ARGS="-m deep $(ARGS)" || status=1; \
 	  $(MAKE) test-sglang ARGS="-m deep $(ARGS)" || status=1; exit $$status
 
+# Loaders, servers and the grader at full number: an hour of one core. SEMSPEC_MUTANTS=2000 makes fewer.
+ATTACKS = tests/unit/test_hostile_artifacts.py tests/integration/test_serve_hostile.py tests/integration/test_sandbox_attacks.py
+.PHONY: test-attack
+test-attack: export SEMSPEC_DEEP := 1
+test-attack: export SEMSPEC_MUTANTS ?= 20000
+test-attack: $(DEV) $(SGLANG) ## 20,000 damaged files of every kind, 20,000 hostile requests to each server, hostile programs (an hour)
+	@status=0; $(TESTING) .venv/bin/python -m pytest -s $(ATTACKS) $(ARGS) || status=1; \
+	  $(TESTING) .venv-sglang/bin/python -m pytest -s tests/sglang/test_plugin_hostile.py $(ARGS) || status=1; exit $$status
+
 .PHONY: test-core
 test-core: $(DEV) env-browser ## The tests that need no SGLang; ARGS="tests/unit -k wheel" chooses some
 	@$(TESTING) .venv/bin/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)

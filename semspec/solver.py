@@ -16,7 +16,7 @@ from typing import Any
 
 from semspec import registry
 from semspec.choices.inside import asked_of, why_not
-from semspec.choices.survey import check_loaded, runs_of
+from semspec.choices.survey import check_loaded, check_models, runs_of
 from semspec.config import check
 from semspec.decoding.costs import Costs, companies
 from semspec.decoding.stopping import Stopping, behind, closed
@@ -402,6 +402,7 @@ class Solver(Loaded):
         if set(changes) <= {"seed", "max_new_tokens", "draft_length"}:
             return made
         prints = {role: text.fingerprint for role, text in self._survey.texts.items()}
+        check_models(made.config, prints)
         own, nested = runs_of(made.config, prints, self._survey.folders)
         made._sources = made.config.accept.probe_sources(own)
         if self.inside is not None:

@@ -95,6 +95,16 @@ def runs_of(
     return own, run("token", config.nested, config.nested_accept)
 
 
+def check_models(config: RunConfig, loaded: Collection[Role]) -> None:
+    """Raise UserError for a rule that asks a model that is not loaded."""
+    models, _ = models_of(config)
+    if missing := sorted(set(models) - set(loaded)):
+        raise UserError(
+            f"accept={registry.name_of(config.accept)} asks a model of its own ({', '.join(missing)}), which is not"
+            " loaded: start with this rule to have it"
+        )
+
+
 def check_loaded(
     config: RunConfig,
     loaded: Collection[Role],
@@ -102,12 +112,8 @@ def check_loaded(
     probes: Mapping[Role, ProbeSource],
 ) -> None:
     """Raise UserError for a rule that asks a model that is not loaded, or for other probes than the servers hold."""
+    check_models(config, loaded)
     rule = f"accept={registry.name_of(config.accept)}"
-    models, _ = models_of(config)
-    if missing := sorted(set(models) - set(loaded)):
-        raise UserError(
-            f"{rule} asks a model of its own ({', '.join(missing)}), which is not loaded: start with this rule to have it"
-        )
     others = any(held.get(role, ()) != (str(at),) for role, at in probes.items())
     if others and What.SCORE in config.engine.offers:
         raise UserError(

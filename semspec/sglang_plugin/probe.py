@@ -155,9 +155,7 @@ class Reader:
         chosen = probe.features.layers if probe is not None else ask.layers
         layers = chosen or tuple(range(model.layers + 1))
         if max(layers) > model.layers or min(layers) < 0:
-            raise ValueError(
-                f"layers {list(layers)}: the model has 0 (embeddings) to {model.layers}"
-            )
+            raise ValueError(f"layer {max(layers)}: the model has 0 (embeddings) to {model.layers}")
         self.numbers = len(ask.spans) * len(reductions) * len(layers) * model.width
         if self.numbers > MOST_NUMBERS:
             raise ValueError(

@@ -369,6 +369,7 @@ def test_a_conversation_finds_its_earlier_turns_cached(live: Live) -> None:
             {"semspec": {"rule": "oracle"}, "messages": [{"role": "user", "content": "1 + 1"}]},
             "semspec.rule",
         ),
+        ({"semspec": {"rule": "rsd", "threshold": 0.5}, "temperature": 1}, "semspec.rule"),
         ({"semspec": {"threshold": 7}}, "semspec.threshold"),
         ({"semspec": {"risk": 0.1}}, "semspec.risk"),
         ({"semspec": {"draft_length": 0}}, "semspec.draft_length"),

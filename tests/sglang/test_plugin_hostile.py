@@ -2,18 +2,21 @@
 
 The server runs all three parts of the plugin. Every hostile request is refused with one line, or served
 with an error in its reply, and soon; the honest client's replies stay the same to the last byte.
+``make test-attack`` sends 20,000 that are made by damaging what a client of the plugin says.
 """
 
 from __future__ import annotations
 
 import json
+import random
+import re
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +27,18 @@ import pytest
 from semspec.artifacts.probe import Probe
 from semspec.errors import UserError
 from semspec.sglang_plugin import protocol, settings
-from tests.support import sglang_env
+from tests.support import hostile_requests, sglang_env
+from tests.support.hostile_requests import (
+    ESCAPES,
+    NUMBERS,
+    Attack,
+    Forge,
+    Target,
+    at,
+    memory,
+    spelt,
+)
+from tests.support.mutants import HOSTILE, MUTANTS
 from tests.support.sglang_servers import free_port
 
 pytestmark = pytest.mark.deep
@@ -81,6 +95,9 @@ REFUSED = {
 }
 ANSWERED = {
     "spans behind the prompt": '{"spans": [[0, 2147483647]]}',
+    "more layers than there are": '{"spans": [[0, 9]], "want": "pooled", "layers": ['
+    + ", ".join(map(str, range(512)))
+    + "]}",
     "layers of another model": '{"spans": [[0, 9]], "want": "pooled", "layers": [400]}',
     "a probe that is not there": '{"spans": [[0, 9]], "probe": "c0ffee"}',
 }
@@ -178,28 +195,152 @@ def refused(server: Server, asked: str) -> None:
         assert not by_the_plugin or "\n" not in message
 
 
-def test_hostile_requests_end_and_change_nothing(tmp_path: Path) -> None:
-    with serving(tmp_path / "server.log") as server:
-        honest = Honest(server)
-        tokens, scores = honest.ask()
-        assert len(tokens) == 32 and len(scores["scores"]) == 2
-        client = threading.Thread(target=honest.run)
-        client.start()
-        try:
-            while len(honest.replies) < 4:  # refusing takes less than serving
-                assert client.is_alive() and server.process.poll() is None
-                for asked in REFUSED.values():
-                    refused(server, asked)
-            for asked in ANSWERED.values():
-                status, reply = server.post(body(f'{{"semspec": {asked}}}'))
-                assert status == 200
-                with pytest.raises(UserError) as error:
-                    protocol.reply(reply["meta_info"])
-                assert "\n" not in str(error.value)
-        finally:
-            honest.over.set()
-            client.join()
-        assert server.process.poll() is None, (tmp_path / "server.log").read_text()[-4000:]
-        for found, own in [*honest.replies, honest.ask()]:
-            assert found == tokens
-            assert own["scores"] == pytest.approx(scores["scores"], abs=1e-4)
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile") / "server.log"
+
+
+@pytest.fixture(scope="module")
+def server(log: Path) -> Iterator[Server]:
+    with serving(log) as started:
+        yield started
+
+
+def test_hostile_requests_end_and_change_nothing(server: Server, log: Path) -> None:
+    honest = Honest(server)
+    tokens, scores = honest.ask()
+    assert len(tokens) == 32 and len(scores["scores"]) == 2
+    client = threading.Thread(target=honest.run)
+    client.start()
+    try:
+        while len(honest.replies) < 4:  # refusing takes less than serving
+            assert client.is_alive() and server.process.poll() is None
+            for asked in REFUSED.values():
+                refused(server, asked)
+        for asked in ANSWERED.values():
+            status, reply = server.post(body(f'{{"semspec": {asked}}}'))
+            assert status == 200
+            with pytest.raises(UserError) as error:
+                protocol.reply(reply["meta_info"])
+            assert "\n" not in str(error.value) and len(str(error.value)) < 600
+    finally:
+        honest.over.set()
+        client.join()
+    assert server.process.poll() is None, log.read_text()[-4000:]
+    for found, own in [*honest.replies, honest.ask()]:
+        assert found == tokens
+        assert own["scores"] == pytest.approx(scores["scores"], abs=1e-4)
+
+
+# ---- damaged at random ------------------------------------------------------------------------------
+
+REQUESTS = MUTANTS or 300
+RATE = 50.0  # a second
+LATE = 2.0  # times the seconds beside harmless requests, in the middle and at the 90th percentile
+GROWN = 1.1  # times the memory of all its processes after half of the requests
+GENERATE, CHAT, COMPLETION = "/generate", "/v1/chat/completions", "/v1/completions"
+SPANS: dict[str, Any] = {"spans": [[10, 20], [20, 38]]}
+ASKED: tuple[dict[str, Any], ...] = (
+    {"accept": "topk_delta", "k": 3, "delta": 0.3},
+    {"accept": "typical", "epsilon": 0.1, "delta": 0.2},
+    {"accept": "off"},
+    {"accept": "lossless"},
+    {**SPANS, "want": "pooled", "reduce": ["mean", "last"], "layers": [0, 2], "precision": "float16"},
+    {**SPANS, "want": "pooled", "layers": [1], "accept": "lossless"},
+)  # fmt: skip
+WRONG: dict[str, tuple[Any, ...]] = {
+    "spans": ([], [[0, 0]], [[5, 2]], [[0, 9]] * 99, [[0, "@"]], [["@", 9]], [[0.5, 9]], [[0, 9, 9]], [[True, 9]], "x", {}, [[[0, 9]]], [[0, 2**31]], [[39, 40]], [[0, 1024]]),
+    "want": ("everything", [], "@", "score", None), "probe": ("c0ffee", "x" * 65, "\ud800", *ESCAPES, {}, "", "a\nb"),
+    "reduce": ([], ["median"], ["mean"] * 9, "mean", [["mean"]], ["max", "max"]), "layers": ([-1], [513], ["@"], [1, 1], [400], list(range(512)), "all", [[1]]),
+    "precision": ("int8", ["float32"], "@"), "accept": ("", "os", "__init__", "arc", "oracle", "semantic", "logprob", "judge", "x" * 65, "\ud800", *ESCAPES, {}, ["greedy"], "@"),
+    **dict.fromkeys(("epsilon", "delta", "theta", "threshold", "k", "risk", "draft_length", "step_cap", "nested_length", "max_repeats"), (-1, 0, 1e9, 1e10, 4097, 2**63, "0.3", True, [], {}, None, "@")),
+    "prompt_end": (-1, 2**31, "@", "x", 704), "whole_rounds": (1, "true", "@"), "no_such": (1,), "\x1b[2J": (1,), "": (1,), "x" * 9_000: (1,),
+}  # fmt: skip
+HIDDEN = "what is damaged"  # stands in for it
+
+
+def requests(rng: random.Random) -> tuple[str, dict[str, Any]]:
+    """Return a request to the plugin, in one of the ways into a server; few tokens are written."""
+    asked = {"semspec": rng.choice(ASKED)}
+    few = rng.randrange(1, 3)
+    if rng.random() < 0.3:
+        told: dict[str, Any] = {"model": "any", "temperature": 0, "max_tokens": few, "custom_params": asked}  # fmt: skip
+        if rng.random() < 0.5:
+            return CHAT, {**told, "messages": [{"role": "user", "content": "1 + 1, and nothing else"}]}  # fmt: skip
+        return COMPLETION, {**told, "prompt": "1 + 1 and all that follows from it" * 3}
+    told = {"input_ids": IDS, "sampling_params": {"temperature": 0, "max_new_tokens": few}}
+    if rng.random() < 0.4:
+        return GENERATE, {**told, "custom_labels": {"semspec": json.dumps(asked)}}
+    told["sampling_params"]["custom_params"] = asked
+    return GENERATE, told
+
+
+def part(told: dict[str, Any]) -> tuple[bytes, Callable[[bytes], bytes]]:
+    """Return what a request asks of the plugin, and what puts something else there."""
+    if "custom_labels" in told:
+        text = told["custom_labels"]["semspec"]
+        rest = json.dumps({**told, "custom_labels": {"semspec": HIDDEN}})
+        before, after = (one.encode() for one in rest.split(json.dumps(HIDDEN)))
+        own = json.dumps(json.loads(text)["semspec"]).encode()
+        return own, lambda new: before + json.dumps('{"semspec": ' + new.decode(errors="replace") + "}").encode() + after  # fmt: skip
+    params = told.get("sampling_params", told)
+    own = json.dumps(params["custom_params"]["semspec"]).encode()
+    hidden = {**params, "custom_params": {"semspec": HIDDEN}}
+    rest = json.dumps({**told, "sampling_params": hidden} if params is not told else hidden)
+    before, after = (one.encode() for one in rest.split(json.dumps(HIDDEN)))
+    return own, lambda new: before + new + after
+
+
+def aimed(rng: random.Random) -> tuple[str, bytes]:
+    path, told = requests(rng)
+    own, put = part(told)
+    asked = json.loads(own)
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        name = rng.choice(list(WRONG))
+        asked[name] = rng.choice(WRONG[name])
+    value = rng.choice([*HOSTILE, *ESCAPES]) if rng.random() < 0.05 else asked
+    return path, put(spelt(value, rng.choice(NUMBERS)))
+
+
+def answered(told: Any) -> str:
+    """Return what is wrong with the plugin's part of an answer: an error there is one line, too."""
+    for one in told if isinstance(told, list) else [told]:
+        for own in one.get("meta_info", {}).get("semspec") or []:
+            error = (own or {}).get("error")
+            if error is not None and (not isinstance(error, str) or not error.isprintable() or len(error) > 600):  # fmt: skip
+                return f"an error that is no line: {error!r:.300}"
+    return ""
+
+
+# SGLang's own readers of JSON and of fields answer with what they have read
+THEIRS = ("JSON decode error", "validation error")
+PLUGIN = Target(requests, aimed, ("/v1/models",), part=part, whole=False, theirs=THEIRS, answered=answered)  # fmt: skip
+
+
+def test_damaged_requests_end_while_others_are_served_as_ever(server: Server, log: Path) -> None:
+    client = Honest(server)
+    _, scores = client.ask()
+
+    def ask() -> bytes:
+        tokens, own = client.ask()
+        assert own["scores"] == pytest.approx(scores["scores"], abs=1e-4)
+        return json.dumps(tokens).encode()
+
+    one, sizes = hostile_requests.Honest(ask), [memory(server.process.pid)]
+    port = int(server.url.rpartition(":")[2])
+    attack = Attack(port, Forge(PLUGIN, 1), RATE, max(100, REQUESTS // 20))
+
+    def look(sent: int) -> None:
+        assert server.process.poll() is None, log.read_text()[-4000:]
+        sizes.append(memory(server.process.pid))
+        print(f"{sent} requests, {sizes[-1]:.0f} MiB, {len(attack.seen.faults)} faults", flush=True)
+
+    attack.run(REQUESTS, one, look)
+    print(json.dumps({**attack.figures(), "MiB": [round(size) for size in sizes]}, indent=1))
+    assert not attack.seen.faults, "\n".join(attack.seen.faults[:40])
+    assert not one.changed, (one.first, one.changed[:2])
+    assert not re.search(r"Traceback|Exception in ASGI", log.read_text()), log.read_text()[-4000:]
+    assert at(0.5, attack.hostile) < LATE * at(0.5, attack.harmless)
+    assert at(0.9, attack.hostile) < LATE * at(0.9, attack.harmless)
+    half = len(sizes) // 2
+    assert max(sizes[half:]) < GROWN * max(sizes[: half + 1]), sizes
