@@ -113,6 +113,7 @@ HEAD = (
     "stop=probe train=true accept=logprob problems=9 max_new_tokens=100 quiet=true layers=-1"
     " pooling=last hidden=4,4"
 )
+PARTS = (*(" part=1/2", " part=2/2") * 2, "")  # one stage waits for the other part's one before
 CORPUS = "responses=as_is quiet=true corpus={G}/texts.jsonl"
 KILLED = {
     "a run of several attempts": Killed(
@@ -138,9 +139,7 @@ KILLED = {
     ),
     "a probe in parts": Killed(
         command="train_probe",
-        lines=tuple(
-            f"model.path=embedded/tiny-draft {PROBE}{p}" for p in (" part=1/2", " part=2/2", "")
-        ),
+        lines=tuple(f"model.path=embedded/tiny-draft {PROBE}{p}" for p in PARTS),
         left=but("status.json"),
         every=False,
     ),
@@ -188,9 +187,7 @@ KILLED = {
     ),
     "a datastore in parts": Killed(
         command="build_datastore",
-        lines=tuple(
-            f"kind=dense dims=2 {CORPUS} folder={{F}}{p}" for p in (" part=1/2", " part=2/2", "")
-        ),
+        lines=tuple(f"kind=dense dims=2 {CORPUS} folder={{F}}{p}" for p in PARTS),
         left=but("status.json"),
         every=False,
     ),
