@@ -158,11 +158,11 @@ def execute_arms(
             if arm.folder in lacking:
                 run.discard()
             else:
-                _finish(arm.config, run, began, told.get(arm.folder))
                 (arm.folder / REPORT).unlink(missing_ok=True)  # of fewer problems
+                _finish(arm.config, run, began, told.get(arm.folder))
         for arm in arms:
-            if arm.folder not in lacking and not (arm.folder / REPORT).exists():
-                _report(RunFolder(arm.folder), console)
+            if arm.folder not in lacking:
+                write_page(RunFolder(arm.folder), console)
         if left_out is not None:
             left_out |= lacking
     return [RunFolder(arm.folder) for arm in arms]
@@ -421,8 +421,10 @@ def _warm_up(lanes: Sequence[_Lane], problem: BenchmarkProblem) -> None:
             pass
 
 
-def _report(run: RunFolder, console: terminal.Screen) -> None:
-    """Write the page about the run; a finished run does not fail where that cannot be done."""
+def write_page(run: RunFolder, console: terminal.Screen) -> None:
+    """Write the page about a run that has none; a finished run does not fail where that cannot be done."""
+    if (run.path / REPORT).exists():
+        return
     try:
         write_run(run.path)
     except UserError as error:

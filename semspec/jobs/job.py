@@ -154,6 +154,14 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
     return state, found.get("error") or ""
 
 
+def write_pages(job: Job, root: Path, console: Screen) -> None:
+    """Write the pages about a job's finished runs that were killed before they had one."""
+    for run in () if job.stage else job.runs:
+        folder = RunFolder(root / run.name)
+        if folder.result is not None and not is_locked(folder.path):
+            runner.write_page(folder, console)
+
+
 def _enough(job: Job, known: Mapping[str, Any]) -> bool:
     """Return True where a run has as many problems as an arm is asked for; other runs cannot grow."""
     asked = [o.partition("=")[2] for o in job.overrides if o.startswith("problems=")]

@@ -8,10 +8,8 @@ because the Hub's client checks sizes only.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -32,7 +30,7 @@ from semspec.models.online import (
 )
 from semspec.models.wanted import MODEL, Wanted
 from semspec.storage import foreign, manifests
-from semspec.storage.files import dumps, read_json
+from semspec.storage.files import dumps, read_json, write_text
 from semspec.storage.swap import recover
 
 AT_A_TIME = 8  # files
@@ -336,13 +334,11 @@ class _Cache:
             self._put(self.root / "refs" / revision, commit)
 
     def _put(self, path: Path, text: str) -> None:
-        """Write atomically; if the cache is read-only, files are listed and hashed again each time."""
+        """Write atomically, one text whoever writes it; if the cache is read-only, files are listed and hashed again each time."""
         if _text(path) != text:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                own = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-                own.write_text(text, encoding="utf-8")
-                own.replace(path)
+                write_text(path, text)
 
     def lacks(self, commit: str) -> list[str] | None:
         """Return the wanted files that are missing or incomplete; None if there is no listing."""

@@ -32,6 +32,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -213,7 +214,8 @@ class _Watch:
         self.copies = Path(copies) if copies else None
         self.calls: list[str] = []
         self.written: set[tuple[int, int]] = set()  # the files that were seen
-        self._off = False
+        self._here = threading.local()  # off: this thread's own copying is no change
+        self._turn = threading.RLock()  # nobody changes anything while the folder is copied
         self._begun = set[str]()  # unfinished files that were copied half written
         self._open, self._pwrite, self._close = os.open, os.pwrite, os.close
 
@@ -230,11 +232,15 @@ class _Watch:
 
     @contextmanager
     def _unwatched(self) -> Iterator[None]:
-        self._off = True
+        self._here.off = True
         try:
             yield
         finally:
-            self._off = False
+            self._here.off = False
+
+    @property
+    def _off(self) -> bool:
+        return getattr(self._here, "off", False)
 
     def change(self, name: str, half: tuple[str, int, bytes] | None = None) -> None:
         """Count a change that is about to be made; ``half``: a file, a place in it, and half of what is written there."""
@@ -290,6 +296,10 @@ class _Watch:
         def call(*args: Any, **options: Any) -> Any:
             if self._off or not self._changes(name, args, options):
                 return real(*args, **options)
+            with self._turn:
+                return changed(*args, **options)
+
+        def changed(*args: Any, **options: Any) -> Any:
             self.change(name, _half(name, args))
             if name in ("replace", "rename", "unlink", "remove"):
                 self._begun.discard(
@@ -328,12 +338,13 @@ class _Watch:
             place = _place(path, dir_fd)
             if not self._below(place):
                 return real(path, flags, *args, dir_fd=dir_fd, **options)
-            there = os.path.lexists(place)
-            emptied = there and flags & os.O_TRUNC and Path(place).stat().st_size
-            if not there or emptied:
-                self.change("open")
-            descriptor = real(path, flags, *args, dir_fd=dir_fd, **options)
-            self._saw(descriptor)
+            with self._turn:
+                there = os.path.lexists(place)
+                emptied = there and flags & os.O_TRUNC and Path(place).stat().st_size
+                if not there or emptied:
+                    self.change("open")
+                descriptor = real(path, flags, *args, dir_fd=dir_fd, **options)
+                self._saw(descriptor)
             return descriptor
 
         return call

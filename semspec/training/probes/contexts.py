@@ -27,7 +27,7 @@ from semspec.protocols import BenchmarkProblem, Caching, Engine, Kit, Plan
 from semspec.rules.logprob import LogProb
 from semspec.rules.lossless import Lossless
 from semspec.solver import Solver
-from semspec.storage.files import LineFile, cut, parse, whole_lines
+from semspec.storage.files import LineFile, cut, cut_torn_line, parse, whole_lines
 from semspec.training.probes.settings import ProbeConfig
 from semspec.training.probes.sources import Question, questions
 from semspec.types import Answer, Boundary, Context, Generate, Query, Read, Role, What
@@ -162,6 +162,7 @@ def make_chains(
     wanted = list(questions(config, fits))
     if shard is not None:
         wanted = [q for number, q in enumerate(wanted) if shard.has(number // config.batch)]
+    cut_torn_line(path)  # else what is appended next would be one line with it
     done = read_chains(path)
     # whole batches only: what shares a batch must not depend on where a run was interrupted
     whole = len(done) if len(done) == len(wanted) else len(done) // config.batch * config.batch
