@@ -34,18 +34,21 @@ def certify(out: Path, prompts: Path, *options: str) -> tuple[int, dict[str, Any
     return status, json.loads(file.read_text()) if file.exists() else {}
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "openai"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp", "openai"])
 def test_an_honest_server_of_every_kind_passes(kind: str, tmp_path: Path, prompts: Path) -> None:
     with serving(TOY, kind=kind) as server:
         status, found = certify(tmp_path / "c", prompts, f"url={server.url}")
     assert (status, found["verdict"]) == (0, "as the model")
     assert found["greedy"]["tokens"] == found["greedy"]["agreed"] == 24
     assert f"({kind})" in found["server"]
+    if kind == "llamacpp":
+        drafts, requests = found["drafts"], 2 * found["sampled"]["outcomes_per_prefix"]
+        assert drafts == {"drafted": 3 * requests, "kept": 2 * requests}
     page = (tmp_path / "c" / "report.html").read_text()
     assert "No fault found" in page and "<script>" in page
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "openai"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp", "openai"])
 def test_a_fault_is_found_by_the_servers_own_log_probabilities(
     kind: str, tmp_path: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +100,16 @@ def test_a_killed_certificate_goes_on_where_it_was(tmp_path: Path, prompts: Path
         greedy = 2 * 12  # its log-probabilities are looked at again
         assert server.requests - before <= 2 + greedy
         assert again == found
+
+
+def test_the_end_of_a_text_is_a_token_of_the_law(tmp_path: Path, prompts: Path) -> None:
+    """llama.cpp's server ends there; a text that stops short without an end is no outcome."""
+    ends = Toy(vocabulary=5, seed=3, stop=True)
+    with serving(ends, kind="llamacpp") as server:
+        status, found = certify(tmp_path / "c", prompts, f"url={server.url}")
+    assert (status, found["verdict"]) == (0, "as the model")
+    assert found["greedy"]["tokens"] == found["greedy"]["agreed"]
+    assert any(cell["text"].endswith("(end)") for cell in found["cells"])
 
 
 def test_mistakes_end_in_one_line(
