@@ -30,7 +30,7 @@ from semspec.jobs.options import described, option, read
 from semspec.report.html import save
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
-from semspec.storage.files import dumps
+from semspec.storage.files import dumps, whole_lines
 from semspec.storage.screen import echo
 from semspec.types import Sampling
 
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> None:
     prompts = read_prompts(given.prompts)
     console = open_console(quiet=given.json)
     with ExitStack() as held:
-        writer, reference, other = _sides(given, held)
+        writer, reference, other = _sides(given, _seed(given, folder), held)
         record = _record(given, folder, console, held, {"prompts": prompts})
         found = made.make(
             writer, reference, other, prompts, _ask(given), record, Steps(console, given.json),
@@ -194,14 +194,21 @@ def _ask(given: Options) -> Ask:
     )  # fmt: skip
 
 
-def _sides(given: Options, held: ExitStack) -> tuple[Writer, Reference | None, Writer | None]:
+def _seed(given: Options, folder: Path) -> int:
+    """Return the seed of this start: what goes on after a kill must not draw once more what it has drawn."""
+    return given.seed + sum(1 for _ in whole_lines(folder / "samples.jsonl"))
+
+
+def _sides(
+    given: Options, seed: int, held: ExitStack
+) -> tuple[Writer, Reference | None, Writer | None]:
     """Return what is certified, and one of the two that it can be held against."""
     options: dict[str, Any] = {"kind": given.kind, "concurrency": given.concurrency}
     writer: Writer
     own: Reference
     ends: frozenset[Token] = frozenset()
     if given.path:
-        writer, own = _local(given)
+        writer, own = _local(given, seed)
     else:
         server = connect(
             given.url, given.model, given.tokenizer or _folder(given.reference), **options
@@ -222,9 +229,9 @@ def _sides(given: Options, held: ExitStack) -> tuple[Writer, Reference | None, W
     return writer, None, other
 
 
-def _local(given: Options) -> tuple[Writer, Reference]:
+def _local(given: Options, seed: int) -> tuple[Writer, Reference]:
     """Return an engine in this process, and the plain forward pass of what it runs."""
-    asked = (given.path, given.dtype, given.assistant, given.lookup, given.seed)
+    asked = (given.path, given.dtype, given.assistant, given.lookup, seed)
     if is_openvino(given.path):
         return OpenVino(*asked), Forward(given.path, given.dtype, Graph(given.path, given.dtype))
     local = Transformers(*asked)

@@ -11,6 +11,7 @@ import pytest
 from semspec.cli.certify import main
 from semspec.engines.toy import Toy
 from tests.support.openai_server import serving
+from tests.support.pair import DRAFT
 
 TOY = Toy(vocabulary=5, seed=3)
 SMALL = ["detect=0.25", "tokens=4", "length=12", "concurrency=4"]
@@ -100,6 +101,22 @@ def test_a_killed_certificate_goes_on_where_it_was(tmp_path: Path, prompts: Path
         greedy = 2 * 12  # its log-probabilities are looked at again
         assert server.requests - before <= 2 + greedy
         assert again == found
+
+
+@pytest.mark.deep
+def test_a_model_in_this_process_goes_on_with_other_random_numbers(
+    tmp_path: Path, prompts: Path
+) -> None:
+    prompts.write_text("Find x.\n")
+    asked = (f"path={DRAFT}", "check=sampled", "tokens=2", "detect=0.5", "budget=128")
+    certify(tmp_path / "c", prompts, *asked)
+    samples = tmp_path / "c" / "samples.jsonl"
+    lines = samples.read_text().splitlines(keepends=True)
+    samples.write_text("".join(lines[:2]))  # a kill after the first round
+    certify(tmp_path / "c", prompts, *asked)
+    rounds = [json.loads(line)["value"] for line in samples.read_text().splitlines()[1:]]
+    assert len(rounds) == len(lines) - 1 > 2
+    assert rounds[1] != rounds[0]
 
 
 def test_the_end_of_a_text_is_a_token_of_the_law(tmp_path: Path, prompts: Path) -> None:
