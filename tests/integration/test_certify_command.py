@@ -150,6 +150,9 @@ def test_mistakes_end_in_one_line(
     assert "unknown option 'speed'" in refused("url=http://127.0.0.1:9", "speed=3")
     assert "belong to path=" in refused("url=http://127.0.0.1:9", "lookup=3")
     assert "no model in" in refused(f"path={tmp_path}")
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph/openvino_model.xml").touch()
+    assert "pip install openvino-genai" in refused(f"path={tmp_path / 'graph'}")
     with serving(TOY, key="k") as server:
         assert "OPENAI_API_KEY" in refused(f"url={server.url}")
     with serving(TOY) as server:
