@@ -73,6 +73,10 @@ tables: $(CORE) ## Every drafter with every rule on the embedded pair, into docs
 rivals: $(RIVALS) ## semspec beside transformers, llama.cpp and OpenVINO GenAI, into docs/rivals.md (on a quiet machine)
 	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/bench_rivals.py $(ARGS)
 
+.PHONY: certificates
+certificates: $(RIVALS) ## Is the speculation of llama.cpp and OpenVINO GenAI lossless? Into docs/certify.md (half an hour)
+	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/certify_rivals.py $(ARGS)
+
 .PHONY: copying
 copying: $(RIVALS) ## What drafters that copy save on edits and corrections, into docs/measurements/copying.md
 	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/bench_copying.py $(ARGS)

@@ -44,6 +44,10 @@ class LlamaCpp:
         return file
 
     def _server(self, kind: str) -> Any:
+        return xlc.Server(self.params(kind))
+
+    def params(self, kind: str) -> Any:
+        """Return how a server is started; ``kind`` is "" for one that speculates nothing."""
         params = xlc.CommonParams()
         params.model.path = str(self.target)
         params.hostnames, params.port = ["127.0.0.1"], 0
@@ -65,7 +69,7 @@ class LlamaCpp:
             params.speculative.types = [_speculative("DRAFT_SIMPLE")]
         elif kind:
             params.speculative.types = [_speculative(COPIED[kind])]
-        return xlc.Server(params)
+        return params
 
     def versions(self) -> Mapping[str, str]:
         return versions_of("xllamacpp")

@@ -35,8 +35,12 @@ def write_ir(folder: Path, into: Path) -> None:
         weights |= {name: t.to(torch.float32).numpy() for name, t in load_file(file).items()}
     into.mkdir(parents=True, exist_ok=True)
     ov.save_model(Graph(config, weights).model(), into / MODEL, compress_to_fp16=False)
-    for name in ("config.json", "generation_config.json"):
-        shutil.copy(folder / name, into / name)
+    for name in (
+        "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+        "chat_template.jinja",
+    ):  # fmt: skip
+        if (folder / name).exists():
+            shutil.copy(folder / name, into / name)
     _write_tokenizer(folder, into)
 
 

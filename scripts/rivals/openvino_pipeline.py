@@ -13,6 +13,7 @@ import openvino_genai as genai
 
 from rivals.base import Workload, Written, cut, versions_of
 from rivals.openvino_model import write_ir
+from semspec.certify.endpoints.openvino import numbers, pipeline
 
 DRAFTED: dict[str, dict[str, Any]] = {
     "draft model": {"assistant_confidence_threshold": 0.4},
@@ -23,12 +24,7 @@ COPIED: dict[str, dict[str, Any]] = {
     "prompt lookup, 5 tokens": {"num_assistant_tokens": 5, "max_ngram_size": 3},
     "prompt lookup, 10 tokens": {"num_assistant_tokens": 10, "max_ngram_size": 3},
 }
-NUMBERS = {  # the same as everywhere: it would take what the processor is fastest with
-    "INFERENCE_PRECISION_HINT": "f32",
-    "KV_CACHE_PRECISION": "f32",
-    "INFERENCE_NUM_THREADS": 1,
-    "NUM_STREAMS": 1,
-}
+NUMBERS = numbers("float32", threads=1)  # it would take what the processor is fastest with
 
 
 class OpenVino:
@@ -44,19 +40,14 @@ class OpenVino:
         self.pipeline = cache(self._pipeline)
 
     def _pipeline(self, way: str) -> Any:
-        options: dict[str, Any] = dict(NUMBERS)
+        options: dict[str, Any] = {"ATTENTION_BACKEND": "PA" if self.paged else "SDPA"}
         if self.paged:
             scheduler = genai.SchedulerConfig()
             scheduler.enable_prefix_caching = False
             scheduler.cache_size = 1
-            options |= {"ATTENTION_BACKEND": "PA", "scheduler_config": scheduler}
-        else:
-            options |= {"ATTENTION_BACKEND": "SDPA"}
-        if way == "draft":
-            options["draft_model"] = genai.draft_model(str(self.draft), "CPU", **NUMBERS)
-        elif way == "lookup":
-            options["prompt_lookup"] = True
-        return genai.LLMPipeline(str(self.target), "CPU", **options)
+            options["scheduler_config"] = scheduler
+        draft = self.draft if way == "draft" else None
+        return pipeline(self.target, draft, way == "lookup", NUMBERS, **options)
 
     def versions(self) -> Mapping[str, str]:
         return versions_of("openvino-genai", "openvino")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from semspec.certify import greedy, sampled
-from semspec.certify.endpoints.base import Reference, Writer
+from semspec.certify.endpoints.base import Drafts, Reference, Writer
 from semspec.certify.laws import END, Tokens
 from semspec.certify.record import Record, tokens_of
 from semspec.certify.sampled import Ask, Test
@@ -39,6 +39,7 @@ class Certificate:
     places: list[list[int]] = field(default_factory=list)
     cells: list[dict[str, Any]] = field(default_factory=list)  # of the least likely prefix
     shown: dict[str, Any] = field(default_factory=dict)  # the greedy part, with texts
+    drafts: Drafts | None = None  # while tokens were drawn; None: not told
 
     @property
     def verdict(self) -> Verdict:
@@ -146,8 +147,17 @@ def _sampled(
         counted = sampled.AgainstSample(prefixes, ask)
     asking = sampled.rounds_of(writer, prefixes, ask, other if reference is None else None)
 
+    drafts: Callable[[], Drafts] | None = getattr(writer, "drafts", None)
+    if drafts is not None:
+        drafts()  # those of the greedy texts
+
     def source(number: int) -> tuple[list[Tokens], list[Tokens]]:
         own, others = record.once(f"round {number}", lambda: asking(number))
+        if drafts is not None:
+            told = Drafts(*record.once(f"drafts {number}", drafts))
+            certificate.drafts = (
+                told if certificate.drafts is None else certificate.drafts.plus(told)
+            )
         return tokens_of(own), tokens_of(others)
 
     with steps.stage("drawn tokens", sampled.plan(counted, ask)) as stage:
@@ -189,6 +199,8 @@ def sentences(certificate: Certificate) -> list[str]:
         lines.append(f"Greedy: {_greedy_said(certificate.greedy, certificate.shown)}")
     if certificate.sampled is not None:
         lines += [f"Drawn: {line}" for line in _sampled_said(certificate, certificate.sampled)]
+    if certificate.drafts is not None:
+        lines.append(f"Drafts: {certificate.drafts.said()}")
     return lines
 
 
@@ -252,6 +264,7 @@ def as_json(certificate: Certificate) -> dict[str, Any]:
         "sentences": sentences(certificate),
         "greedy": certificate.shown or None,
         "sampled": None if found is None else sampled.as_json(found),
+        "drafts": None if certificate.drafts is None else certificate.drafts._asdict(),
         "places": certificate.places,
         "cells": certificate.cells,
     }

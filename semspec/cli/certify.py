@@ -18,6 +18,8 @@ from semspec.certify.endpoints.base import Reference, Writer
 from semspec.certify.endpoints.connect import KINDS, connect, is_url
 from semspec.certify.endpoints.local import TYPES, Forward, Transformers
 from semspec.certify.endpoints.openai import sampling_fields
+from semspec.certify.endpoints.openvino import Graph, OpenVino, is_openvino
+from semspec.certify.laws import Token
 from semspec.certify.page import certificate_page, relaxed_page
 from semspec.certify.prompts import read_prompts
 from semspec.certify.record import REPORT, Record
@@ -28,7 +30,7 @@ from semspec.jobs.options import described, option, read
 from semspec.report.html import save
 from semspec.report.progress import Steps
 from semspec.report.terminal import Screen, open_console
-from semspec.storage.files import dumps
+from semspec.storage.files import dumps, whole_lines
 from semspec.storage.screen import echo
 from semspec.types import Sampling
 
@@ -43,13 +45,13 @@ class Options:
     """What is certified, what it is held against, and how surely."""
 
     # fmt: off
-    url: str = option("", "the server: SGLang, vLLM or any with OpenAI's completions")
-    path: str = option("", "instead: a local model's folder, run by transformers' generate")
+    url: str = option("", "the server: SGLang, vLLM, llama.cpp or any with OpenAI's completions")
+    path: str = option("", "instead: a local model's folder, run by transformers' generate, or by OpenVINO GenAI if it holds openvino_model.xml")
     assistant: str = option("", "with path=: the folder of a model that drafts (assisted generation)")
     lookup: int = option(0, "with path=: tokens that prompt lookup drafts", least=0, shown="")
     reference: str = option("", "a local model's folder (its forward pass), or the URL of a server without speculation; "
                             "otherwise the server's own log-probabilities of one token at a time", shown="FOLDER_OR_URL")
-    kind: str = option("auto", "what the server speaks: auto, sglang, vllm or openai", choices=KINDS)
+    kind: str = option("auto", "what the server speaks: auto, sglang, vllm, llamacpp or openai", choices=KINDS)
     model: str = option("", "the model's name on the server, if it serves several")
     tokenizer: str = option("", "a folder with the model's tokenizer, if the server has no /tokenize")
     prompts: str = option("", "a file: a prompt on every line, or JSON lines with prompt or turns")
@@ -103,7 +105,7 @@ def run(arguments: Sequence[str]) -> None:
     prompts = read_prompts(given.prompts)
     console = open_console(quiet=given.json)
     with ExitStack() as held:
-        writer, reference, other = _sides(given, held)
+        writer, reference, other = _sides(given, _seed(given, folder), held)
         record = _record(given, folder, console, held, {"prompts": prompts})
         found = made.make(
             writer, reference, other, prompts, _ask(given), record, Steps(console, given.json),
@@ -181,7 +183,7 @@ def _check(given: Options) -> None:
             " model without the relaxed rule"
         )
     if given.assistant and given.lookup:
-        raise UserError("give either assistant= or lookup=: transformers takes one of them")
+        raise UserError("give either assistant= or lookup=: an engine takes one of them")
 
 
 def _ask(given: Options) -> Ask:
@@ -192,18 +194,26 @@ def _ask(given: Options) -> Ask:
     )  # fmt: skip
 
 
-def _sides(given: Options, held: ExitStack) -> tuple[Writer, Reference | None, Writer | None]:
+def _seed(given: Options, folder: Path) -> int:
+    """Return the seed of this start: what goes on after a kill must not draw once more what it has drawn."""
+    return given.seed + sum(1 for _ in whole_lines(folder / "samples.jsonl"))
+
+
+def _sides(
+    given: Options, seed: int, held: ExitStack
+) -> tuple[Writer, Reference | None, Writer | None]:
     """Return what is certified, and one of the two that it can be held against."""
     options: dict[str, Any] = {"kind": given.kind, "concurrency": given.concurrency}
+    writer: Writer
+    own: Reference
+    ends: frozenset[Token] = frozenset()
     if given.path:
-        local = Transformers(given.path, given.dtype, given.assistant, given.lookup, given.seed)
-        writer: Writer = local
-        own: Reference = Forward(given.path, given.dtype, local.model)
+        writer, own = _local(given, seed)
     else:
         server = connect(
             given.url, given.model, given.tokenizer or _folder(given.reference), **options
         )
-        writer, own = server, server
+        writer, own, ends = server, server, getattr(server, "ends", ends)
     held.callback(writer.close)
     if not given.reference:
         return writer, own, None
@@ -213,10 +223,19 @@ def _sides(given: Options, held: ExitStack) -> tuple[Writer, Reference | None, W
                 f"{without_passwords(given.url)} knows texts only, and a folder's forward pass knows tokens:"
                 " give kind=vllm if it takes and returns token ids, or a server as reference="
             )
-        return writer, Forward(given.reference, given.dtype), None
+        return writer, Forward(given.reference, given.dtype, ends=ends), None
     other = connect(given.reference, given.model, given.tokenizer or given.path, **options)
     held.callback(other.close)
     return writer, None, other
+
+
+def _local(given: Options, seed: int) -> tuple[Writer, Reference]:
+    """Return an engine in this process, and the plain forward pass of what it runs."""
+    asked = (given.path, given.dtype, given.assistant, given.lookup, seed)
+    if is_openvino(given.path):
+        return OpenVino(*asked), Forward(given.path, given.dtype, Graph(given.path, given.dtype))
+    local = Transformers(*asked)
+    return local, Forward(given.path, given.dtype, local.model)
 
 
 def _folder(reference: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from semspec.cli.certify import main
 from semspec.engines.toy import Toy
 from tests.support.openai_server import serving
+from tests.support.pair import DRAFT
 
 TOY = Toy(vocabulary=5, seed=3)
 SMALL = ["detect=0.25", "tokens=4", "length=12", "concurrency=4"]
@@ -34,18 +35,21 @@ def certify(out: Path, prompts: Path, *options: str) -> tuple[int, dict[str, Any
     return status, json.loads(file.read_text()) if file.exists() else {}
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "openai"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp", "openai"])
 def test_an_honest_server_of_every_kind_passes(kind: str, tmp_path: Path, prompts: Path) -> None:
     with serving(TOY, kind=kind) as server:
         status, found = certify(tmp_path / "c", prompts, f"url={server.url}")
     assert (status, found["verdict"]) == (0, "as the model")
     assert found["greedy"]["tokens"] == found["greedy"]["agreed"] == 24
     assert f"({kind})" in found["server"]
+    if kind == "llamacpp":
+        drafts, requests = found["drafts"], 2 * found["sampled"]["outcomes_per_prefix"]
+        assert drafts == {"drafted": 3 * requests, "kept": 2 * requests}
     page = (tmp_path / "c" / "report.html").read_text()
     assert "No fault found" in page and "<script>" in page
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang", "openai"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp", "openai"])
 def test_a_fault_is_found_by_the_servers_own_log_probabilities(
     kind: str, tmp_path: Path, prompts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +103,32 @@ def test_a_killed_certificate_goes_on_where_it_was(tmp_path: Path, prompts: Path
         assert again == found
 
 
+@pytest.mark.deep
+def test_a_model_in_this_process_goes_on_with_other_random_numbers(
+    tmp_path: Path, prompts: Path
+) -> None:
+    prompts.write_text("Find x.\n")
+    asked = (f"path={DRAFT}", "check=sampled", "tokens=2", "detect=0.5", "budget=128")
+    certify(tmp_path / "c", prompts, *asked)
+    samples = tmp_path / "c" / "samples.jsonl"
+    lines = samples.read_text().splitlines(keepends=True)
+    samples.write_text("".join(lines[:2]))  # a kill after the first round
+    certify(tmp_path / "c", prompts, *asked)
+    rounds = [json.loads(line)["value"] for line in samples.read_text().splitlines()[1:]]
+    assert len(rounds) == len(lines) - 1 > 2
+    assert rounds[1] != rounds[0]
+
+
+def test_the_end_of_a_text_is_a_token_of_the_law(tmp_path: Path, prompts: Path) -> None:
+    """llama.cpp's server ends there; a text that stops short without an end is no outcome."""
+    ends = Toy(vocabulary=5, seed=3, stop=True)
+    with serving(ends, kind="llamacpp") as server:
+        status, found = certify(tmp_path / "c", prompts, f"url={server.url}")
+    assert (status, found["verdict"]) == (0, "as the model")
+    assert found["greedy"]["tokens"] == found["greedy"]["agreed"]
+    assert any(cell["text"].endswith("(end)") for cell in found["cells"])
+
+
 def test_mistakes_end_in_one_line(
     tmp_path: Path, prompts: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
@@ -120,6 +150,9 @@ def test_mistakes_end_in_one_line(
     assert "unknown option 'speed'" in refused("url=http://127.0.0.1:9", "speed=3")
     assert "belong to path=" in refused("url=http://127.0.0.1:9", "lookup=3")
     assert "no model in" in refused(f"path={tmp_path}")
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph/openvino_model.xml").touch()
+    assert "pip install openvino-genai" in refused(f"path={tmp_path / 'graph'}")
     with serving(TOY, key="k") as server:
         assert "OPENAI_API_KEY" in refused(f"url={server.url}")
     with serving(TOY) as server:

@@ -1,4 +1,4 @@
-"""A small real server over the toy models: OpenAI's completions, vLLM's dialect of it, and SGLang's ``/generate``."""
+"""A small real server over the toy models: OpenAI's completions, vLLM's dialect of it, SGLang's and llama.cpp's routes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from semspec.types import Sampling
 from tests.support.faulty_speculation import Speculating, ToyReference
 
 LETTERS = "abcdefgh"  # token 0 is written a, and so on
-END_TEXT = "</s>"
+END_TEXT, END_ID = "</s>", 99
 
 
 class ToyServer(ThreadingHTTPServer):
-    """``kind`` is openai, vllm or sglang; ``logprobs=False`` tells none; ``key`` is asked for if given."""
+    """``kind`` is openai, vllm, sglang or llamacpp; ``logprobs=False`` tells none; ``key`` is asked for if given."""
 
     daemon_threads = True
 
@@ -49,6 +49,8 @@ class ToyServer(ThreadingHTTPServer):
             return {"model_path": "toy", "is_generation": True}
         if path == "/v1/models":
             return {"data": [{"id": "toy", "owned_by": self.kind}]}
+        if self.kind == "llamacpp":
+            return self.as_llamacpp(path, asked)
         if path == "/tokenize" and self.kind != "openai":
             return {"tokens": list(self.ids(asked["prompt"]))}
         if path == "/v1/completions" and self.kind != "sglang":
@@ -56,6 +58,28 @@ class ToyServer(ThreadingHTTPServer):
         if path == "/generate" and self.kind == "sglang":
             return self.generated(asked)
         return None
+
+    def as_llamacpp(self, path: str, asked: Mapping[str, Any]) -> Any:
+        """Answer as llama.cpp's server: an end is a token that it returns."""
+        if path == "/tokenize":
+            special = asked["content"].startswith("<")
+            ids = [END_ID] if asked["content"] == END_TEXT else [0, 0] if special else None
+            return {"tokens": ids or list(self.ids(asked["content"]))}
+        if path != "/completion":
+            return None
+        prompt = self.ids(asked["prompt"])
+        tokens = self.sampled(prompt, asked, asked["n_predict"])
+        found: dict[str, Any] = {
+            "tokens": [END_ID if t == END else t for t in tokens],
+            "stop_type": "eos" if END in tokens else "limit",
+            "timings": {"draft_n": 3, "draft_n_accepted": 2},
+        }
+        if self.logprobs and asked.get("n_probs"):
+            (known,) = self.reference.logprobs([prompt], [0])
+            best = sorted(known.items(), key=lambda one: -one[1])[: asked["n_probs"]]
+            top = [{"id": END_ID if t == END else t, "logprob": value} for t, value in best]
+            found["completion_probabilities"] = [{"top_logprobs": top}]
+        return found
 
     def sampled(self, prompt: Tokens, asked: Mapping[str, Any], length: int) -> Tokens:
         sampling = Sampling(

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from semspec.certify.laws import Law, Token, Tokens
 from semspec.types import Sampling
+
+
+class Drafts(NamedTuple):
+    """How much was drafted: a writer that has ``drafts()`` tells it, since it was asked last."""
+
+    drafted: int | None  # tokens; None: it tells only what was kept
+    kept: int
+
+    def plus(self, other: Drafts) -> Drafts:
+        if self.drafted is None or other.drafted is None:
+            return Drafts(None, self.kept + other.kept)
+        return Drafts(self.drafted + other.drafted, self.kept + other.kept)
+
+    def said(self) -> str:
+        if not (self.drafted or self.kept):
+            return "none while tokens were drawn, so nothing is known of its speculation."
+        if self.drafted is None:
+            return f"{self.kept:,} of the drawn tokens were drafted, the engine says."
+        return f"{self.drafted:,} tokens while tokens were drawn, of which {self.kept:,} were kept, the server says."
 
 
 class Writer(Protocol):

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from semspec.certify.endpoints.http import Client, RefusedError
+from semspec.certify.endpoints.llamacpp import LlamaCpp
 from semspec.certify.endpoints.openai import OpenAI, Vllm
 from semspec.certify.endpoints.sglang import Sglang
 from semspec.errors import UserError
 from semspec.models.text import Text
 
-KINDS = ("auto", "sglang", "vllm", "openai")
-Server = OpenAI | Vllm | Sglang
+KINDS = ("auto", "sglang", "vllm", "llamacpp", "openai")
+OWNERS = {"vllm": "vllm", "llamacpp": "llamacpp"}  # what servers call themselves
+Server = OpenAI | Vllm | Sglang | LlamaCpp
 
 
 def is_url(text: str) -> bool:
@@ -32,12 +34,14 @@ def connect(
         raise UserError(f"{client.url} serves {', '.join(names)}, not model={model}")
     name = model or (names[0] if names else "")
     if kind == "auto":
-        kind = "sglang" if sglang else "vllm" if _owned_by(listed) == "vllm" else "openai"
+        kind = "sglang" if sglang else OWNERS.get(_owned_by(listed), "openai")
     if not name and not sglang:
         raise UserError(f"{client.url} lists no model at /v1/models: give model=NAME")
     text = Text(tokenizer) if tokenizer and kind != "openai" else None
     if kind == "sglang":
         return Sglang(client, name or str((info or {}).get("model_path", "model")), text=text)
+    if kind == "llamacpp":
+        return LlamaCpp(client, name, text=text)
     return Vllm(client, name, text=text) if kind == "vllm" else OpenAI(client, name)
 
 

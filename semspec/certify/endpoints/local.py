@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from semspec.certify.laws import LISTED, Law, Token, Tokens, law_of_row
+from semspec.certify.laws import END, LISTED, Law, Token, Tokens, law_of_row, with_end
 from semspec.deferred import torch
 from semspec.errors import UserError, first_line
 from semspec.models.intact import check_model
@@ -40,8 +40,15 @@ class Forward:
 
     cheap = True
 
-    def __init__(self, folder: str, dtype: str = "float32", model: Any = None) -> None:
-        self.folder, self.dtype = folder, dtype
+    def __init__(
+        self,
+        folder: str,
+        dtype: str = "float32",
+        model: Any = None,
+        ends: frozenset[Token] = frozenset(),
+    ) -> None:
+        """``ends``: tokens that end a text where it is written, and count as one."""
+        self.folder, self.dtype, self.ends = folder, dtype, ends
         self.model = load(folder, dtype) if model is None else model
 
     @property
@@ -49,7 +56,7 @@ class Forward:
         return f"the forward pass of {Path(self.folder).name} ({self.dtype})"
 
     def laws(self, prefixes: Sequence[Tokens], sampling: Sampling) -> list[Law]:
-        return [law_of_row(row, sampling) for row in self._rows(prefixes)]
+        return [with_end(law_of_row(row, sampling), self.ends) for row in self._rows(prefixes)]
 
     def logprobs(
         self, prefixes: Sequence[Tokens], also: Sequence[Token]
@@ -63,6 +70,8 @@ class Forward:
             )
             if isinstance(token, int) and token < len(values):
                 known[token] = float(values[token])
+            if ended := [float(values[int(end)]) for end in self.ends if int(end) < len(values)]:
+                known = {t: v for t, v in known.items() if t not in self.ends} | {END: max(ended)}
             found.append(known)
         return found
 
