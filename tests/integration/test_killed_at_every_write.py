@@ -1,4 +1,4 @@
-"""Every command that writes, killed at every write: started again, it leaves what an unbroken one leaves.
+"""Every command that writes, killed at every write (``every=False``: at four): started again, it leaves what an unbroken one leaves.
 
 ``KILLED`` lists the commands, ``NOT_KILLED`` those that need no such test, with the reason. What a command leaves is every
 byte of every file, but for what an entry names as ``timed``: there the clock's figures differ, and the rest is compared.
