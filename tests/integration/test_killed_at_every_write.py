@@ -246,7 +246,7 @@ NOT_KILLED = {
     "compare": "prints alone",
     "launch": "prints commands, or starts servers, whose logs are for readers",
     "serve": "keeps nothing that a later start reads",
-    "publish": "writes nothing here; on the Hub one commit comes last (tests/integration/test_hub.py)",
+    "publish": "writes nothing here; the Hub takes all files in one commit or none, which its own server sees to",
 }
 
 
