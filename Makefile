@@ -97,12 +97,15 @@ test-deep: $(DEV) $(SGLANG) ## What `make test` leaves out: every law and every 
 	@export SEMSPEC_DEEP=1; status=0; $(MAKE) test-core ARGS="-m deep $(ARGS)" || status=1; \
 	  $(MAKE) test-sglang ARGS="-m deep $(ARGS)" || status=1; exit $$status
 
-# Loaders, servers and the grader at full number: an hour of one core. SEMSPEC_MUTANTS=2000 makes fewer.
-ATTACKS = tests/unit/test_hostile_artifacts.py tests/integration/test_serve_hostile.py tests/integration/test_sandbox_attacks.py
+# Loaders, servers and the grader at full number, and every command killed at every write: an hour or two of one core.
+# SEMSPEC_MUTANTS=2000 makes fewer of the former, SEMSPEC_KILLS= four kills of the commands that take seconds to start.
+ATTACKS = tests/unit/test_hostile_artifacts.py tests/integration/test_serve_hostile.py tests/integration/test_sandbox_attacks.py \
+  tests/integration/test_killed_at_every_write.py
 .PHONY: test-attack
 test-attack: export SEMSPEC_DEEP := 1
 test-attack: export SEMSPEC_MUTANTS ?= 20000
-test-attack: $(DEV) $(SGLANG) ## 20,000 damaged files of every kind, 20,000 hostile requests to each server, hostile programs (an hour)
+test-attack: export SEMSPEC_KILLS ?= every
+test-attack: $(DEV) $(SGLANG) ## 20,000 damaged files of every kind, 20,000 hostile requests to each server, hostile programs, kills at every write
 	@status=0; $(TESTING) .venv/bin/python -m pytest -s $(ATTACKS) $(ARGS) || status=1; \
 	  $(TESTING) .venv-sglang/bin/python -m pytest -s tests/sglang/test_plugin_hostile.py $(ARGS) || status=1; exit $$status
 

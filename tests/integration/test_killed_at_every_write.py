@@ -8,6 +8,7 @@ byte of every file, but for what an entry names as ``timed``: there the clock's 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from tests.support.kill_at import Command, survives_kills
 from tests.support.openai_server import serving
 
 CLI = Path(__file__).parents[2] / "semspec" / "cli"
+EVERY = os.environ.get("SEMSPEC_KILLS") == "every"  # ``make test-attack``: whatever it takes
 Left = Callable[[Path], Any]
 
 pytestmark = pytest.mark.deep(quick=True)
@@ -97,7 +99,9 @@ class Killed:
     left: Left = every_byte
     begins_with: str = ""  # a folder of {G} that its own one is a copy of
     refused: str = ""  # what a second start may say instead of writing again what is there
-    every: bool = True  # else, as a start takes seconds, a few kills in a deep run, too
+    every: bool = (
+        True  # else, as a start takes seconds, a few kills in a deep run, too, unless EVERY
+    )
     quick: bool = False
 
 
@@ -355,7 +359,7 @@ def ends_the_same(entry: Killed, command: Command, given: Path, root: Path, url:
         unseen=lambda file: (
             (given / entry.begins_with / file).exists() if entry.begins_with else False
         ),
-        every=entry.every,
+        every=entry.every or EVERY,
     )
 
 
