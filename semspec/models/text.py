@@ -100,6 +100,22 @@ class Text:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
+    def least(self, text: str) -> int:
+        """Return how many tokens a text has at least, without reading it: none is longer than the vocabulary's longest.
+
+        0 where one that stands for whatever is unknown may be of any length.
+        """
+        return -(-len(text) // self._longest) if self._longest else 0
+
+    @cached_property
+    def _longest(self) -> int:
+        model = getattr(getattr(self.tokenizer, "backend_tokenizer", None), "model", None)
+        known = getattr(model, "unk_token", "") is None or getattr(model, "byte_fallback", False)
+        if not known:
+            return 0
+        # a vocabulary of bytes spells each as one character, so that its tokens are no shorter than what they say
+        return max(map(len, self.tokenizer.get_vocab()))
+
     def encode_whole(self, text: str) -> list[int]:
         """Return the ids of a text that nothing precedes: with the beginning of text where the model wants one."""
         ids = self.encode(text)

@@ -101,6 +101,7 @@ class Desk:
         """Return each prompt as text, as ids, and as the draft's own ids where it reads some."""
         if isinstance(request, ChatRequest):
             turns = [message.turn for message in request.messages]
+            self._check_length(solver, "messages", "".join(text.strip() for _, text in turns))
             told = request.chat_template_kwargs
             try:
                 prompt, ids = solver.text.conversation(turns, told=told)
@@ -114,6 +115,8 @@ class Desk:
         assert isinstance(request, CompletionRequest)
         found: list[tuple[str, Sequence[int], Sequence[int] | None]] = []
         for given in request.prompts:
+            if isinstance(given, str):
+                self._check_length(solver, "prompt", given.strip())
             ids = solver.text.encode_whole(given) if isinstance(given, str) else list(given)
             if not ids:
                 raise refused("prompt", "is empty")
@@ -124,6 +127,14 @@ class Desk:
             prompt = given if isinstance(given, str) else solver.text.decode(ids)
             found.append((prompt, ids, own.encode_whole(prompt) if own else None))
         return found
+
+    def _check_length(self, solver: Solver, which: str, text: str) -> None:
+        """Raise ApiError for a text that is too long however it is read, before it is: others wait meanwhile."""
+        most = solver.context_limit - 1
+        least, most = solver.text.least(text), min(most, self._settings.most_prompt or most)
+        if least > most:
+            message = f"{which}: at least {least} tokens, and at most {most} can be read"
+            raise ApiError(400, message, which, "context_length_exceeded")
 
     def _budget(self, solver: Solver, request: Request, prompt: int, draft_prompt: int) -> int:
         limits = self._settings

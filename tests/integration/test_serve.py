@@ -391,6 +391,17 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     assert error["type"] == "invalid_request_error"
 
 
+def test_texts_that_cannot_fit_are_refused_before_they_are_read(live: Live) -> None:
+    long = "word " * 200_000
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": long}]}),
+        ("/v1/completions", {"prompt": long}),
+    ):
+        status, error = live.error(path, body)
+        assert (status, error["code"]) == (400, "context_length_exceeded"), error
+        assert "at least" in error["message"]
+
+
 def test_what_asks_for_nothing_is_taken(live: Live) -> None:
     neutral = {
         "frequency_penalty": 0,

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from semspec.errors import UserError
 from semspec.models.text import Text
@@ -46,6 +48,13 @@ def test_pieces_make_up_the_text(text: Text) -> None:
     assert text.piece(text.size) == text.piece(10**6) == ""  # padding of the model's vocabulary
 
 
+@given(st.text(max_size=80), st.integers(0, 9))
+def test_a_text_has_no_fewer_tokens_than_it_must_have(text: Text, said: str, spaces: int) -> None:
+    said += " " * spaces + "<think>" + SAMPLE
+    assert 0 < text.least(said) <= len(text.encode(said))
+    assert text.least("x" * 10**6) >= 10**4
+
+
 def test_pieces_keep_the_space_that_a_decoder_drops(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -56,6 +65,7 @@ def test_pieces_keep_the_space_that_a_decoder_drops(tmp_path: Path) -> None:
     text = Text(small.save(tmp_path, tokenizer, [], None, "</s>"))
     assert text.decode([2]) == "go"
     assert text.piece(2) == " go"
+    assert text.least("word" * 99) == 0 < len(text.encode("word" * 99))  # one unknown word
 
 
 def test_the_prompt_follows_the_chat_template(text: Text) -> None:
