@@ -154,11 +154,12 @@ def state_of(job: Job, root: Path) -> tuple[str, str]:
     return state, found.get("error") or ""
 
 
-def write_pages(job: Job, root: Path, console: Screen) -> None:
-    """Write the pages about a job's finished runs that were killed before they had one."""
+def finish(job: Job, root: Path, console: Screen) -> None:
+    """Write what a job's finished runs lack that were killed before they had it: that they are finished, and a page."""
     for run in () if job.stage else job.runs:
         folder = RunFolder(root / run.name)
         if folder.result is not None and not is_locked(folder.path):
+            folder.settle()
             runner.write_page(folder, console)
 
 

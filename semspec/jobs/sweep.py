@@ -24,7 +24,7 @@ from semspec.choices.presets import read_generation_config, with_recommended
 from semspec.config import SHOWN_ONLY, free, parse, recorded
 from semspec.errors import UserError, without_passwords
 from semspec.jobs.experiments import slug
-from semspec.jobs.job import ARM, Job, foreign_files, left_out, resolve, state_of, write_pages
+from semspec.jobs.job import ARM, Job, finish, foreign_files, left_out, resolve, state_of
 from semspec.jobs.launchers import launch, options_of
 from semspec.jobs.options import split_hydra, take
 from semspec.report.terminal import Screen, interval, number, open_console, seconds, table_of
@@ -101,7 +101,7 @@ def carry_out(
     todo = []
     for job in jobs:
         if all(state_of(r, root)[0] == "finished" or is_locked(root / r.name) for r in job.runs):
-            write_pages(job, root, console)
+            finish(job, root, console)
             tell(job)
             continue
         todo.append(job)

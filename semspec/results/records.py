@@ -149,6 +149,18 @@ class RunFolder:
             status["state"] = "killed" if self.result is None else "finished"
         return dict(status)
 
+    def settle(self) -> None:
+        """Say that the run is finished, where a kill came between its result and its status."""
+        stale = read_json(self.path / "status.json")
+        if not isinstance(stale, dict) or stale.get("state") == "finished":
+            return
+        done = sum(1 for _ in self.problem_lines())
+        finished = {"state": "finished", "error": None, "ended": now(), "done": done}
+        # a folder that cannot be written, or that another process is about to finish, shows its result, too
+        with contextlib.suppress(OSError, UserError), contextlib.ExitStack() as held:
+            held.callback(FolderLock(self.path).release)
+            write_json(self.path / "status.json", stale | finished)
+
     def starts(self) -> list[Line]:
         return list(self._lines("starts.jsonl"))
 
@@ -213,7 +225,7 @@ class OpenRun(RunFolder):
             if self.result is not None and not wider:  # nothing will be solved: no lock, no repair
                 self._check(config, free)
                 self.done = {line["id"] for line in self.problem_lines()}
-                self._settle()
+                self.settle()
                 return
             self.path.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as held:
@@ -244,17 +256,6 @@ class OpenRun(RunFolder):
                 f"{self.path} holds a run with another configuration ({changed}); "
                 "choose another hydra.run.dir, or delete the folder"
             )
-
-    def _settle(self) -> None:
-        """Say that the run is finished, where a kill came between its result and its status."""
-        stale = read_json(self.path / "status.json")
-        if not isinstance(stale, dict) or stale.get("state") == "finished":
-            return
-        finished = {"state": "finished", "error": None, "ended": now(), "done": len(self.done)}
-        # a folder that cannot be written, or that another process is about to finish, shows its result, too
-        with contextlib.suppress(OSError, UserError), contextlib.ExitStack() as held:
-            held.callback(FolderLock(self.path).release)
-            write_json(self.path / "status.json", stale | finished)
 
     def _resize(self, config: Mapping[str, Any], free: Sequence[str]) -> None:
         """Take over another number of problems, of which those that are solved stay."""
