@@ -337,6 +337,21 @@ def test_a_result_without_figures_is_made_again(tmp_path: Path) -> None:
     assert row[1] == "finished" and figures["problems"] == 1
 
 
+def test_a_job_that_was_killed_behind_its_result_is_finished_by_the_next_start(tmp_path: Path) -> None:  # fmt: skip
+    (job,) = plan(TINY)
+    carry_out([job], tmp_path, quiet())
+    folder = tmp_path / job.name
+    told = json.loads((folder / "status.json").read_text())
+    # as a kill leaves it that comes while status.json is written for the last time
+    (folder / "status.json").write_text(json.dumps(told | {"state": "running", "done": 0}))
+    (folder / ".status.json.tmp").write_text('{"state": "fini')
+    (folder / "report.html").unlink()
+    carry_out([job], tmp_path, quiet())
+    now = json.loads((folder / "status.json").read_text())
+    assert (now["state"], now["done"]) == ("finished", told["done"])
+    assert (folder / "report.html").exists() and not (folder / ".status.json.tmp").exists()
+
+
 @pytest.mark.deep
 def test_passwords_of_servers_are_in_no_file_and_no_name(tmp_path: Path) -> None:
     urls = ("engine.target_url=http://me:s3cret@h1:1", "engine.target_url=http://me:s3cret@h2:1")
