@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from collections.abc import Generator
 
 import pytest
 
 from tests.support.deep import DEEP
 
+SETTINGS = "_hypothesis_internal_use_settings"
 # what runs measure and keep for the next one: a test must not find what another has measured on this machine
 _CACHE = tempfile.TemporaryDirectory(prefix="semspec-cache-")
 os.environ["SEMSPEC_CACHE"] = _CACHE.name
@@ -22,6 +24,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out and not DEEP:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
+    """Take back what hypothesis sets at a test for one of its parameters.
+
+    Its plugin for pytest derives the settings of each from those of the one before. Where CI=true they have no database, and
+    to see that they ask all of them: the test that had a thousand parameters in one process ended in a RecursionError.
+    """
+    test = getattr(item, "obj", None)
+    before = getattr(test, SETTINGS, None)
+    try:
+        return (yield)
+    finally:
+        if before is not None:
+            setattr(test, SETTINGS, before)
 
 
 def pytest_collection_finish() -> None:
