@@ -35,17 +35,12 @@ class LlamaCpp(Ids):
 
     cheap = False
     kind = "llamacpp"
+    listed = 256
 
-    def __init__(
-        self, client: Client, model: str, listed: int = 256, text: Text | None = None
-    ) -> None:
-        self.client, self.model, self.listed, self.text = client, model, listed, text
+    def __init__(self, client: Client, model: str, text: Text | None = None) -> None:
+        super().__init__(client, model, text)
         self.ends = self._ends()
         self._drafts, self._lock = Drafts(0, 0), threading.Lock()
-
-    @property
-    def name(self) -> str:
-        return f"{self.model} at {self.client.url} ({self.kind})"
 
     def encode(self, text: str) -> Tokens:
         if self.text is not None:
@@ -125,6 +120,3 @@ class LlamaCpp(Ids):
         """Ask which of the known names of an end are one token here."""
         ids = [tokenized(self.client, {"content": name, "parse_special": True}) for name in sorted(map(str, ENDS))]  # fmt: skip
         return frozenset(one[0] for one in ids if len(one) == 1)
-
-    def close(self) -> None:
-        self.client.close()

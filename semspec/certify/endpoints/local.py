@@ -99,10 +99,48 @@ class Forward:
         return [rows[prefix] for prefix in prefixes]
 
 
-class Transformers:
+class Local:
+    """A writer in this process: one model's folder, plain or with one kind of speculation."""
+
+    kind: str
+    assisted: str  # what a draft model's name follows
+
+    def __init__(self, folder: str, assistant: str, lookup: int) -> None:
+        self.folder, self.lookup, self.text = folder, lookup, Text(folder)
+        self.help = f"{self.assisted} {Path(assistant).name}" if assistant else "plain"
+        self.help = f"prompt lookup of {lookup} tokens" if lookup else self.help
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.folder).name}, {self.engine}, {self.help}"
+
+    @property
+    def engine(self) -> str:
+        """Say what runs the model, with its version."""
+        raise NotImplementedError
+
+    def encode(self, text: str) -> Tokens:
+        return tuple(self.text.encode(text))
+
+    def show(self, tokens: Tokens) -> str:
+        return self.text.decode([t for t in tokens if isinstance(t, int)])
+
+    def write(self, prefixes: Sequence[Tokens], length: int, sampling: Sampling) -> list[Tokens]:
+        return [self.one(prefix, length, sampling) for prefix in prefixes]
+
+    def one(self, prefix: Tokens, length: int, sampling: Sampling) -> Tokens:
+        """Return the next tokens after a prefix."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Do nothing: the models go with the process."""
+
+
+class Transformers(Local):
     """``generate`` of transformers: plain, with an assistant model, or with prompt lookup."""
 
     kind = "transformers"
+    assisted = "assisted by"
 
     def __init__(
         self,
@@ -112,30 +150,18 @@ class Transformers:
         lookup: int = 0,
         seed: int = 0,
     ) -> None:
-        self.folder, self.lookup = folder, lookup
         self.model = load(folder, dtype)
-        self.text = Text(folder)
+        super().__init__(folder, assistant, lookup)
         self.assistant = load(assistant, dtype) if assistant else None
-        self.help = f"assisted by {Path(assistant).name}" if assistant else "plain"
-        self.help = f"prompt lookup of {lookup} tokens" if lookup else self.help
         torch.manual_seed(seed)
 
     @property
-    def name(self) -> str:
+    def engine(self) -> str:
         from transformers import __version__
 
-        return f"{Path(self.folder).name}, transformers {__version__} generate, {self.help}"
+        return f"transformers {__version__} generate"
 
-    def encode(self, text: str) -> Tokens:
-        return tuple(self.text.encode(text))
-
-    def show(self, tokens: Tokens) -> str:
-        return self.text.decode([t for t in tokens if isinstance(t, int)])
-
-    def write(self, prefixes: Sequence[Tokens], length: int, sampling: Sampling) -> list[Tokens]:
-        return [self._one(prefix, length, sampling) for prefix in prefixes]
-
-    def _one(self, prefix: Tokens, length: int, sampling: Sampling) -> Tokens:
+    def one(self, prefix: Tokens, length: int, sampling: Sampling) -> Tokens:
         from transformers import GenerationConfig
 
         options: dict[str, Any] = {"do_sample": False}
@@ -160,6 +186,3 @@ class Transformers:
                 ids, attention_mask=torch.ones_like(ids), generation_config=config, **more
             )
         return tuple(out[0, len(prefix) :].tolist()[:length])
-
-    def close(self) -> None:
-        """Do nothing: the models go with the process."""

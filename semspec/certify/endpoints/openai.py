@@ -36,10 +36,11 @@ class OpenAI:
 
     cheap = False
     kind = "openai"
+    listed = 5
+    ends = ENDS
 
-    def __init__(self, client: Client, model: str, listed: int = 5) -> None:
-        self.client, self.model, self.listed = client, model, listed
-        self.ends = ENDS
+    def __init__(self, client: Client, model: str) -> None:
+        self.client, self.model = client, model
 
     @property
     def name(self) -> str:
@@ -136,9 +137,15 @@ class OpenAI:
 class Ids:
     """A server whose tokens are ids; ``text`` turns texts into them, or else the server does."""
 
-    client: Client
-    model: str
-    text: Text | None
+    kind: str
+    listed: int  # the likeliest tokens that are asked for
+
+    def __init__(self, client: Client, model: str, text: Text | None = None) -> None:
+        self.client, self.model, self.text = client, model, text
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} at {self.client.url} ({self.kind})"
 
     def encode(self, text: str) -> Tokens:
         if self.text is not None:
@@ -150,18 +157,16 @@ class Ids:
             return self.text.decode([t for t in tokens if isinstance(t, int)])
         return " ".join(str(token) for token in tokens)
 
+    def close(self) -> None:
+        self.client.close()
+
 
 class Vllm(Ids, OpenAI):
     """vLLM, and what speaks its dialect: prompts and tokens are ids, and the end of a text can be ignored."""
 
     kind = "vllm"
-
-    def __init__(
-        self, client: Client, model: str, listed: int = 20, text: Text | None = None
-    ) -> None:
-        super().__init__(client, model, listed)
-        self.text = text
-        self.ends = frozenset()  # ignored, so an end is a token like any other
+    listed = 20
+    ends = frozenset[Token]()  # ignored, so an end is a token like any other
 
     def prompt(self, prefix: Tokens) -> Any:
         return list(prefix)

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from semspec.certify.endpoints.base import Drafts
+from semspec.certify.endpoints.local import Local
 from semspec.certify.laws import Tokens
 from semspec.deferred import torch
 from semspec.errors import UserError, first_line
-from semspec.models.text import Text
 from semspec.types import Sampling
 
 GRAPH = "openvino_model.xml"
@@ -74,10 +74,11 @@ class Graph:
         return SimpleNamespace(logits=torch.from_numpy(np.array(found["logits"])))
 
 
-class OpenVino:
+class OpenVino(Local):
     """The pipeline: plain, with a draft model, or with prompt lookup, its attention paged in all of them."""
 
     kind = "openvino"
+    assisted = "draft model"
 
     def __init__(
         self,
@@ -87,7 +88,6 @@ class OpenVino:
         lookup: int = 0,
         seed: int = 0,
     ) -> None:
-        self.folder, self.lookup = folder, lookup
         try:
             import openvino_genai
         except ImportError as error:
@@ -97,9 +97,8 @@ class OpenVino:
         if assistant and not is_openvino(assistant):
             raise UserError(f"assistant={assistant} holds no {GRAPH}: give an OpenVINO model, too")
         self.version = openvino_genai.__version__
-        paths = (Path(name).expanduser() if name else None for name in (folder, assistant))
-        target, draft = paths
-        assert target is not None
+        target = Path(folder).expanduser()
+        draft = Path(assistant).expanduser() if assistant else None
         options: dict[str, Any] = {"ATTENTION_BACKEND": "PA"}
         if draft is not None:  # 2026.4 ends drawing with a failed check else (its issue 4190)
             options["scheduler_config"] = openvino_genai.SchedulerConfig()
@@ -108,29 +107,21 @@ class OpenVino:
             self._pipeline = pipeline(target, draft, lookup > 0, numbers(dtype), **options)
         except RuntimeError as error:
             raise UserError(f"{folder} cannot be loaded ({first_line(error)})") from error
-        self.text = Text(folder)
-        self.help = f"draft model {Path(assistant).name}" if assistant else "plain"
-        self.help = f"prompt lookup of {lookup} tokens" if lookup else self.help
+        super().__init__(folder, assistant, lookup)
         self._seeds, self._kept = random.Random(seed), 0
 
     @property
-    def name(self) -> str:
-        return f"{Path(self.folder).name}, OpenVINO GenAI {self.version}, {self.help}"
-
-    def encode(self, text: str) -> Tokens:
-        return tuple(self.text.encode(text))
-
-    def show(self, tokens: Tokens) -> str:
-        return self.text.decode([t for t in tokens if isinstance(t, int)])
+    def engine(self) -> str:
+        return f"OpenVINO GenAI {self.version}"
 
     def write(self, prefixes: Sequence[Tokens], length: int, sampling: Sampling) -> list[Tokens]:
         if sampling.top_k and sampling.top_p < 1.0:
             raise UserError(
                 "OpenVINO GenAI cuts by top-p before top-k: give top_p= or top_k=, not both"
             )
-        return [self._one(prefix, length, sampling) for prefix in prefixes]
+        return super().write(prefixes, length, sampling)
 
-    def _one(self, prefix: Tokens, length: int, sampling: Sampling) -> Tokens:
+    def one(self, prefix: Tokens, length: int, sampling: Sampling) -> Tokens:
         import numpy as np
         import openvino as ov
         import openvino_genai as genai
@@ -162,6 +153,3 @@ class OpenVino:
         """Return how many tokens came without a pass of their own since the last call."""
         told, self._kept = Drafts(None, self._kept), 0
         return told
-
-    def close(self) -> None:
-        """Do nothing: the models go with the process."""

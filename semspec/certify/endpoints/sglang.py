@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from semspec.certify.endpoints.http import Client
 from semspec.certify.endpoints.openai import Ids, sampling_fields
 from semspec.certify.laws import Law, Token, Tokens, law_of_likeliest
 from semspec.errors import UserError
-from semspec.models.text import Text
 from semspec.types import Sampling
 
 
@@ -18,15 +16,7 @@ class Sglang(Ids):
 
     cheap = False
     kind = "sglang"
-
-    def __init__(
-        self, client: Client, model: str, listed: int = 64, text: Text | None = None
-    ) -> None:
-        self.client, self.model, self.listed, self.text = client, model, listed, text
-
-    @property
-    def name(self) -> str:
-        return f"{self.model} at {self.client.url} ({self.kind})"
+    listed = 64
 
     def write(self, prefixes: Sequence[Tokens], length: int, sampling: Sampling) -> list[Tokens]:
         def one(prefix: Tokens) -> Tokens:
@@ -72,6 +62,3 @@ class Sglang(Ids):
                 ) from error
 
         return self.client.map(one, zip(prefixes, also, strict=True))
-
-    def close(self) -> None:
-        self.client.close()
