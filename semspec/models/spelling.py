@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-_HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder returns for half a character
+HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder returns for half a character
 
 
 class Spelling:
@@ -29,18 +29,18 @@ class Spelling:
         if not tokens:
             return ""
         text = self.peek(tokens)
-        if text.endswith(_HALF) and self._waited < self.WINDOW:
+        if text.endswith(HALF) and self._waited < self.WINDOW:
             self._pending += tokens
             self._waited += 1  # not for ever: a model may write broken characters
             return ""
-        return self._spelt(tokens, text)
+        return self.take(tokens, text)
 
     def flush(self, tokens: Sequence[int] = ()) -> str:
         """Return all that is left, with ``tokens`` behind it, whole characters or not."""
-        return self._spelt(tokens, self.peek(tokens))
+        return self.take(tokens, self.peek(tokens))
 
-    def _spelt(self, tokens: Sequence[int], text: str) -> str:
-        """Take note that all there is has been spelt, the last of it as ``text``."""
+    def take(self, tokens: Sequence[int], text: str) -> str:
+        """Add tokens of which ``peek`` has said ``text``; return it."""
         self._before += [*self._pending, *tokens]
         self._shown += len(text)
         if len(self._before) > self.MOST:

@@ -210,9 +210,7 @@ class Choice:
 
     def _pause(self) -> bool:
         """Return True where a slice is to end: for others, or to see to what the tokens so far have brought about."""
-        told_later = (
-            self.task.logprobs is not None
-        )  # once the target has been asked, after the slice
+        told_later = self.task.logprobs is not None  # when the target has been asked for them
         return told_later or bool(self._cut) or self._due is not None or not self._alone()
 
     def _at_once(self) -> Container[Role]:

@@ -51,10 +51,8 @@ class ApiError(Exception):
 
 def line(text: str) -> str:
     """Return a text as one line that commands no terminal, shortened in its middle: ways out stand at the end."""
-    shown, half = (
-        visible(text[:LONGEST] + text[-LONGEST:] if len(text) > 2 * LONGEST else text, " "),
-        LONGEST // 2 - 1,
-    )
+    ends = text[:LONGEST] + text[-LONGEST:] if len(text) > 2 * LONGEST else text
+    shown, half = visible(ends, " "), LONGEST // 2 - 1
     return shown if len(shown) <= LONGEST else f"{shown[:half]}…{shown[-half:]}"
 
 

@@ -130,9 +130,9 @@ class Desk:
 
     def _check_length(self, solver: Solver, which: str, text: str) -> None:
         """Raise ApiError for a text that is too long however it is read, before it is: others wait meanwhile."""
-        most = solver.context_limit - 1
-        least, most = solver.text.least(text), min(most, self._settings.most_prompt or most)
-        if least > most:
+        room = solver.context_limit - 1
+        most = min(room, self._settings.most_prompt or room)
+        if (least := solver.text.least(text)) > most:
             message = f"{which}: at least {least} tokens, and at most {most} can be read"
             raise ApiError(400, message, which, "context_length_exceeded")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from semspec.models.spelling import Spelling
+from semspec.models.spelling import HALF, Spelling
 from semspec.models.text import CLOSE, OPEN
 
 Channel = Literal["reasoning", "content"]
@@ -58,9 +58,9 @@ class Reader:
         if self._state == "begins" or self._stops or "<" in self._pending:
             return None
         text = self._spelling.peek(tokens)
-        if text.endswith("\N{REPLACEMENT CHARACTER}") or (self.thinks and "<" in text):
+        if text.endswith(HALF) or (self.thinks and "<" in text):
             return None
-        self._pending += self._spelling.flush(tokens)
+        self._pending += self._spelling.take(tokens, text)
         if self.thinks:
             self.thinking_tokens += len(tokens)
         return self._read()

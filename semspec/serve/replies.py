@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semspec import __version__
+from semspec.models.spelling import HALF
 from semspec.serve.choices import Choice, Logprob, News, Step
 from semspec.serve.figures import Speculation, Usage
 
@@ -131,7 +132,7 @@ class Reply:
 
         def entry(token: int, value: float) -> dict[str, Any]:
             text = piece(token)
-            whole = "\N{REPLACEMENT CHARACTER}" not in text
+            whole = HALF not in text
             shown = value if math.isfinite(value) else -9999.0
             return {
                 "token": text,

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 import semspec
-from tests.support.serving import QUESTION, Live, serving
+from tests.support.serving import QUESTION, Live, events_of, serving
 
 NAME = "embedded/tiny-target"
 TURN: Any = [{"role": "user", "content": QUESTION}]
@@ -123,9 +123,7 @@ def test_kept_steps_come_whole_and_the_targets_tokens_as_they_are_written(live: 
     }
     _, headers, raw = live.ask("/v1/chat/completions", body)
     assert headers["content-type"].startswith("text/event-stream")
-    events = [line.removeprefix("data: ") for line in raw.decode().split("\n\n") if line]
-    assert events.pop() == "[DONE]"
-    deltas = [json.loads(event)["choices"][0]["delta"] for event in events]
+    deltas = [event["choices"][0]["delta"] for event in events_of(raw)]
     kept = [
         d
         for d in deltas

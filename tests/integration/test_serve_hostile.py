@@ -26,7 +26,7 @@ from tests.support.hostile_requests import (  # fmt: skip
     spelt,
 )
 from tests.support.mutants import HOSTILE, MUTANTS
-from tests.support.serving import QUESTION, Live, serving
+from tests.support.serving import QUESTION, Live, events_of, serving
 
 pytestmark = pytest.mark.deep
 REQUESTS = MUTANTS or 400
@@ -153,9 +153,7 @@ def honest(live: Live) -> Honest:
         body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 48, "seed": 5, "stream": True}  # fmt: skip
         status, _, raw = live.ask(CHAT, body)
         assert status == 200, raw
-        events = [event.removeprefix("data: ") for event in raw.decode().strip().split("\n\n")]
-        assert events.pop() == "[DONE]"
-        deltas = [json.loads(event)["choices"][0]["delta"] for event in events]
+        deltas = [event["choices"][0]["delta"] for event in events_of(raw)]
         words = "".join(d.get("reasoning_content") or d.get("content", "") for d in deltas)
         return json.dumps([told, words]).encode()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.pair import DRAFT
-from tests.support.serving import Live, serving
+from tests.support.serving import Live, events_of, serving
 from tests.support.sglang_servers import WAIT, Mortal, Pair
 
 pytestmark = pytest.mark.deep
@@ -64,15 +63,11 @@ def streamed(live: Live, question: str, **fields: Any) -> Said:
     body = {"messages": turns, "max_tokens": 90, "stream": True, **fields}
     status, _, raw = live.ask("/v1/chat/completions", body)
     assert status == 200, raw
-    events = [line.removeprefix("data: ") for line in raw.decode().split("\n\n") if line]
-    assert events.pop() == "[DONE]"
-    deltas = [json.loads(event)["choices"][0]["delta"] for event in events]
+    deltas = [event["choices"][0]["delta"] for event in events_of(raw)]
     return tuple("".join(d.get(k) or "" for d in deltas) for k in ("reasoning_content", "content"))  # type: ignore[return-value]
 
 
-def asked_meanwhile(
-    live: Live, harm: Callable[[], object], until: Callable[[], bool]
-) -> list[Said]:
+def asked_meanwhile(live: Live, harm: Callable[[], object]) -> list[Said]:
     """Ask all questions at once, every second one in a stream; do harm while they are answered."""
     with ThreadPoolExecutor(len(QUESTIONS)) as pool:
         waits: list[Future[Said]] = [
@@ -80,7 +75,7 @@ def asked_meanwhile(
             for n, question in enumerate(QUESTIONS)
         ]
         deadline = time.monotonic() + WAIT
-        while not until():
+        while live.metric("semspec:running") < 2:
             assert time.monotonic() < deadline and not all(one.done() for one in waits)
             time.sleep(0.01)
         harm()
@@ -106,8 +101,7 @@ def test_a_replica_that_is_killed_loses_no_request(
     urls = f"engine.target_url=[{target.url},{servers.target}]"
     options = ("engine=sglang", urls, f"engine.draft_url={servers.draft}", *OPTIONS)
     with serving(*options) as live:
-        begun = lambda: live.metric("semspec:running") >= 2  # noqa: E731
-        assert asked_meanwhile(live, target.kill, begun) == expected
+        assert asked_meanwhile(live, target.kill) == expected
         assert [said(live, question) for question in QUESTIONS] == expected
         status, _, raw = live.ask("/ready")
         assert status == 200, raw
@@ -119,7 +113,7 @@ def test_without_the_drafts_server_the_target_goes_on_alone_and_drafts_come_back
 ) -> None:
     urls = f"engine.target_url={servers.target}", f"engine.draft_url={draft.url}"
     with serving("engine=sglang", *urls, "engine.patience=1", *OPTIONS) as live:
-        found = asked_meanwhile(live, draft.kill, lambda: live.metric("semspec:running") >= 2)  # fmt: skip
+        found = asked_meanwhile(live, draft.kill)
         assert all(thought for thought, _ in found)  # in whatever words: the target's own
         draft.ended()
         alone = [said(live, question) for question in QUESTIONS[:2]]

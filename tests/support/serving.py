@@ -92,6 +92,13 @@ class Live:
             time.sleep(0.05)
 
 
+def events_of(raw: bytes) -> list[dict[str, Any]]:
+    """Return the events of a stream that has ended as it should."""
+    events = [line.removeprefix("data: ") for line in raw.decode().split("\n\n") if line]
+    assert events.pop() == "[DONE]"
+    return [json.loads(event) for event in events]
+
+
 @contextlib.contextmanager
 def serving(
     *options: str, command: tuple[str, ...] = COMMAND, **environment: str
