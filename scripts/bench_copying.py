@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from figures_page import ROOT, FiguresPage
-from script_kit import markdown, parser
+from script_kit import check_known, markdown, parser
 
 from semspec import config
 from semspec.cli.reproduce import record_arms
@@ -129,16 +129,12 @@ def main() -> int:
     ).parse_args()
     if (ended := FIGURES.asked(a, digest)) is not None:
         return ended
-    if unknown := set(a.only) - set(KNOWN):
-        raise UserError(f"'{unknown.pop()}' is unknown: choose from {', '.join(KNOWN)}")
+    check_known(a.only, KNOWN)
     config.register_configs()
     of = digest()
     texts = {n: measured(n, a.problems, ROOT / "runs/copying" / of / n) for n in a.only}
     found = {"digest": of, "texts": texts}
-    if set(a.only) == set(KNOWN):
-        FIGURES.write(found)
-    else:
-        print(text(found))
+    FIGURES.keep(found, set(a.only) == set(KNOWN))
     return 0
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from figures_page import ROOT, FiguresPage
 from rivals import catalogue, figures, page, workloads
 from rivals.measure import measure, read_lines
-from script_kit import parser
+from script_kit import check_known, parser
 
 from semspec import config
 from semspec.errors import UserError
@@ -89,24 +89,16 @@ def main() -> int:
     ).parse_args()
     if (ended := FIGURES.asked(a, digest)) is not None:
         return ended
-    for given, known in ((a.workloads, workloads.KNOWN), (a.rivals, catalogue.RIVALS)):
-        if unknown := [name for name in given if name not in known]:
-            raise UserError(f"'{unknown[0]}' is unknown: choose from {', '.join(known)}")
+    check_known(a.workloads, workloads.KNOWN)
+    check_known(a.rivals, catalogue.RIVALS)
     if missing := {catalogue.OURS, catalogue.REFERENCE} - set(a.rivals):
         raise UserError(f"--rivals lacks {missing.pop()}, which the others are held against")
     core = {-1: max(os.sched_getaffinity(0)), -2: None}.get(a.core, a.core)
     config.register_configs()
     sizes = QUICK if a.quick else {"problems": a.problems, "repeats": a.repeats}
     found = collect(a.workloads, a.rivals, core, **sizes)
-    if (
-        a.quick
-        or set(a.workloads) != set(workloads.KNOWN)
-        or set(a.rivals) != set(catalogue.RIVALS)
-    ):
-        print(page.text(found))
-        print("docs/rivals.md stays as it is: it has all workloads and engines", file=sys.stderr)
-        return 0
-    FIGURES.write(found)
+    every = set(a.workloads) == set(workloads.KNOWN) and set(a.rivals) == set(catalogue.RIVALS)
+    FIGURES.keep(found, every and not a.quick)
     return 0
 
 

@@ -286,10 +286,7 @@ def main() -> int:
                 for clients in a.clients
                 for row in kept.part(f"{clients} clients", partial(ask_all, clients, a.turns))
             ]
-    if set(a.only) == {"overhead", "load"} and not options:
-        FIGURES.write(found)
-    else:
-        print(text(found))
+    FIGURES.keep(found, set(a.only) == {"overhead", "load"} and not options)
     kept.over()
     return 0
 

@@ -24,10 +24,9 @@ from typing import Any
 
 from figures_page import ROOT, FiguresPage
 from rivals.base import Problem, Workload
-from script_kit import markdown, parser
+from script_kit import check_known, markdown, parser
 
 from semspec.cli.certify import main as certify
-from semspec.errors import UserError
 from semspec.storage import provenance
 from semspec.storage.files import read_json, write_text
 
@@ -195,7 +194,7 @@ def collect(engines: Sequence[str], detect: float) -> dict[str, Any]:
     rows = [row(case, asked(case, detect, folder)) for case in cases(engines)]
     return {
         "digest": of,
-        "versions": {name: metadata.version(package) for name, package in PACKAGES.items()},
+        "versions": {n: metadata.version(p) for n, p in PACKAGES.items() if n in engines},
         "prompts": list(PROMPTS),
         "provenance": provenance.collect(),
         "rows": rows,
@@ -248,14 +247,9 @@ def main() -> int:
     ).parse_args()
     if (ended := FIGURES.asked(a, digest)) is not None:
         return ended
-    if unknown := [name for name in a.engines if name not in PACKAGES]:
-        raise UserError(f"'{unknown[0]}' is unknown: choose from {', '.join(PACKAGES)}")
+    check_known(a.engines, PACKAGES)
     found = collect(a.engines, a.detect)
-    if set(a.engines) != set(PACKAGES):
-        print(page({**found, "versions": {e: found["versions"][e] for e in a.engines}}))
-        print("docs/certify.md stays as it is: it has all engines", file=sys.stderr)
-        return 0
-    FIGURES.write(found)
+    FIGURES.keep(found, set(a.engines) == set(PACKAGES))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,14 @@ class FiguresPage:
         write_json(results, found)
         found = json.loads(results.read_text(encoding="utf-8"))  # as ``check`` will read it
         at.write_text(self.with_tables(at.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+    def keep(self, found: Mapping[str, Any], whole: bool) -> None:
+        """Write figures and page if this is all that they hold; else print the tables of what was measured."""
+        if whole:
+            self.write(found)
+            return
+        print(self.text(found))
+        print(f"{self.page} stays as it is: this is not all that it has", file=sys.stderr)
 
     def check(self, of: str, results: Path | None = None, at: Path | None = None) -> list[str]:
         """Return what is older than what it is made from; nothing where all is well."""

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +75,12 @@ def parser(doc: str | None, **known: Any) -> argparse.ArgumentParser:
         else:
             made.add_argument(flag, type=type(default), default=default, help=text)
     return made
+
+
+def check_known(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise UserError for the first of several names that is not one of those that are known."""
+    if unknown := [name for name in given if name not in known]:
+        raise UserError(f"'{unknown[0]}' is unknown: choose from {', '.join(known)}")
 
 
 def table(title: str, *headings: str, names: int = 1) -> Table:
