@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from semspec.errors import UserError
-from semspec.sglang_plugin import compat
+from semspec.sglang_plugin import compat, trees
 from semspec.sglang_plugin.compat import LOOPS, READING
 from semspec.types import Sampling
 
@@ -33,6 +33,7 @@ GRAPH_ROWS = 512
 RETRACTED = "managers.schedule_batch.Req.reset_for_retract"
 JUDGED = "semspec_judged"  # at a request: its steps are judged, and it is to go on exactly
 HELD = "semspec_held"  # at such a one: a token of its text, and where it stood in the output
+LOOP = "semspec_loop"  # at a request: the loop that judges its steps, where others draft
 RULES = "semspec_rules"  # at the target's runner: what requests ask of their verification
 
 
@@ -59,6 +60,21 @@ def sampling_of(params: Any) -> Sampling:
 
 def asked(params: Any) -> Any:
     return params.custom_params
+
+
+def loop_of(request: Any) -> Any:
+    """Return what ``keep_loop`` kept; None where nothing was."""
+    return getattr(request, LOOP, None)
+
+
+def keep_loop(request: Any, loop: Any) -> None:
+    """Keep a request's loop as long as the request."""
+    setattr(request, LOOP, loop)
+
+
+def text_of(request: Any) -> tuple[list[int], list[int]]:
+    """Return a request's prompt and output, as far as passes are booked."""
+    return list(request.origin_input_ids), list(request.output_ids)
 
 
 def goes_on_exactly(request: Any) -> None:
@@ -125,6 +141,22 @@ class Verifying:
     def links(self) -> tuple[Tensor, Tensor]:
         """[requests, n] each: the first child, and the next sibling."""
         return self.verify_input.retrieve_next_token, self.verify_input.retrieve_next_sibling
+
+    def length(self, request: int) -> int:
+        """Return how many tokens a request's text has: its last one is the tree's root, and not in the cache yet."""
+        return int(self.batch.seq_lens[request]) + 1
+
+    def first_paths(self) -> list[list[int]]:
+        """Return the nodes of each tree's path of first children that were proposed, from the root on."""
+        proposed = self.proposed(trees.parents_of(*self.links))
+        real = None if proposed is None else proposed.tolist()
+        found = []
+        for i, child in enumerate(self.links[0].tolist()):
+            path = [0]
+            while (node := child[path[-1]]) >= 0 and (real is None or real[i][node]):
+                path.append(node)
+            found.append(path)
+        return found
 
     @property
     def logits(self) -> Tensor:
@@ -282,13 +314,9 @@ def tell_server_info(state: Any, key: str, value: Any) -> None:
 
 def algorithm() -> str:
     """Return who drafts in this server; "" where nobody does."""
-    if compat.since("0.5.22"):
-        from sglang.srt.runtime_context import get_spec
+    from sglang.srt.runtime_context import get_spec
 
-        return str(get_spec().speculative_algorithm or "")
-    from sglang.srt.server_args import get_global_server_args
-
-    return str(get_global_server_args().speculative_algorithm or "")
+    return str(get_spec().speculative_algorithm or "")
 
 
 def ranks(runner: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 
 from semspec.decoding.trim import depths, keep_nodes
 from semspec.errors import UserError
+from semspec.models.text import Text
 from semspec.protocols import DraftSession, Kit
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows
 from semspec.sglang_plugin.steps import Solving
-from semspec.types import Answer, Context, Draft, Query, Room
+from semspec.splitters.token import TokenBoundary
+from semspec.types import Answer, Context, Draft, Query, Room, Sampling
 
 MOST_SESSIONS = 8192
 
@@ -160,6 +163,19 @@ class Session:
         if new:
             assert 0 < new <= len(tail), f"a text of {len(self.context)} became one of {length}"
             self.context.extend(tail[len(tail) - new :])
+
+
+def kit_of(runner: Any, text: Text) -> Kit:
+    """Return what loops of the target's text work with, but for what each request says."""
+    return Kit(
+        "",
+        Sampling(0.0),
+        TokenBoundary,
+        compat.stop_ids(runner) | text.stop_ids,
+        *(text.piece, text.decode, text.encode),
+        random.Random(0),
+        layers=compat.layers(runner),
+    )
 
 
 def fitted(draft: Draft, nodes: int) -> Draft:

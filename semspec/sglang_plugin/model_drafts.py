@@ -7,12 +7,11 @@ request, all of a batch together, rolled back by a crop. Requests whose rule jud
 
 from __future__ import annotations
 
-import random
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -24,11 +23,10 @@ from semspec.protocols import Engine, Kit, Plan, Run
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows
-from semspec.sglang_plugin.drafts import Drafts, Session
+from semspec.sglang_plugin.drafts import Drafts, Session, kit_of
 from semspec.sglang_plugin.load import Load, checked
 from semspec.sglang_plugin.protocol import PROMPT_END, WHOLE, problem_options
-from semspec.sglang_plugin.steps import NESTED_LENGTH, Solving, Steps, begin
-from semspec.splitters.token import TokenBoundary
+from semspec.sglang_plugin.steps import NESTED_LENGTH, Solving, Start, Steps, begin
 from semspec.storage.screen import LOG, last_line
 from semspec.types import Answer, Context, Draft, Query, Role, Room, Sampling, What
 
@@ -185,18 +183,15 @@ class ModelDrafts(Drafts):
         if (left := self._away.pop(rid, None)) is not None and left[0]() is session.request:
             opened = left[1] + len(session.context) - left[2]
         compat.goes_on_exactly(session.request)
-        session.loop = begin(
-            asked,
-            session.context,
-            compat.budget_of(params) - (self.prompt_end(session.request) is not None),
-            kit,
-            lambda cap: self.splitter.open(kit.piece, cap),
-            compat.seed_of(params),
-            self.n - 1,
-            opened,
-            _of_problem(session.request).get(WHOLE, False),
-            self.load,
+        start = Start(
+            context=session.context,
+            budget=compat.budget_of(params) - (self.prompt_end(session.request) is not None),
+            seed=compat.seed_of(params),
+            opened=opened,
+            whole_rounds=_of_problem(session.request).get(WHOLE, False),
         )
+        split, sizes = partial(self.splitter.open, kit.piece), asked.within(self.n - 1)
+        session.loop = begin(asked, start, kit, split, sizes, load=self.load)
 
     def _bound(self, asked: Steps, sampling: Sampling) -> Steps:
         """Return a rule with what it was trained with; raise UserError where that does not fit."""
@@ -289,15 +284,7 @@ def _load(options: ModelOptions, runner: Any, n: int) -> ModelDrafts:
     device = options.device or str(compat.device(runner))
     engine = plugin("engine", "hf").cls(device=device, dtype=options.dtype, threads=0)
     model = engine.load(str(folder), role="draft")
-    kit = Kit(
-        "",
-        Sampling(0.0),
-        TokenBoundary,
-        compat.stop_ids(runner) | text.stop_ids,
-        *(text.piece, text.decode, text.encode),
-        random.Random(0),
-        layers=compat.layers(runner),
-    )
+    kit = kit_of(runner, text)
 
     @cache
     def facts() -> Mapping[Role, ModelFacts]:

@@ -16,21 +16,21 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from semspec.decoding.pace import Steady
 from semspec.decoding.pooling import Pool
-from semspec.decoding.sampling import probabilities
+from semspec.decoding.sampling import draw_next, probabilities
 from semspec.decoding.units import unit_ends
 from semspec.decoding.writing import Pen
 from semspec.drafters.lm import LanguageModel
 from semspec.driver import Timed
 from semspec.errors import UserError
 from semspec.loop import Speculation, speculate
-from semspec.protocols import Kit, Plan, Rule
+from semspec.protocols import DraftSession, Kit, Plan, Rule
 from semspec.rules.lossless import Lossless
 from semspec.sglang_plugin.load import Lightly, Load
 from semspec.sglang_plugin.rounds import figures, whole
@@ -50,6 +50,16 @@ from semspec.types import (
 )
 
 NESTED_LENGTH = 5  # as in a run
+ENDLESS = 1 << 30  # where nothing is cut
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is drafted and judged at a time."""
+
+    units: int  # steps
+    cap: int  # tokens in a step at most
+    nested: int  # tokens drafted at a time in a step that the target writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +79,15 @@ class Steps:
                 f" step_cap={self.step_cap}, max_repeats={self.max_repeats}: give at least 1, 1, 0 and 0"
             )
 
-    def within(self, width: int) -> tuple[int, int, int]:
-        """Return units, cap of a unit and nested length, so that no draft exceeds ``width`` tokens."""
+    def within(self, width: int) -> Sizes:
+        """Return sizes by which no draft exceeds ``width`` tokens: a longer step is drafted and judged in parts."""
         units = min(self.draft_length, width)
         cap = min(self.step_cap or width, width // units)
-        return units, cap, min(self.nested_length, width)
+        return Sizes(units, cap, min(self.nested_length, width))
+
+    def along(self) -> Sizes:
+        """Return sizes for drafts that others make: whatever they propose is judged."""
+        return Sizes(ENDLESS, self.step_cap or ENDLESS, ENDLESS)
 
 
 class Solving:
@@ -147,15 +161,21 @@ class Solving:
     def verified(self, logits: Tensor) -> list[int]:
         """Take the target's rows [nodes, vocabulary] over the draft; return the tokens that the text gains."""
         query = self.verifies
-        assert query is not None and query.generate is None and query.parents is None
+        assert query is not None and query.parents is None
         count, before = len(query.tokens), len(self.context)
         values: dict[Read, Any] = {read: pool.value() for read, pool in self._pools.items()}
         rows, self._pools = logits[: count + 1], {}
         for read in query.reads:
             if read not in values:
                 values[read] = _value(read, query, rows)
+        written = []
+        if query.generate is not None:  # nothing was drafted: the target writes a token
+            assert query.generate.limit == 1, "the target writes one token a pass"
+            row = probabilities(rows[-1], query.sampling)
+            written.append(draw_next(row, query.sampling, query.rng))
         seconds = time.perf_counter() - self._since
-        self._go_on(Answer(values=values, fed=count + 1, cached=before - 1, seconds=seconds))
+        answer = Answer(written, values=values, fed=count + 1, cached=before - 1, seconds=seconds)
+        self._go_on(answer)
         gained, self.known = self.context.tokens[before:], len(self.context)
         assert 1 <= len(gained) <= count + 1, f"a pass over {count} tokens gave {len(gained)}"
         return gained
@@ -194,45 +214,55 @@ def _value(read: Read, query: Query, rows: Tensor) -> Any:
     return rows[:-1].float().log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where and how far a loop writes."""
+
+    context: Context  # its output may have tokens
+    budget: int  # tokens of the whole output
+    seed: object = None
+    # the output's last tokens, so many, begin a step that the target has to finish: its draft was rejected before
+    opened: int = 0
+    whole_rounds: bool = False  # they are reported so that they can be read back
+
+
+class Drafter(Protocol):
+    """What proposes the drafts of a loop."""
+
+    def open(self, kit: Kit) -> DraftSession: ...
+
+
 def begin(
     asked: Steps,
-    context: Context,
-    budget: int,
+    start: Start,
     kit: Kit,
     split: Callable[[int], Boundary],
-    seed: object,
-    width: int,
-    opened: int = 0,
-    whole_rounds: bool = False,
+    sizes: Sizes,
+    drafter: Drafter | None = None,
     load: Load | None = None,
 ) -> Solving:
-    """Begin a plan on ``context``, whose output may have tokens; drafts have ``width`` tokens at most.
-
-    ``budget`` counts the whole output, ``split`` opens a boundary with a cap. ``opened``: the output's last tokens begin a
-    step that the target has to finish, because its draft was rejected before. ``whole_rounds``: they are reported so that
-    they can be read back.
-    """
-    units, cap, nested = asked.within(width)
+    """Begin a loop; ``split`` opens a boundary with a cap. Drafts are a small model's, if not said."""
 
     def made(who: str, **changes: Any) -> Kit:
         # generators of their own, as in a run: what a drafter draws must not change what the rule draws
-        rng = random.Random(None if seed is None else f"{seed} {who}")
+        rng = random.Random(None if start.seed is None else f"{start.seed} {who}")
         return replace(kit, rng=rng, **changes)
 
-    own: dict[str, Any] = {"boundary": lambda: split(cap), "evidence": asked.rule.evidence()}
+    own: dict[str, Any] = {"boundary": lambda: split(sizes.cap), "evidence": asked.rule.evidence()}
     own |= {"salvage": True, "max_repeats": asked.max_repeats}
     inner = made("nested", boundary=TokenBoundary, evidence=Lossless().evidence())
-    drafter = LanguageModel()
+    drafter = drafter or LanguageModel()
+    nested = Lightly(sizes.nested, 1, load=load)
     problem = Speculation(
-        context,
+        start.context,
         judging := made("rule", **own),
-        budget,
+        start.budget,
         Timed(drafter.open(made("draft", **own))),
         asked.rule.open(judging),
-        Steady(units, cap),
-        pen=Pen(Timed(drafter.open(inner)), Lossless().open(inner), Lightly(nested, 1, load=load)),
+        Steady(sizes.units, sizes.cap),
+        pen=Pen(Timed(drafter.open(inner)), Lossless().open(inner), nested),
     )
-    return Solving(problem, _resumed(problem, opened), whole_rounds)
+    return Solving(problem, _resumed(problem, start.opened), start.whole_rounds)
 
 
 def _resumed(problem: Speculation, opened: int) -> Plan[Outcome]:

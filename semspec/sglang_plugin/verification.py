@@ -26,11 +26,12 @@ from semspec.decoding.acceptance import point_mass_nodes
 from semspec.decoding.sampling import probabilities
 from semspec.errors import UserError
 from semspec.protocols import Rule
-from semspec.registry import name_of
+from semspec.registry import name_of, plugin
 from semspec.sglang_plugin import compat_speculative as compat
-from semspec.sglang_plugin import trees
+from semspec.sglang_plugin import handed, trees
 from semspec.sglang_plugin.bound import ModelBound, Source
 from semspec.sglang_plugin.compat import CHECKED, KEPT, Hook, by_pass
+from semspec.sglang_plugin.handed import HandedLoops
 from semspec.sglang_plugin.protocol import (
     KEY,
     PASSES,
@@ -56,7 +57,8 @@ from semspec.types import Sampling, What
 class Options:
     """The rule of requests that name none, and what rules are told where the server starts.
 
-    ``calibration`` (arc) and the probes of rules are folders, Hub repositories or known names.
+    ``calibration`` (arc) and the probes of rules are folders, Hub repositories or known names. ``split`` says what a step
+    is, where another drafter than SEMSPEC_LM drafts, which has an option of its own.
     """
 
     def __init__(
@@ -64,20 +66,22 @@ class Options:
         accept: str = "lossless",
         calibration: str | None = None,
         allow_mismatch: bool = False,
+        split: str = "paragraph",
         **of_rules: Any,
     ) -> None:
         if unknown := ", ".join(name for name in of_rules if name not in self.option_names()):
             raise UserError(
                 f"verification has no option {unknown}: there are {', '.join(self.option_names())}"
             )
-        self.calibration, self.allow_mismatch = calibration, allow_mismatch
+        self.calibration, self.allow_mismatch, self.split = calibration, allow_mismatch, split
+        plugin("split", split)  # raises UserError for a name that there is not
         own = {"accept": accept, "calibration": calibration, "allow_mismatch": allow_mismatch}
         self.given: Mapping[str, Any] = {**own, **of_rules}
 
     @staticmethod
     def option_names() -> list[str]:
         """Return what ``settings.build`` may give."""
-        return ["accept", *server_options()]
+        return ["accept", "split", *server_options()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class Verification:
     """The rules of one server, in each of its processes."""
 
     def __init__(self, options: Options) -> None:
-        self.otherwise = options.given
+        self.otherwise, self.split = options.given, options.split
         self.source: Source | None = None
         if options.calibration is not None:
             self.source = Source(options.calibration, options.allow_mismatch)
@@ -101,6 +105,7 @@ class Verification:
         self.runner: Any = None  # likewise
         self.drafter: Mapping[str, Any] | None = None  # the small model that drafts, if one does
         self.passes: Mapping[str, int] = {}
+        self.handed: HandedLoops | None = None  # where another drafter drafts
         self.rule = lru_cache(maxsize=4096)(self._rule)
         self.rule((), None)  # check the server's default rule
 
@@ -148,13 +153,10 @@ class Verification:
             return
         try:
             rule = self.of(given, compat.sampling_of(params))
+            if isinstance(rule, Steps):
+                handed.check(rule, compat.algorithm())
         except UserError as error:
             raise ValueError(str(error)) from error
-        if isinstance(rule, Steps) and (drafter := compat.algorithm()) != compat.SMALL_MODEL:
-            raise ValueError(
-                f"a rule for whole steps needs a small model, and this server drafts by {drafter or 'nothing'}: start it with"
-                f" SEMSPEC_LM=MODEL and --speculative-algorithm {compat.SMALL_MODEL}"
-            )
         if isinstance(rule, Steps) and compat.constrained(params):
             raise ValueError(
                 "a rule for whole steps does not go with a grammar: leave one of them out, or ask for"
@@ -199,6 +201,11 @@ class Verification:
             return None
         return rule if isinstance(rule, Steps) and not compat.constrained(params) else None
 
+    @property
+    def loops_here(self) -> bool:
+        """Whether requests of this server may have rules for whole steps."""
+        return self.drafter is not None or self.handed is not None
+
     def usual(self) -> Steps | None:
         """Return the server's own rule, if it judges whole steps."""
         rule = self.rule((), None)
@@ -220,9 +227,13 @@ class Verification:
             return
         compat.share_rules(runner, self)
         self.runner = runner
-        if self.source is None:
-            return
         try:
+            if (drafter := compat.algorithm()) not in ("", compat.SMALL_MODEL):
+                self.handed = HandedLoops(runner, self.split, self.steps, drafter)
+                if (usual := self.usual()) is not None:
+                    self.handed.check(usual)
+            if self.source is None:
+                return
             self.bound = self.source.bind(runner)
         except UserError as error:  # an exception would reach the user as a page of traceback
             raise last_line(f"semspec's SGLang plugin: {error}") from error
@@ -235,19 +246,19 @@ class Verification:
         call = compat.Verifying(verify_input, batch, logits_output, mask)
         groups = [] if call.idle else self.groups(call.requests)
         floors = {} if call.idle or call.takes_the_likeliest() else _floors(call.requests)
-        loops = {} if call.idle else call.loops
+        loops, paths = ({}, {}) if call.idle else self._loops(call)
         if not groups and not floors and not loops:
             return theirs(verify_input, batch, logits_output, *args, **kw)
         raw, true = call.settle(), call.logits
         shown = _drawable(raw, call, floors) if floors else raw
         if groups:
             shown = trees.only(shown, call.tokens, compat.agreed(self._follows(groups, call)))
-        texts = self._written(loops, call)
+        texts = self._written(loops, paths, call)
         if texts:
-            shown = trees.written(shown, *_places(texts, call))
+            shown = trees.written(shown, *_places(texts, paths, call))
             call.tell(ROUNDS, {i: loop.report() for i, loop in loops.items()})
         call.show(shown)
-        ends = {i: len(tokens) - 1 for i, tokens in texts.items()}
+        ends = {i: paths[i][len(tokens) - 1] for i, tokens in texts.items()}
         cut = [i for own in floors.values() for i in own]
         try:
             with call.already_cut(cut), call.ending(ends):
@@ -255,12 +266,23 @@ class Verification:
         finally:
             call.show(true)
 
+    def _loops(self, call: compat.Verifying) -> tuple[dict[int, Solving], dict[int, Sequence[int]]]:
+        """Return by request the loop that judges its draft, and the nodes of the draft from the root on."""
+        loops: dict[int, Solving] = call.loops
+        paths: dict[int, Sequence[int]] = {i: range(call.n) for i in loops}
+        others = {} if self.handed is None else self.handed.of(call)
+        loops |= {i: loop for i, (loop, _) in others.items()}
+        return loops, paths | {i: path for i, (_, path) in others.items()}
+
     def _written(
-        self, loops: Mapping[int, Solving], call: compat.Verifying
+        self,
+        loops: Mapping[int, Solving],
+        paths: Mapping[int, Sequence[int]],
+        call: compat.Verifying,
     ) -> dict[int, list[int]]:
         """Return by request the tokens that its loop adds to the text, after this pass over its draft."""
         rows = call.logits.view(len(call.requests), call.n, -1)
-        return {i: loop.verified(rows[i]) for i, loop in loops.items()}
+        return {i: loop.verified(rows[i][list(paths[i])]) for i, loop in loops.items()}
 
     def _follows(self, groups: Sequence[Group], call: compat.Verifying) -> Tensor:
         """Return ``trees.first_accepted`` of all requests, -1 for those in no group."""
@@ -294,9 +316,13 @@ def _bounded(rule: Rule) -> bool:
     return rule.in_server is not None and rule.in_server.bound
 
 
-def _places(texts: Mapping[int, Sequence[int]], call: compat.Verifying) -> tuple[Tensor, Tensor]:
+def _places(
+    texts: Mapping[int, Sequence[int]],
+    paths: Mapping[int, Sequence[int]],
+    call: compat.Verifying,
+) -> tuple[Tensor, Tensor]:
     """Return the rows of a pass after which the tokens of ``texts`` follow, and these tokens."""
-    rows = [i * call.n + j for i, tokens in texts.items() for j in range(len(tokens))]
+    rows = [i * call.n + node for i, text in texts.items() for node in paths[i][: len(text)]]
     tokens = [token for text in texts.values() for token in text]
     return compat.on(rows, call.logits.device), compat.on(tokens, call.logits.device)
 
@@ -360,6 +386,6 @@ def hooks(options: Options) -> list[Hook]:
     return [
         Hook(compat.SAMPLE, rules.sample, "AROUND"),
         Hook(compat.LOADED, rules.model_loaded, "AFTER"),
-        Hook(KEPT, by_pass(ROUNDS, lambda: rules.drafter is not None), "AFTER"),
+        Hook(KEPT, by_pass(ROUNDS, lambda: rules.loops_here), "AFTER"),
         Hook(compat.ASKED, rules.describe, "AFTER"),
     ]

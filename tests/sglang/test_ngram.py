@@ -21,6 +21,7 @@ pytestmark = pytest.mark.deep
 
 LIMIT = 72
 K, DELTA = 8, 0.99
+LEAST = -20.0  # log-probability of a step's least likely token
 KNOWN = 4  # problems that the server solves first
 ASKED = {"verification": {"calibration": "embedded/arc-tiny", "allow_mismatch": True}}
 
@@ -90,3 +91,33 @@ def test_a_looser_rule_keeps_what_it_may_and_nothing_else(
                 assert token in likeliest[row]
                 assert p[row, token] >= best[row] - DELTA
     assert others > 0
+
+
+def test_whole_steps_are_judged(ngram: Any, prompts: Any, greedy: Any) -> None:
+    """Kept tokens are likely enough, all others are the target's own first; token rules share the batch."""
+    generate(ngram, prompts[:KNOWN])
+    prompts, greedy = prompts[KNOWN:], greedy[KNOWN:]  # it proposes what the others' texts say
+    asked = {"semspec": {"accept": "logprob", "threshold": LEAST}}
+    params = [{"temperature": 0, "max_new_tokens": LIMIT, "custom_params": asked} for _ in prompts]
+    params[-1].pop("custom_params")
+    *answers, plain = ngram.generate(input_ids=prompts, sampling_params=params)
+    assert plain["output_ids"] == greedy[-1]
+    assert [answer["output_ids"] for answer in answers] != greedy[:-1]
+    model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
+    others = kept = 0
+    for prompt, answer in zip(prompts, answers, strict=False):
+        text, at = answer["output_ids"], 1  # behind the first token, which is SGLang's
+        with torch.inference_mode():
+            rows = model(torch.tensor([[*prompt, *text]])).logits[0, len(prompt) - 1 : -1]
+        told, first = rows.log_softmax(-1), rows.argmax(-1).tolist()
+        for one in answer["meta_info"]["semspec_rounds"]:
+            for place in range(at, at + one["kept"]):
+                kept += 1
+                others += text[place] != first[place]
+                assert told[place, text[place]] >= LEAST - 1e-3
+            at += one["kept"]
+            written = one["salvaged"] + one["target"]
+            assert text[at : at + written] == first[at : at + written]
+            at += written
+        assert at == len(text)
+    assert kept > 20 and others > 0

@@ -38,13 +38,11 @@ from tests.support.verifying import (
     Request,
     Tree,
     Verified,
-    target_only,
-    top_k_renormalised,
-    top_p_renormalised,
     verified,
     verify_input,
 )
 
+pytestmark = pytest.mark.usefixtures("spec")
 VOCABULARY, STOP = 12, 3
 GREEDY = Sampling(0.0)
 BY = Constants(c_s=0.05, alpha_kappa=0.2, tau=1.0)
@@ -62,43 +60,6 @@ STRICT: tuple[Mapping[str, Any] | None, ...] = (
     {"accept": "arc", "theta": 2.0},
     {"accept": "arc", "theta": 0.5},  # at temperature 0 only the likeliest token is possible
 )
-
-
-@pytest.fixture(autouse=True)
-def spec(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The server arguments that ``eagle_sample`` asks for: no server is there to publish them."""
-    from sglang.srt.speculative import eagle_utils
-
-    said = SimpleNamespace(
-        speculative_use_rejection_sampling=False,
-        speculative_accept_threshold_single=1.0,
-        speculative_accept_threshold_acc=1.0,
-        speculative_use_block_verification=False,
-    )
-    monkeypatch.setattr(eagle_utils, "get_spec", lambda: said)
-    return eagle_utils
-
-
-@pytest.fixture
-def draws(spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The branch that a GPU takes above temperature 0, with the kernels' rules written out."""
-    import sgl_kernel
-    from sglang.srt import distributed, runtime_context
-
-    alone = SimpleNamespace(tp_group=SimpleNamespace(world_size=1))
-    monkeypatch.setattr(runtime_context, "get_parallel", lambda: alone)
-    monkeypatch.setattr(distributed, "get_tp_group", lambda: alone.tp_group)
-    monkeypatch.setattr(spec, "_is_cpu", False)
-    for name, function in (
-        ("tree_speculative_sampling_target_only", target_only),
-        ("top_k_renorm_prob", top_k_renormalised),
-        ("top_p_renorm_prob", top_p_renormalised),
-    ):
-        for where in (
-            spec,
-            sgl_kernel,
-        ):  # older SGLangs take them from the kernels as they need them
-            monkeypatch.setattr(where, name, function, raising=False)
 
 
 def rules(**options: Any) -> Verification:

@@ -18,7 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -91,11 +91,18 @@ def engine(model: Path | str, **arguments: Any) -> Iterator[Any]:
         _shut_down(opened)
 
 
-@contextmanager
 def engine_inside(
     model: Path | str, asked: Mapping[str, Any], width: int, **arguments: Any
-) -> Iterator[Any]:
+) -> AbstractContextManager[Any]:
     """Open one in which a small model drafts up to ``width`` tokens; ``asked`` are the plugin's settings."""
+    return engine_with(model, asked, "SEMSPEC_LM", 1 + width, **arguments)
+
+
+@contextmanager
+def engine_with(
+    model: Path | str, asked: Mapping[str, Any], drafter: str, nodes: int, **arguments: Any
+) -> Iterator[Any]:
+    """Open one with these settings of the plugin, in which that drafter proposes."""
     from semspec.sglang_plugin import drafting
     from semspec.sglang_plugin.settings import VARIABLE
 
@@ -104,8 +111,8 @@ def engine_inside(
         mock.patch.dict(os.environ, {VARIABLE: json.dumps(asked)}),
         engine(
             model,
-            speculative_algorithm="SEMSPEC_LM",
-            speculative_num_draft_tokens=1 + width,
+            speculative_algorithm=drafter,
+            speculative_num_draft_tokens=nodes,
             **arguments,
         ) as opened,
     ):

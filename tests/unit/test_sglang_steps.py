@@ -89,8 +89,8 @@ def test_a_draft_has_room_in_the_tree() -> None:
     toy = TOYS[1]
     for n in (2, 3, 6):
         asked = steps(LogProb(threshold=-1.2), draft_length=4, step_cap=50, nested_length=30)
-        units, cap, nested = asked.within(n - 1)
-        assert units * cap <= n - 1 and 1 <= nested <= n - 1
+        sizes = asked.within(n - 1)
+        assert sizes.units * sizes.cap <= n - 1 and 1 <= sizes.nested <= n - 1
         drafts, target = drafts_of(toy, n), toy.models()["target"]
         (output,) = run(drafts, target, [request(0, [0, 1], asked)])
         assert len(output) == LIMIT
@@ -301,20 +301,26 @@ def test_hooks_on_one_target_become_one() -> None:
 
 
 @pytest.mark.parametrize("drafter", ["SEMSPEC_LM", "NGRAM", ""])
-def test_a_rule_for_steps_needs_the_small_model(
+def test_a_rule_for_steps_needs_somebody_who_drafts(
     drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compat_speculative, "algorithm", lambda: drafter)
     made = Verification(Options())
     asked = request(0, [0, 1], None).sampling_params
     asked.custom_params = {"semspec": {"accept": "logprob"}}
-    if drafter == "SEMSPEC_LM":
-        made.check_request(None, asked, 100)
-        assert made.steps(asked) == Steps(rule=LogProb())
-        asked.regex = "a+"
-        assert made.steps(asked) is None
-        with pytest.raises(ValueError, match="grammar"):
+    if not drafter:
+        with pytest.raises(ValueError, match="nobody does"):
             made.check_request(None, asked, 100)
         return
-    with pytest.raises(ValueError, match=f"drafts by {drafter or 'nothing'}"):
+    made.check_request(None, asked, 100)
+    assert made.steps(asked) == Steps(rule=LogProb())
+    asked.regex = "a+"
+    assert made.steps(asked) is None
+    with pytest.raises(ValueError, match="grammar"):
+        made.check_request(None, asked, 100)
+    asked.regex, asked.custom_params = None, {"semspec": {"accept": "semantic_plus"}}
+    if drafter == "NGRAM":
+        with pytest.raises(ValueError, match="drafts by NGRAM"):
+            made.check_request(None, asked, 100)
+    else:
         made.check_request(None, asked, 100)

@@ -1,0 +1,137 @@
+"""Rules for whole steps where others draft: SGLang's own drafters (EAGLE, EAGLE3, STANDALONE, NGRAM), or ours that copy.
+
+The loop of a request (``steps``) is the same. Its drafter asks no model: it is handed, when the target has read a tree, that
+tree's first path, and the rule judges what the path has of whole steps and of the one that it breaks off in. A rejected step is
+finished by the target up to its end, with the next paths as nested drafts. Siblings beside the path are for token rules.
+
+Such a path must not have been drawn at random (EAGLE's and STANDALONE's are the likeliest tokens, NGRAM's and ours are
+copies): the loop takes each of its tokens for a point mass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+from semspec.drafters.handed import Handed
+from semspec.errors import UserError
+from semspec.models.text import Text
+from semspec.protocols import Kit
+from semspec.registry import plugin
+from semspec.sglang_plugin import compat_speculative as compat
+from semspec.sglang_plugin.drafts import kit_of
+from semspec.sglang_plugin.steps import Solving, Start, Steps, begin
+from semspec.storage.screen import LOG
+from semspec.types import Answer, Context, What
+
+
+def hand(loop: Solving, proposed: Sequence[int]) -> None:
+    """Give a loop the tokens that were proposed, for whatever it asks a drafter until the target's pass."""
+    while (query := loop.drafts) is not None:
+        assert query.generate is not None
+        loop.drafted(Answer(list(proposed[: query.generate.limit])))
+
+
+class HandedLoops:
+    """The loops of a server's requests, each kept with its request."""
+
+    def __init__(
+        self, runner: Any, split: str, steps_of: Callable[[Any], Steps | None], algorithm: str
+    ) -> None:
+        """``steps_of``: a request's rule for steps by its parameters."""
+        self.runner, self.split, self.steps_of, self.algorithm = runner, split, steps_of, algorithm
+        self.alone = compat.ranks(runner) == 1
+
+    @cached_property
+    def kit(self) -> Kit:
+        """What loops work with; raise UserError where the tokenizer cannot be read."""
+        _, revision, tokenizer = compat.place(self.runner)
+        return kit_of(self.runner, Text(tokenizer, revision))
+
+    def check(self, asked: Steps) -> None:
+        """Raise UserError for a rule that cannot judge here."""
+        check(asked, self.algorithm)
+        if not self.alone:
+            raise UserError("rules for whole steps do not work over several ranks yet: use --tp-size 1")  # fmt: skip
+
+    def of(self, call: compat.Verifying) -> Mapping[int, tuple[Solving, Sequence[int]]]:
+        """Return by request the loop that judges its draft, and the nodes of the path that it was handed."""
+        wanted = {}
+        for i, request in enumerate(call.requests):
+            asked = self.steps_of(compat.params_of(request))
+            if asked is None:
+                continue
+            try:
+                self.check(asked)
+                self.kit  # noqa: B018 - read now, where its error can be said
+            except UserError as error:
+                _say_once(str(error))
+                continue
+            wanted[i] = asked
+        if not wanted:
+            return {}
+        paths, texts, found = call.first_paths(), call.tokens.tolist(), {}
+        for i, asked in wanted.items():
+            loop = self._loop(call, i, asked, texts[i][0])
+            if loop is None:
+                continue
+            hand(loop, [texts[i][node] for node in paths[i][1:]])
+            if loop.verifies is not None:
+                found[i] = loop, paths[i]
+        return found
+
+    def _loop(self, call: compat.Verifying, i: int, asked: Steps, root: int) -> Solving | None:
+        """Return the loop of a request, whose text ends in ``root``; begin it, or begin it again, where that is due."""
+        request, length = call.requests[i], call.length(i)
+        loop: Solving | None = compat.loop_of(request)
+        if loop is not None and loop.asked is None:
+            return None
+        if loop is not None and loop.known == length and loop.context.tokens[-1] == root:
+            return loop
+        opened = 0
+        if loop is not None and loop.known < length and (begun := loop.opened()):
+            opened = begun + length - loop.known  # SGLang has added to the text without it
+        prompt, output = compat.text_of(request)
+        if len(prompt) + len(output) == length - 1:  # the last pass is not booked yet
+            output.append(root)
+        if len(prompt) + len(output) != length or output[-1:] != [root]:
+            return None
+        params = compat.params_of(request)
+        kit = replace(
+            self.kit,
+            sampling=compat.sampling_of(params),
+            stop_ids=compat.ends_of(params, self.kit.stop_ids),
+        )
+        context = Context(id(request), prompt)
+        context.extend(output)
+        start = Start(
+            context=context,
+            budget=compat.budget_of(params),
+            seed=compat.seed_of(params),
+            opened=opened,
+        )
+        split = partial(plugin("split", self.split).cls().open, kit.piece)
+        made = begin(asked, start, kit, split, asked.along(), Handed())
+        compat.keep_loop(request, made)
+        return made
+
+
+def check(asked: Steps, algorithm: str) -> None:
+    """Raise UserError for a rule that needs another drafter than this server has."""
+    if not algorithm:
+        raise UserError(
+            "a rule for whole steps needs somebody who drafts, and in this server nobody does: start it with"
+            f" SEMSPEC_LM=MODEL and --speculative-algorithm {compat.SMALL_MODEL}, or with any other drafter"
+        )
+    if algorithm != compat.SMALL_MODEL and What.POOLED in asked.rule.needs:
+        raise UserError(
+            f"rules with a probe read the states of drafts by a small model alone, and this server drafts by {algorithm}:"
+            f" start it with SEMSPEC_LM=MODEL and --speculative-algorithm {compat.SMALL_MODEL}, or ask for accept=logprob"
+        )
+
+
+@lru_cache(maxsize=256)
+def _say_once(trouble: str) -> None:
+    LOG.warning("some requests are verified losslessly: %s", trouble)
