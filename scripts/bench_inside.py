@@ -1,21 +1,25 @@
 """Tokens a second of one SGLang server by itself, with steps judged inside it, and of the loop over two servers.
 
-    python scripts/bench_inside.py --plain URL --inside URL [--draft URL] --requests 1 4 --turns 3
+    python scripts/bench_inside.py --plain URL --inside URL [--inside NAME=URL] [--draft URL] --requests 1 4 --turns 3
 
 Arms take turns, so that what else the machine does meets all of them; a ratio is the median over turns. ``--plain`` runs the
-target without speculation, ``--inside`` the same target with SEMSPEC_LM, ``--draft`` the small model: with it the loop over
-``--plain`` and ``--draft`` is an arm as well.
+target without speculation, ``--inside`` the same target with SEMSPEC_LM or another drafter, ``--draft`` the small model: with it the
+loop over ``--plain`` and ``--draft`` is an arm as well. Servers that were started with the plugin's part ``timing`` say how
+long their models took; what an arm takes beside that is its time outside the models.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from semspec.config import build, compose
@@ -33,22 +37,50 @@ def ask(url: str, ids: list[int], limit: int, asked: dict[str, Any] | None) -> i
         return len(json.load(reply)["output_ids"])
 
 
-def measured(arm: Callable[[], int]) -> float:
-    started = time.perf_counter()
+def in_models(urls: Sequence[str]) -> float:
+    """Return the seconds that all models of these servers have spent in passes; NaN where a server does not say."""
+    total = 0.0
+    for url in urls:
+        with urllib.request.urlopen(f"{url}/server_info", timeout=60) as reply:
+            for state in json.load(reply)["internal_states"]:
+                told = state.get("semspec_seconds")
+                if told is None:
+                    return math.nan
+                total += sum(model["seconds"] for model in told.values())
+    return total
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What an arm did in one turn."""
+
+    tokens: int
+    seconds: float
+    models: float  # seconds in passes; two servers may work at the same time
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+
+def measured(arm: Callable[[], int], urls: Sequence[str]) -> Turn:
+    before, started = in_models(urls), time.perf_counter()
     tokens = arm()
-    return tokens / (time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return Turn(tokens, seconds, in_models(urls) - before)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plain", required=True)
-    parser.add_argument("--inside", required=True)
+    parser.add_argument("--inside", required=True, action="append", help="URL or NAME=URL")
     parser.add_argument("--draft")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--accept", default="logprob")
     parser.add_argument("--limit", type=int, default=256)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--out", help="a JSON file for every turn's figures")
     told = parser.parse_args()
     draft = told.draft or told.plain  # without it, only prompts are made
     over = ["engine=sglang", f"engine.target_url={told.plain}", f"engine.draft_url={draft}"]
@@ -88,24 +120,34 @@ def main() -> None:
                 len(done.outcome.tokens) for done in solver.solve(problems[:count], "speculative")
             )
 
+        judging = dict(one.split("=", 1) if "=" in one else ("inside", one) for one in told.inside)
+        kept = []
         for count in told.requests:
-            arms = {
-                "SGLang alone": served(told.plain, None, count),
-                "inside": served(told.inside, rule, count),
-            }
+            arms = {"SGLang alone": (served(told.plain, None, count), [told.plain])}
+            for name, url in judging.items():
+                arms[name] = (served(url, rule, count), [url])
             if told.draft:
-                arms["the loop over servers"] = looped(count)
-            found: dict[str, list[float]] = {name: [] for name in arms}
+                arms["the loop over servers"] = (looped(count), [told.plain, told.draft])
+            found: dict[str, list[Turn]] = {name: [] for name in arms}
             for turn in range(told.turns + 1):  # the first one warms up
-                for name, arm in arms.items():
-                    speed = measured(arm)
+                for name, (arm, urls) in arms.items():
+                    done = measured(arm, urls)
                     if turn:
-                        found[name].append(speed)
+                        found[name].append(done)
             plain = found["SGLang alone"]
-            for name, speeds in found.items():
-                ratio = statistics.median(a / b for a, b in zip(speeds, plain, strict=True))
-                spoken = f"{statistics.median(speeds):7.1f} tokens/s, {ratio:.2f}x"
-                print(f"{count:3d} at a time  {name:22s} {spoken} SGLang alone", flush=True)
+            for name, turns in found.items():
+                ratios = [own.speed / base.speed for own, base in zip(turns, plain, strict=True)]
+                speed = statistics.median(one.speed for one in turns)
+                wall = 1000 * statistics.median(one.seconds / one.tokens for one in turns)
+                models = 1000 * statistics.median(one.models / one.tokens for one in turns)
+                print(
+                    f"{count:3d} at a time  {name:22s} {speed:7.1f} tokens/s, {statistics.median(ratios):.2f}x SGLang alone"
+                    f" ({min(ratios):.2f} to {max(ratios):.2f}); {wall:.2f} ms a token, {models:.2f} in models",
+                    flush=True,
+                )
+                kept.append({"requests": count, "arm": name, "turns": [asdict(t) for t in turns]})
+                if told.out:
+                    Path(told.out).write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

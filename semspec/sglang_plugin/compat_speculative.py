@@ -392,6 +392,9 @@ def on(values: Sequence[int], where: torch.device) -> Tensor:
     return made.to(where, non_blocking=True)
 
 
+WORKERS: dict[str, Callable[[], type]] = {}  # of our drafters, by their last options
+
+
 def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> None:
     """Register a name for ``--speculative-algorithm`` that acts as NGRAM, but with another worker.
 
@@ -400,7 +403,8 @@ def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> Non
     from sglang.srt.speculative import spec_registry
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    if name in spec_registry._REGISTRY:  # a process may start two servers
+    WORKERS[name] = worker
+    if name in spec_registry._REGISTRY:  # a process may start two servers, with other options
         return
     ngram = SpeculativeAlgorithm.NGRAM
 
@@ -422,7 +426,7 @@ def register_algorithm(name: str, width: int, worker: Callable[[], type]) -> Non
             return getattr(ngram, asked)
 
     SpeculativeAlgorithm.register(name, supports_overlap=True, spec_class=TreeDrafter)(
-        lambda server_args: worker()
+        lambda server_args: WORKERS[name]()
     )
 
 
@@ -532,8 +536,9 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 fed = [(request.rid, request, *part) for request, *part in parts]
             plain = False
             if verifies:
+                saves = self.ngram_corpus.may_drop = _saves(self, batch)
                 self._prepared = self._prepare_draft_tokens(batch)
-                plain = self.ngram_corpus.nothing_drafted and _saves(self, batch)
+                plain = self.ngram_corpus.nothing_drafted and saves
             try:
                 with self._plainly() if plain else nullcontext():
                     result = super().forward_batch_generation(batch, *args, **kw)

@@ -23,6 +23,7 @@ from semspec.sglang_plugin import model_drafts
 from semspec.sglang_plugin.answers import Rows, without_missing_reads
 from semspec.sglang_plugin.compat import Hook
 from semspec.sglang_plugin.drafts import Drafts
+from semspec.sglang_plugin.payoff import Payoff
 from semspec.sglang_plugin.settings import build
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Sampling
@@ -38,6 +39,7 @@ class Options:
     suffix: Mapping[str, Any] = field(default_factory=dict)
     adapld: Mapping[str, Any] = field(default_factory=dict)
     lm: Mapping[str, Any] = field(default_factory=dict)  # ``model_drafts.ModelOptions``
+    adaptive: bool = True  # copies are dropped where reading them takes longer than it saves
 
     def drafter(self, name: str) -> Any:
         return build(plugin("drafter", name).cls, getattr(self, name), f"drafting.{name}")
@@ -50,7 +52,9 @@ def prepare(options: Options) -> None:
         drafter = options.drafter(name)
 
         def worker(drafter: Any = drafter) -> type:
-            return compat.tree_worker(lambda runner, n: _drafts(drafter, runner, n))
+            return compat.tree_worker(
+                lambda runner, n: _drafts(drafter, runner, n, options.adaptive)
+            )
 
         compat.register_algorithm(f"SEMSPEC_{name.upper()}", width, worker)
     model_drafts.register(build(model_drafts.ModelOptions, options.lm, "drafting.lm"))
@@ -61,7 +65,7 @@ def hooks(options: Options) -> list[Hook]:
     return [Hook(compat.RETRACTED, compat.take_back, "AFTER")]
 
 
-def _drafts(drafter: Any, runner: Any, n: int) -> Drafts:
+def _drafts(drafter: Any, runner: Any, n: int, adaptive: bool) -> Drafts:
     def no_text(_: Any) -> Any:
         raise AssertionError("drafters of single tokens read no text")
 
@@ -69,4 +73,8 @@ def _drafts(drafter: Any, runner: Any, n: int) -> Drafts:
     texts = (no_text, no_text, no_text)  # piece, decode, encode
     kit = Kit("", Sampling(0.0), TokenBoundary, stop_ids, *texts, rng, layers=layers, trees=True)
     drafter = without_missing_reads(drafter, runner)
-    return Drafts(drafter, n, kit, Rows(drafter.open(kit).watches, runner))
+    payoff = Payoff() if adaptive else None
+    drafts = Drafts(drafter, n, kit, Rows(drafter.open(kit).watches, runner), payoff)
+    if (rules := compat.rules_of(runner)) is not None:
+        rules.counted_in(drafts.passes)
+    return drafts

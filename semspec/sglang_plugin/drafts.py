@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from semspec.models.text import Text
 from semspec.protocols import DraftSession, Kit
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows
+from semspec.sglang_plugin.payoff import Payoff, Proposed
 from semspec.sglang_plugin.steps import Solving
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Answer, Context, Draft, Query, Room, Sampling
@@ -26,7 +28,10 @@ MOST_SESSIONS = 8192
 class Drafts:
     """A replacement for NGRAM's corpus: proposes a tree to each request of a batch."""
 
-    def __init__(self, drafter: Any, n: int, kit: Kit, rows: Rows) -> None:
+    def __init__(
+        self, drafter: Any, n: int, kit: Kit, rows: Rows, payoff: Payoff | None = None
+    ) -> None:
+        """``payoff`` decides whether drafts are read; None: always."""
         if n < 2:
             raise UserError(
                 f"--speculative-num-draft-tokens {n} leaves no room for a draft: give 2"
@@ -36,6 +41,8 @@ class Drafts:
         # of the same requests: the loop that judges the tree, None where SGLang's verification does
         self.loops: list[Solving | None] = []
         self.passes = {"drafted": 0, "plain": 0}  # of the target: over drafts, and over none
+        self.payoff = payoff
+        self.may_drop = False  # whether a pass over no drafts is cheaper, for the next batch
         self._sessions: dict[str, Session] = {}
 
     @property
@@ -67,18 +74,28 @@ class Drafts:
         self, rids: Sequence[str], tails: Sequence[Sequence[int]], lengths: Sequence[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return trees of n nodes, tokens and visibility. ``tails`` end the texts of ``lengths``."""
+        began = time.perf_counter()
         sessions = [self._sessions[rid] for rid in rids]
         for session, tail, length in zip(sessions, tails, lengths, strict=True):
             session.catch_up(tail, length)
         self.rows.settle(rids, sessions)
         self.loops = [None] * len(sessions)
-        trees = []
+        trees, grades = [], []
         for draft in self._proposed(sessions):
             drafted = fitted(draft, self.n - 1)
             chain = list(range(-1, len(drafted.tokens) - 1))
             trees.append((drafted.tokens, chain if drafted.parents is None else drafted.parents))
+            grades.append(draft.grade)
         if self.rows.reads:  # they depend on numbers that may differ between ranks in the last bit
             trees = compat.agreed_object(trees)
+        if self.payoff is not None and self.may_drop:
+            new = [session.context.tokens[session.root :] for session in sessions]
+            proposed = [
+                Proposed(rid, first_path(*tree), len(tree[0]), grade)
+                for rid, tree, grade in zip(rids, trees, grades, strict=True)
+            ]
+            if not _worth_it(self.payoff, new, proposed, began):
+                trees = [([], []) for _ in trees]
         self.counts = [1 + len(tokens) for tokens, _ in trees]
         nodes = np.zeros((len(rids), self.n), np.int64)
         sees = np.zeros((len(rids), self.n, self.n), np.bool_)
@@ -105,6 +122,8 @@ class Drafts:
 
     def prefilled(self, fed: Sequence[tuple[str, Any, int, int]], states: Any) -> None:
         """Take the states of a pass over prompts: for each request the rows from one position on."""
+        if self.payoff is not None:
+            self.payoff.interrupted()
         if self.rows.hidden is None or states is None:
             return
         at = 0
@@ -126,6 +145,8 @@ class Drafts:
         """Drop requests that are no longer decoded; one that returns is opened again."""
         for rid in rids:
             self._sessions.pop(rid, None)
+            if self.payoff is not None:
+                self.payoff.forget(rid)
 
     def reset(self) -> None:
         self._sessions.clear()
@@ -188,6 +209,28 @@ def fitted(draft: Draft, nodes: int) -> Draft:
     order = sorted(range(len(depth)), key=depth.__getitem__)
     keep_nodes(draft, sorted(order[:nodes]))
     return draft
+
+
+def first_path(tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
+    """Return the tokens of a tree's path of first children."""
+    path, last = [], -1
+    for node, parent in enumerate(parents):
+        if parent == last:
+            path.append(tokens[node])
+            last = node
+    return path
+
+
+def _worth_it(
+    payoff: Payoff, new: Sequence[Sequence[int]], proposed: Sequence[Proposed], began: float
+) -> bool:
+    """Book what the texts have gained, and decide about their next drafts, all ranks alike."""
+    payoff.begin([draft.request for draft in proposed], began)
+    for draft, tokens in zip(proposed, new, strict=True):
+        payoff.gained(draft.request, tokens)
+    read = bool(compat.agreed_object(payoff.pays(proposed)))
+    payoff.decided(proposed, read, began)
+    return read
 
 
 def lay_out(

@@ -27,6 +27,7 @@ from semspec.sglang_plugin.drafts import Drafts, Session, kit_of
 from semspec.sglang_plugin.load import Load, checked
 from semspec.sglang_plugin.protocol import PROMPT_END, WHOLE, problem_options
 from semspec.sglang_plugin.steps import NESTED_LENGTH, Solving, Start, Steps, begin
+from semspec.sglang_plugin.timing import CLOCK
 from semspec.storage.screen import LOG, last_line
 from semspec.types import Answer, Context, Draft, Query, Role, Room, Sampling, What
 
@@ -64,8 +65,11 @@ class Rules(Protocol):
     def off(self, params: Any) -> bool:
         """Return whether nothing is to be drafted for a request."""
 
-    def drafted_by(self, drafter: Mapping[str, Any], passes: Mapping[str, int]) -> None:
-        """Take note of who drafts, and where the target's passes are counted, for who asks the server."""
+    def drafted_by(self, drafter: Mapping[str, Any]) -> None:
+        """Take note of the small model that drafts, for who asks the server."""
+
+    def counted_in(self, passes: Mapping[str, int]) -> None:
+        """Take note where the target's passes are counted, for who asks the server."""
 
 
 class Once:
@@ -104,6 +108,7 @@ class ModelDrafts(Drafts):
         """``facts``: who target and draft are, for rules that were trained for them."""
         super().__init__(LanguageModel(), n, kit, rows)
         self.model, self.rules, self.options, self.facts = model, rules, options, facts
+        self.ask = CLOCK.timed("draft", model.answer)
         self.splitter = plugin("split", options.split).cls()
         self.load = Load(checked(options.by_load))
         self._keys = count(1)
@@ -147,7 +152,7 @@ class ModelDrafts(Drafts):
                 asking.append(Once(session.drafting.draft(session.context, room)))
         own = [one for one in asking if one is not None]
         while waiting := [(one, query) for one in own if (query := one.drafts) is not None]:
-            answers = self.model.answer([query for _, query in waiting])
+            answers = self.ask([query for _, query in waiting])
             for (one, _), answer in zip(waiting, answers, strict=True):
                 one.drafted(answer)
         self._account()
@@ -299,7 +304,8 @@ def _load(options: ModelOptions, runner: Any, n: int) -> ModelDrafts:
             1 if compat.eager(runner) else n
         )  # rows that the target reads where nothing is drafted
         told = {"draft": named, "split": options.split, "width": n - 1, "alone": alone}
-        rules.drafted_by(told, drafts.passes)
+        rules.drafted_by(told)
+        rules.counted_in(drafts.passes)
     if rules is not None and (usual := rules.usual()) is not None:
         drafts.bound(usual, Sampling(1.0))  # what cannot work is said at the start
     return drafts

@@ -20,7 +20,7 @@ from semspec.errors import UserError
 VARIABLE = "SEMSPEC_SGLANG"
 MODEL = "SEMSPEC_LM"  # the small model, where that is all that is to be said
 ARGUMENT = "--json-model-override-args"
-PARTS = ("probe", "verification", "drafting")  # modules of this package
+PARTS = ("probe", "verification", "drafting", "timing")  # modules of this package
 
 T = TypeVar("T")
 

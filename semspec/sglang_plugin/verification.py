@@ -169,9 +169,13 @@ class Verification:
         if isinstance(vocabulary, int) and token >= vocabulary:
             raise ValueError(f"{PROMPT_END}={token}: the vocabulary has {vocabulary} tokens")
 
-    def drafted_by(self, drafter: Mapping[str, Any], passes: Mapping[str, int]) -> None:
-        """Take note of who drafts, and where the target's passes are counted, for who asks the server."""
-        self.drafter, self.passes = drafter, passes
+    def drafted_by(self, drafter: Mapping[str, Any]) -> None:
+        """Take note of the small model that drafts, for who asks the server."""
+        self.drafter = drafter
+
+    def counted_in(self, passes: Mapping[str, int]) -> None:
+        """Take note where the target's passes are counted, for who asks the server."""
+        self.passes = passes
 
     def describe(self, state: Any, *_: Any, **__: Any) -> None:
         """Tell who asks the server which rules for steps it has, and who drafts."""
@@ -179,6 +183,7 @@ class Verification:
             compat.tell_server_info(
                 state, KEY, {"version": __version__, **self.drafter, **self._described}
             )
+        if self.passes:
             compat.tell_server_info(state, PASSES, dict(self.passes))
 
     @cached_property

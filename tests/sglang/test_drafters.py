@@ -28,17 +28,19 @@ from tests.support import sglang_env
 from tests.support.pair import TARGET, configuration, reference_outputs
 
 LIMIT, NODES = 72, 8
-ASKED = {
+ASKED: dict[str, dict[str, Any]] = {
     "verification": {"calibration": "embedded/arc-tiny", "allow_mismatch": True},
     "drafting": {"adapld": {"longest": 12, "branch": 4}},
 }
 
 
 @contextmanager
-def server(algorithm: str, **arguments: Any) -> Iterator[Any]:
-    drafting.prepare(drafting.Options())  # where another test has loaded the plugins already
+def server(algorithm: str, adaptive: bool = False, **arguments: Any) -> Iterator[Any]:
+    # where another test has loaded the plugins already
+    drafting.prepare(drafting.Options(**ASKED["drafting"], adaptive=adaptive))
+    asked = {**ASKED, "drafting": {**ASKED["drafting"], "adaptive": adaptive}}
     with (
-        mock.patch.dict(os.environ, {VARIABLE: json.dumps(ASKED)}),
+        mock.patch.dict(os.environ, {VARIABLE: json.dumps(asked)}),
         sglang_env.engine(
             TARGET, speculative_algorithm=algorithm, **{"max_running_requests": 4, **arguments}
         ) as engine,
@@ -102,15 +104,21 @@ def test_drafters_write_what_the_target_writes(
         check_identical(generate(engine, prompts), greedy)
 
 
+@pytest.mark.deep
+def test_drafts_that_do_not_pay_are_dropped(prompts: Any, greedy: Any) -> None:
+    """What is written is the same; the target has read single tokens as well as drafts."""
+    with server("SEMSPEC_SUFFIX", adaptive=True, speculative_num_draft_tokens=64) as engine:
+        for _ in range(3):
+            answers = generate(engine, prompts)
+            assert [answer["output_ids"] for answer in answers] == greedy
+        (state,) = engine.get_server_info()["internal_states"]
+        assert state["semspec_passes"]["drafted"] > 0 and state["semspec_passes"]["plain"] > 0
+
+
 def test_suffix_writes_what_the_target_writes(suffix: Any, prompts: Any, greedy: Any) -> None:
     check_identical(generate(suffix, prompts), greedy)
     alone = [generate(suffix, prompt) for prompt in prompts[:2]]  # over a cached prefix, now
     check_identical(alone, greedy[:2])
-
-
-def test_a_rule_for_steps_needs_the_small_model(suffix: Any, prompts: Any) -> None:
-    with pytest.raises(ValueError, match="SEMSPEC_LM"):
-        generate(suffix, prompts[0], {"accept": "logprob"})
 
 
 def test_a_repeated_text_is_copied(suffix: Any, prompts: Any, greedy: Any) -> None:

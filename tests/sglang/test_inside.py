@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,7 @@ LIMIT, CAP = 96, 40
 CHUNK = 48  # tokens of a prompt that are read at a time: less than a prompt has
 ASKED: dict[str, dict[str, Any]] = {
     "drafting": {"lm": {"model": str(DRAFT)}},
+    "timing": {},
     "verification": {"target_probe": "embedded/probe-tiny-target-plus"},
     "probe": {},
 }
@@ -176,6 +178,25 @@ def passes(engine: Any) -> dict[str, int]:
     """How many of the target's passes have read drafts, and how many none."""
     (state,) = engine.get_server_info()["internal_states"]
     return dict(state["semspec_passes"])
+
+
+def test_a_server_says_how_long_its_models_take(engine: Any, prompts: Any) -> None:
+    def told() -> Any:
+        (state,) = engine.get_server_info()["internal_states"]
+        return state["semspec_seconds"]
+
+    before, began = told(), time.perf_counter()
+    answer = generate(engine, prompts[0], {"accept": "logprob"})
+    took, after = time.perf_counter() - began, told()
+    spent = {
+        name: {key: own[key] - before[name][key] for key in own} for name, own in after.items()
+    }
+    assert (
+        spent["target"]["passes"] == 1 + answer["meta_info"]["spec_verify_ct"]
+    )  # one over the prompt
+    assert spent["draft"]["passes"] > 0
+    assert all(own["seconds"] > 0 for own in spent.values())
+    assert sum(own["seconds"] for own in spent.values()) < took
 
 
 def constrained(prompt: Sequence[int], letters: str, least: int, most: int) -> list[int]:

@@ -29,7 +29,7 @@ from tests.support.pair import TARGET, configuration, reference_outputs
 pytestmark = pytest.mark.deep
 
 LIMIT, NODES = 96, 11
-PARTS: dict[str, dict[str, Any]] = {"drafting": {}, "verification": {}}
+PARTS: dict[str, dict[str, Any]] = {"drafting": {"adaptive": False}, "verification": {}}
 THRESHOLDS = (-0.05, -9.0, -30.0)
 
 

@@ -47,7 +47,7 @@ PROBE = "embedded/probe-tiny-target-paper"
 PARTS = {
     "probe": {"artifacts": [PROBE]},
     "verification": {"calibration": "embedded/arc-tiny"},
-    "drafting": {},
+    "drafting": {"adaptive": False},  # what looser rules keep depends on it
 }
 IDS = list(range(5, 45))
 START, SOON = 300.0, 20.0  # seconds, on a machine that does other things
