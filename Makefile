@@ -36,7 +36,7 @@ SGLANG_VERSIONS ?= 0.5.20 0.5.22
 ALL_SGLANG = $(sort $(wildcard tests/sglang/test_*.py))
 # A file that is of the deep run as a whole has nothing in a quick one, which pytest takes for an error.
 SGLANG_TESTS = $(if $(SEMSPEC_DEEP),$(shell grep -l mark.deep $(ALL_SGLANG)),$(shell grep -L "^pytestmark = pytest.mark.deep$$" $(ALL_SGLANG)))
-OLDER_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft ngram engine_http inside run_inside))
+OLDER_TESTS = $(wildcard $(patsubst %,tests/sglang/test_%*.py,plugin verification draft ngram engine_http inside run_inside handed))
 
 # One worker more than two cores have: many tests wait for processes that they start.
 # Workers take each other's tests in runs, so that a fixture of a module is made once or twice, and no long file is left

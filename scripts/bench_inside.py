@@ -1,10 +1,10 @@
 """Tokens a second of one SGLang server by itself, with steps judged inside it, and of the loop over two servers.
 
-    python scripts/bench_inside.py --plain URL --inside URL [--inside NAME=URL] [--draft URL] --requests 1 4 --turns 3
+    python scripts/bench_inside.py --plain URL --inside URL [--inside NAME=URL] [--draft URL] --requests 1 4 --turns 3 [OPTION=VALUE ...]
 
 Arms take turns, so that what else the machine does meets all of them; a ratio is the median over turns. ``--plain`` runs the
-target without speculation, ``--inside`` the same target with SEMSPEC_LM or another drafter, ``--draft`` the small model: with it the
-loop over ``--plain`` and ``--draft`` is an arm as well. Servers that were started with the plugin's part ``timing`` say how
+target without speculation, ``--inside`` the same target with SEMSPEC_LM or another drafter, ``--draft`` the small model: with it, or with an option
+like ``draft=suffix``, the loop over these servers is an arm as well. Servers that were started with the plugin's part ``timing`` say how
 long their models took; what an arm takes beside that is its time outside the models.
 """
 
@@ -80,6 +80,9 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=256)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument(
+        "options", nargs="*", help="further options of the loop, e.g. benchmark=gsm8k"
+    )
     parser.add_argument("--out", help="a JSON file for every turn's figures")
     told = parser.parse_args()
     draft = told.draft or told.plain  # without it, only prompts are made
@@ -96,10 +99,11 @@ def main() -> None:
                 f"max_new_tokens={told.limit}",
                 f"concurrency={max(told.requests)}",
                 f"problems={max(told.requests)}",
+                *told.options,
             ]
         )
     )
-    rule = {"accept": told.accept}
+    rule = {"accept": "lossless" if told.accept == "greedy" else told.accept}  # a server's word for it
     with Solver(config) as solver, ThreadPoolExecutor(max(told.requests)) as pool:
         problems: list[BenchmarkProblem] = []
         for problem in config.benchmark.problems():
@@ -126,8 +130,8 @@ def main() -> None:
             arms = {"SGLang alone": (served(told.plain, None, count), [told.plain])}
             for name, url in judging.items():
                 arms[name] = (served(url, rule, count), [url])
-            if told.draft:
-                arms["the loop over servers"] = (looped(count), [told.plain, told.draft])
+            if told.draft or any(option.startswith("draft=") for option in told.options):
+                arms["the loop over servers"] = (looped(count), sorted({told.plain, draft}))
             found: dict[str, list[Turn]] = {name: [] for name in arms}
             for turn in range(told.turns + 1):  # the first one warms up
                 for name, (arm, urls) in arms.items():

@@ -94,6 +94,34 @@ def test_texts_and_rounds_are_those_of_the_hf_engine(server: str, rule: tuple[st
         assert first[1].passes["target"] == first[0].passes["target"] + 1
 
 
+def test_lossless_tokens_are_one_request_a_problem(server: str) -> None:
+    token = ("split=token", "draft_length=1", "accept=lossless", "nested=none")
+    config = configuration(*USUAL, *token, "problems=3", *over(server), "concurrency=3")
+    problems = list(islice(config.benchmark.problems(), 3))
+    with Solver(config) as solver:
+        assert solver.inside is not None
+        before = passes(server)
+        theirs = sorted(solver.solve(problems, "speculative"), key=lambda one: one.problem.id)
+        needed = passes(server) - before
+        plain = sorted(solver.solve(problems, "plain"), key=lambda one: one.problem.id)
+    assert [one.outcome.tokens for one in theirs] == [one.outcome.tokens for one in plain]
+    assert needed < 0.7 * max(len(one.outcome.tokens) for one in theirs)
+
+
+def test_a_seed_makes_drawn_texts_repeatable(server: str) -> None:
+    """Above temperature 0 the loop in the server draws by itself; one problem at a time, so that sums are the same."""
+
+    def drawn(seed: int) -> list[list[int]]:
+        made = ("temperature=0.9", "accept=logprob", "accept.threshold=-2", f"seed={seed}")
+        found, solver = solved(*made, *over(server), "concurrency=1", count=2)
+        assert solver.inside is not None
+        return [one.outcome.tokens for one in found]
+
+    first = drawn(1)
+    assert drawn(1) == first
+    assert drawn(2) != first
+
+
 def post(url: str, path: str, payload: Any) -> Any:
     body = json.dumps(payload).encode()
     asked = urllib.request.Request(f"{url}{path}", body, {"Content-Type": "application/json"})
