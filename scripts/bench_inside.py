@@ -103,7 +103,8 @@ def main() -> None:
             ]
         )
     )
-    rule = {"accept": "lossless" if told.accept == "greedy" else told.accept}  # a server's word for it
+    # at temperature 0 a server's word for greedy is lossless
+    rule = {"accept": "lossless" if told.accept == "greedy" else told.accept}
     with Solver(config) as solver, ThreadPoolExecutor(max(told.requests)) as pool:
         problems: list[BenchmarkProblem] = []
         for problem in config.benchmark.problems():
