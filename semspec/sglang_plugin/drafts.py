@@ -88,14 +88,8 @@ class Drafts:
             grades.append(draft.grade)
         if self.rows.reads:  # they depend on numbers that may differ between ranks in the last bit
             trees = compat.agreed_object(trees)
-        if self.payoff is not None and self.may_drop:
-            new = [session.context.tokens[session.root :] for session in sessions]
-            proposed = [
-                Proposed(rid, first_path(*tree), len(tree[0]), grade)
-                for rid, tree, grade in zip(rids, trees, grades, strict=True)
-            ]
-            if not _worth_it(self.payoff, new, proposed, began):
-                trees = [([], []) for _ in trees]
+        if not self._paying(rids, sessions, trees, grades, began):
+            trees = [([], []) for _ in trees]
         self.counts = [1 + len(tokens) for tokens, _ in trees]
         nodes = np.zeros((len(rids), self.n), np.int64)
         sees = np.zeros((len(rids), self.n, self.n), np.bool_)
@@ -103,6 +97,23 @@ class Drafts:
             session.tree = Draft(tokens, parents=parents)
             lay_out(session.context.tokens[-1], tokens, parents, nodes[i], sees[i])
         return nodes.reshape(-1), sees.reshape(-1)
+
+    def _paying(
+        self,
+        rids: Sequence[str],
+        sessions: Sequence[Session],
+        trees: Sequence[tuple[Sequence[int], Sequence[int]]],
+        grades: Sequence[int],
+        began: float,
+    ) -> bool:
+        """Return whether these drafts, which were begun at that time, are to be read."""
+        if self.payoff is None or not self.may_drop:
+            return True
+        proposed = [
+            Proposed(rid, first_path(*tree), len(tree[0]), grade)
+            for rid, tree, grade in zip(rids, trees, grades, strict=True)
+        ]
+        return worth_it(self.payoff, sessions, proposed, began)
 
     def _proposed(self, sessions: Sequence[Session]) -> list[Draft]:
         """Return the drafts of these requests."""
@@ -221,13 +232,13 @@ def first_path(tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
     return path
 
 
-def _worth_it(
-    payoff: Payoff, new: Sequence[Sequence[int]], proposed: Sequence[Proposed], began: float
+def worth_it(
+    payoff: Payoff, sessions: Sequence[Session], proposed: Sequence[Proposed], began: float
 ) -> bool:
     """Book what the texts have gained, and decide about their next drafts, all ranks alike."""
     payoff.begin([draft.request for draft in proposed], began)
-    for draft, tokens in zip(proposed, new, strict=True):
-        payoff.gained(draft.request, tokens)
+    for draft, session in zip(proposed, sessions, strict=True):
+        payoff.gained(draft.request, session.context.tokens[session.root :])
     read = bool(compat.agreed_object(payoff.pays(proposed)))
     payoff.decided(proposed, read, began)
     return read

@@ -7,6 +7,7 @@ request, all of a batch together, rolled back by a crop. Requests whose rule jud
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,9 @@ from semspec.protocols import Engine, Kit, Plan, Run
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows
-from semspec.sglang_plugin.drafts import Drafts, Session, kit_of
+from semspec.sglang_plugin.drafts import Drafts, Session, kit_of, worth_it
 from semspec.sglang_plugin.load import Load, checked
+from semspec.sglang_plugin.payoff import Payoff, Proposed
 from semspec.sglang_plugin.protocol import PROMPT_END, WHOLE, problem_options
 from semspec.sglang_plugin.steps import NESTED_LENGTH, Solving, Start, Steps, begin
 from semspec.sglang_plugin.timing import CLOCK
@@ -34,6 +36,7 @@ from semspec.types import Answer, Context, Draft, Query, Role, Room, Sampling, W
 NAME = compat.SMALL_MODEL
 WIDTH = 65  # nodes with the last token, if not said: a step of 64 tokens
 AWAY = 1024  # requests that were interrupted in a step that the target has to finish
+AGAIN = 32  # passes after which tokens are drafted again where that did not pay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,7 @@ class ModelOptions:
     length: int = NESTED_LENGTH  # tokens drafted at a time where tokens are judged one by one
     by_load: tuple[Any, ...] = ()  # [[requests, tokens], ...]: shorter drafts in larger batches
     split: str = "paragraph"  # what a step is, for rules that judge steps
+    adaptive: bool = True  # tokens are drafted one by one only where that pays; steps always
     dtype: str = "auto"  # as of engine=hf
     device: str | None = None  # None: the target's
 
@@ -106,7 +110,8 @@ class ModelDrafts(Drafts):
         facts: Callable[[], Mapping[Role, ModelFacts]] = dict,
     ) -> None:
         """``facts``: who target and draft are, for rules that were trained for them."""
-        super().__init__(LanguageModel(), n, kit, rows)
+        payoff = Payoff(again=AGAIN) if options.adaptive else None
+        super().__init__(LanguageModel(), n, kit, rows, payoff)
         self.model, self.rules, self.options, self.facts = model, rules, options, facts
         self.ask = CLOCK.timed("draft", model.answer)
         self.splitter = plugin("split", options.split).cls()
@@ -135,16 +140,39 @@ class ModelDrafts(Drafts):
         """Return the prompt's last token, where a request has sent it apart."""
         return _of_problem(request).get(PROMPT_END)
 
+    def _paying(self, *_: Any) -> bool:
+        return True  # decided before anything is drafted
+
+    def _tokens_pay(self, rids: Sequence[str], sessions: Sequence[Session]) -> bool:
+        """Return whether to draft for requests whose tokens are judged one by one."""
+        if self.payoff is None or not self.may_drop:
+            return True
+        if any(session.loop is not None and session.loop.asked is not None for session in sessions):
+            self.payoff.interrupted()  # steps are drafted in any case, and take another time
+            return True
+        proposed = [
+            Proposed(rid, None, int(self._may_draft(session)), 0)
+            for rid, session in zip(rids, sessions, strict=True)
+        ]
+        return worth_it(self.payoff, sessions, proposed, time.perf_counter())
+
+    def _may_draft(self, session: Session) -> bool:
+        return not session.silent and len(session.context) < self.model.context_limit
+
     def _proposed(self, sessions: Sequence[Session]) -> list[Draft]:
         """Draft for all requests together; where a loop runs, it says what."""
-        rids = {id(session): rid for rid, session in self._sessions.items()}
+        known = {id(session): rid for rid, session in self._sessions.items()}
+        rids = [known[id(session)] for session in sessions]
+        for rid, session in zip(rids, sessions, strict=True):
+            self._look(rid, session)
         self.load.requests = len(sessions)
         length = self.load.tokens(min(self.options.length, self.n - 1))
+        if not self._tokens_pay(rids, sessions):
+            length = 0
         room = Room(self.n - 1, length, 1)
         asking: list[Solving | Once | None] = []
         for session in sessions:
-            self._look(rids[id(session)], session)
-            if session.silent or len(session.context) >= self.model.context_limit:
+            if not self._may_draft(session):
                 asking.append(None)
             elif session.loop is not None or not length:
                 asking.append(session.loop)

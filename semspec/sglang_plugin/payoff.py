@@ -9,7 +9,8 @@ a request. Before each pass the drafts are there, and cost next to nothing: they
 and dropped otherwise. Both times are measured, from one draft to the next with all that lies between; what a draft brings is counted, by
 how good the drafter thinks it is and by what its request's last ones brought. A draft that was dropped is counted as well: by what was
 written in its place. So a text that begins to repeat itself is drafted again, without a pass that is spent on trying. (A rule that keeps
-more than the target's own choice would have kept more of it: such drafts are expected to bring too little, if anything.)
+more than the target's own choice would have kept more of it: such drafts are expected to bring too little, if anything.) Drafts that a model
+would write first take their time before anything is known of them; they are tried again now and then.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LEARN = 0.98  # likewise of all drafts of one grade
 BELIEF = 2.0  # drafts of a request that count as much as all others of their grade
 FIRST = 1.0  # token that a draft is expected to bring while nothing is known
 TRIALS = 2  # passes of a kind that are measured before they are compared
-AGAIN = 128  # passes after which a kind that was not run is measured again
+AGAIN = 128  # where nothing else is said
 MOST = 4096  # requests that are remembered
 
 
@@ -51,7 +52,9 @@ class Proposed:
     """A request's draft, before the target reads it."""
 
     request: Hashable
-    path: Sequence[int]  # its first path
+    path: (
+        Sequence[int] | None
+    )  # its first path; None: it is yet to be drafted, which takes time itself
     nodes: int
     grade: int
 
@@ -69,6 +72,7 @@ class Dropped:
 class Payoff:
     """What passes took and what drafts brought, in one worker."""
 
+    again: int = AGAIN  # passes after which a kind that was not run is measured again
     seconds: dict[tuple[bool, int], Mean] = field(default_factory=dict)  # by kind and size of batch
     brought: dict[int, Mean] = field(default_factory=dict)  # tokens, by grade
     own: dict[Hashable, Mean] = field(default_factory=dict)  # tokens, by request
@@ -114,7 +118,7 @@ class Payoff:
         """Return how many tokens more than one a request gains if its draft is read."""
         all_of_it = self.brought.get(draft.grade, Mean()).value(1.0, FIRST)
         mean = self.own.get(draft.request, Mean()).value(BELIEF, all_of_it)
-        return min(mean, float(len(draft.path)))
+        return mean if draft.path is None else min(mean, float(len(draft.path)))
 
     def begin(self, requests: Sequence[Hashable], now: float) -> None:
         """Take note that a batch is drafted for: the last pass is over."""
@@ -142,7 +146,7 @@ class Payoff:
             if read:
                 self._read[draft.request] = draft.grade
                 self._dropped.pop(draft.request, None)
-            elif draft.request not in self._dropped:
+            elif draft.path is not None and draft.request not in self._dropped:
                 self._dropped[draft.request] = Dropped(draft.path, draft.grade)
 
     def _better(self, found: Sequence[Proposed], requests: int) -> bool:
@@ -152,7 +156,9 @@ class Payoff:
             if mean.seen < TRIALS:
                 return choice
             # the more it costs, the less often
-            if self.passes - mean.at > AGAIN * max(1.0, mean.value() / max(other.value(), 1e-9)):
+            if self.passes - mean.at > self.again * max(
+                1.0, mean.value() / max(other.value(), 1e-9)
+            ):
                 return choice
         gain = sum(map(self.expected, found))
         return (requests + gain) * plain.value() > requests * wide.value()

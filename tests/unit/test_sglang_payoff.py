@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from semspec.engines.toy import Toy
+from semspec.rules.logprob import LogProb
+from semspec.sglang_plugin import model_drafts
 from semspec.sglang_plugin.drafts import first_path
 from semspec.sglang_plugin.payoff import AGAIN, TRIALS, Payoff, Proposed
+from semspec.sglang_plugin.steps import Steps
+from semspec.types import Sampling
+from tests.support.inside import Asked, drafts_of, rows_of
 
-PLAIN = 10.0
+PLAIN, GREEDY = 10.0, Sampling(0.0)
 
 
 @dataclass
@@ -121,3 +127,56 @@ def test_the_first_path_of_a_tree() -> None:
     assert first_path([5, 6, 7, 8, 9], [-1, -1, 0, 2, 1]) == [5, 7, 8]
     assert first_path([], []) == []
     assert first_path([4, 5], [-1, 0]) == [4, 5]
+
+
+def drafted_by_a_model(
+    monkeypatch: pytest.MonkeyPatch, wide: float, *, like: bool, steps: Steps | None = None
+) -> tuple[float, float, list[list[int]]]:
+    """Write greedily with the toy draft inside; return the share of passes over drafts, the seconds, and the texts."""
+    toy = Toy(vocabulary=6, seed=4, likeness=0.0)
+    target = toy.models()["target"]
+    drafts = drafts_of(toy, 4)
+    if like:
+        drafts.model.logits = target.logits  # type: ignore[attr-defined]
+    drafts.may_drop, now, read = True, 0.0, []
+    monkeypatch.setattr(model_drafts.time, "perf_counter", lambda: now)
+    requests = [Asked(str(i), [i, 1], 1200, steps, GREEDY) for i in range(3)]
+    rids = [one.rid for one in requests]
+    while len(requests[0].output) < 600:
+        drafts.meet([(one.rid, one, one.prompt, one.output) for one in requests])
+        texts = [[*one.prompt, *one.output] for one in requests]
+        nodes, _ = drafts.batch_get(rids, [text[-8:] for text in texts], list(map(len, texts)))
+        read.append(not drafts.nothing_drafted)
+        now += wide if read[-1] else PLAIN
+        counts, loops = list(drafts.counts), list(drafts.loops)
+        for one, text, own, count, loop in zip(requests, texts, nodes.reshape(-1, 4), counts, loops, strict=True):  # fmt: skip
+            chain = own[1:count].tolist()
+            rows = rows_of(target, text, chain)
+            if loop is not None:
+                one.output += loop.verified(rows)
+                continue
+            for row, token in zip(rows, [*chain, -1], strict=True):
+                one.output.append(int(row.argmax()))
+                if one.output[-1] != token:
+                    break
+    return sum(read) / len(read), now, [one.output[:600] for one in requests]
+
+
+def test_tokens_of_a_small_model_are_drafted_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rarely, took, texts = drafted_by_a_model(monkeypatch, 30.0, like=False)
+    assert rarely < 0.06 and took < 1.06 * 600 * PLAIN
+    often, took, others = drafted_by_a_model(monkeypatch, 15.0, like=True)
+    assert often > 0.9 and took < 0.65 * 600 * PLAIN
+    for one, other in zip(texts, others, strict=True):
+        least = min(len(one), len(other))
+        assert least > 500 and one[:least] == other[:least]
+
+
+def test_steps_are_drafted_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rule for steps may keep must not depend on a clock."""
+    asked = Steps(rule=LogProb(threshold=-9.0))
+    slow = drafted_by_a_model(monkeypatch, 500.0, like=False, steps=asked)
+    fast = drafted_by_a_model(monkeypatch, 11.0, like=False, steps=asked)
+    assert slow[0] == fast[0] > 0.5 and slow[2] == fast[2]
