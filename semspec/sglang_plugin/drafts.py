@@ -187,6 +187,7 @@ class Session:
     loop: Solving | None = None  # writes the text, where whole steps are judged
     begun: bool = False  # whether was asked what the request wants
     silent: bool = False  # it wants no drafts
+    booked: int = 0  # length of the text when it was last decided whether drafts pay
 
     def catch_up(self, tail: Sequence[int], length: int) -> None:
         """Append the text's new tokens: it is now ``length`` tokens long and ends with ``tail``."""
@@ -238,7 +239,8 @@ def worth_it(
     """Book what the texts have gained, and decide about their next drafts, all ranks alike."""
     payoff.begin([draft.request for draft in proposed], began)
     for draft, session in zip(proposed, sessions, strict=True):
-        payoff.gained(draft.request, session.context.tokens[session.root :])
+        payoff.gained(draft.request, session.context.tokens[session.booked :])
+        session.booked = len(session.context)
     read = bool(compat.agreed_object(payoff.pays(proposed)))
     payoff.decided(proposed, read, began)
     return read

@@ -47,13 +47,16 @@ class ModelOptions:
     length: int = NESTED_LENGTH  # tokens drafted at a time where tokens are judged one by one
     by_load: tuple[Any, ...] = ()  # [[requests, tokens], ...]: shorter drafts in larger batches
     split: str = "paragraph"  # what a step is, for rules that judge steps
-    adaptive: bool = True  # tokens are drafted one by one only where that pays; steps always
+    # what is drafted only where that pays: tokens for requests without a rule for steps; "steps": steps as well
+    adaptive: bool | str = True
     dtype: str = "auto"  # as of engine=hf
     device: str | None = None  # None: the target's
 
     def __post_init__(self) -> None:
         if self.length < 1:
             raise UserError(f"drafting.lm.length={self.length}: give at least 1")
+        if self.adaptive not in (True, False, "steps"):
+            raise UserError(f'drafting.lm.adaptive={self.adaptive!r}: give true, false or "steps"')
         checked(self.by_load)
 
 
@@ -143,16 +146,17 @@ class ModelDrafts(Drafts):
     def _paying(self, *_: Any) -> bool:
         return True  # decided before anything is drafted
 
-    def _tokens_pay(self, rids: Sequence[str], sessions: Sequence[Session]) -> bool:
-        """Return whether to draft for requests whose tokens are judged one by one."""
+    def _pays(self, rids: Sequence[str], sessions: Sequence[Session]) -> bool:
+        """Return whether to draft for these requests."""
         if self.payoff is None or not self.may_drop:
             return True
-        if any(session.loop is not None and session.loop.asked is not None for session in sessions):
-            self.payoff.interrupted()  # steps are drafted in any case, and take another time
+        loops = [session.loop is not None and session.loop.asked is not None for session in sessions]  # fmt: skip
+        if any(loops) and self.options.adaptive != "steps":
+            self.payoff.skipped()  # steps are drafted in any case, and take another time
             return True
         proposed = [
-            Proposed(rid, None, int(self._may_draft(session)), 0)
-            for rid, session in zip(rids, sessions, strict=True)
+            Proposed(rid, None, int(self._may_draft(session)), int(steps))
+            for rid, session, steps in zip(rids, sessions, loops, strict=True)
         ]
         return worth_it(self.payoff, sessions, proposed, time.perf_counter())
 
@@ -167,7 +171,8 @@ class ModelDrafts(Drafts):
             self._look(rid, session)
         self.load.requests = len(sessions)
         length = self.load.tokens(min(self.options.length, self.n - 1))
-        if not self._tokens_pay(rids, sessions):
+        pays = self._pays(rids, sessions)
+        if not pays:
             length = 0
         room = Room(self.n - 1, length, 1)
         asking: list[Solving | Once | None] = []
@@ -180,7 +185,8 @@ class ModelDrafts(Drafts):
                 asking.append(Once(session.drafting.draft(session.context, room)))
         own = [one for one in asking if one is not None]
         while waiting := [(one, query) for one in own if (query := one.drafts) is not None]:
-            answers = self.ask([query for _, query in waiting])
+            queries = [query for _, query in waiting]
+            answers = self.ask(queries) if pays else [Answer() for _ in queries]
             for (one, _), answer in zip(waiting, answers, strict=True):
                 one.drafted(answer)
         self._account()

@@ -87,6 +87,11 @@ class Payoff:
         """Note that the time since the last draft says nothing of a pass: a prompt was read meanwhile."""
         self._last = None
 
+    def skipped(self) -> None:
+        """Note that a batch is drafted for without a decision: what it takes and brings is not counted."""
+        self._last = None
+        self._read.clear()
+
     def gained(self, request: Hashable, tokens: Sequence[int]) -> None:
         """Take the tokens that a request's text has gained since its last draft."""
         if (grade := self._read.pop(request, None)) is not None:

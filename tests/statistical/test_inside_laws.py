@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch import Tensor
 from semspec.decoding.sampling import draw, probabilities
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.rules.logprob import LogProb
+from semspec.sglang_plugin.payoff import Payoff, Proposed
 from semspec.sglang_plugin.steps import Steps
 from semspec.types import Sampling
 from tests.support.deep import samples
@@ -42,8 +44,13 @@ def judged_by(target: ToyEngine, threshold: float) -> Callable[[Unit, Unit], boo
     return accept
 
 
-def law_of(toy: Toy, sampling: Sampling, threshold: float) -> dict[Unit, float]:
-    """The draft's step where the rule accepts it; else one of the target's, whatever was drafted."""
+def law_of(
+    toy: Toy, sampling: Sampling, threshold: float, drafted: float = 1.0
+) -> dict[Unit, float]:
+    """The draft's step where the rule accepts it; else one of the target's, whatever was drafted.
+
+    ``drafted``: the chance that there is a draft at all.
+    """
     models = toy.models()
     target, draft = models["target"], models["draft"]
     accept = judged_by(target, threshold)
@@ -56,6 +63,7 @@ def law_of(toy: Toy, sampling: Sampling, threshold: float) -> dict[Unit, float]:
         context = (*PROMPT, *output)
         q = draft.law(context, CAP, sampling)
         p = target.law(context, CAP, sampling)
+        q = {unit: drafted * own for unit, own in q.items()}
         rejected = 1 - sum(own for unit, own in q.items() if accept(context, unit))
         for unit in set(q) | set(p):
             own = q.get(unit, 0.0) if accept(context, unit) else 0.0
@@ -66,15 +74,24 @@ def law_of(toy: Toy, sampling: Sampling, threshold: float) -> dict[Unit, float]:
 
 
 def p_value(
-    toy: Toy, asked: Steps, sampling: Sampling, law: Mapping[Unit, float], **more: Any
+    toy: Toy,
+    asked: Steps,
+    sampling: Sampling,
+    law: Mapping[Unit, float],
+    payoff: Any = None,
+    together: int = 50,
+    **more: Any,
 ) -> float:
     target, drafts = toy.models()["target"], drafts_of(toy, 1 + 2 * CAP)
+    if payoff is not None:
+        drafts.payoff, drafts.may_drop = payoff, True
+        drafts.options = replace(drafts.options, adaptive="steps")
     requests = [
         Asked(str(i), list(PROMPT), LENGTH, asked, sampling, seed=i) for i in range(SAMPLES)
     ]
     outputs: Counter[Unit] = Counter()
-    for start in range(0, SAMPLES, 50):
-        outputs.update(map(tuple, run(drafts, target, requests[start : start + 50], **more)))
+    for start in range(0, SAMPLES, together):
+        outputs.update(map(tuple, run(drafts, target, requests[start : start + together], **more)))
     assert set(outputs) <= set(law) or more
     common = [o for o, chance in law.items() if chance * SAMPLES >= 5]
     observed = [outputs[o] for o in common]
@@ -106,6 +123,27 @@ def test_a_rule_that_rejects_everything_leaves_the_target_s_law() -> None:
     law = {o: p for o, p in TOY.models()["target"].law(PROMPT, LENGTH, sampling).items() if p > 0}
     asked = steps(LogProb(threshold=0.0), step_cap=CAP)
     assert p_value(TOY, asked, sampling, law) > SURE
+
+
+class AtTimes(Payoff):
+    """Drafts by a coin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coins = random.Random(2)
+
+    def pays(self, drafts: Sequence[Proposed]) -> bool:
+        return self.coins.random() < 0.5
+
+
+def test_steps_that_are_not_drafted_are_the_target_s() -> None:
+    """Whatever makes that choice looks at the past; a coin for each pass, and each request by itself."""
+    sampling = Sampling(0.8)
+    asked = steps(LogProb(threshold=THRESHOLD), step_cap=CAP)
+    law = law_of(TOY, sampling, THRESHOLD, drafted=0.5)
+    assert p_value(TOY, asked, sampling, law, AtTimes(), 1) > SURE
+    always = law_of(TOY, sampling, THRESHOLD)
+    assert p_value(TOY, asked, sampling, always, AtTimes(), 1) < SURE
 
 
 def test_a_token_of_the_target_behind_each_kept_step_is_found_at_once() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from semspec.engines.toy import Toy
+from semspec.errors import UserError
 from semspec.rules.logprob import LogProb
 from semspec.sglang_plugin import model_drafts
 from semspec.sglang_plugin.drafts import first_path
@@ -130,12 +131,18 @@ def test_the_first_path_of_a_tree() -> None:
 
 
 def drafted_by_a_model(
-    monkeypatch: pytest.MonkeyPatch, wide: float, *, like: bool, steps: Steps | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    wide: float,
+    *,
+    like: bool,
+    steps: Steps | None = None,
+    adaptive: bool | str = True,
 ) -> tuple[float, float, list[list[int]]]:
     """Write greedily with the toy draft inside; return the share of passes over drafts, the seconds, and the texts."""
     toy = Toy(vocabulary=6, seed=4, likeness=0.0)
     target = toy.models()["target"]
     drafts = drafts_of(toy, 4)
+    drafts.options = replace(drafts.options, adaptive=adaptive)
     if like:
         drafts.model.logits = target.logits  # type: ignore[attr-defined]
     drafts.may_drop, now, read = True, 0.0, []
@@ -180,3 +187,18 @@ def test_steps_are_drafted_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = drafted_by_a_model(monkeypatch, 500.0, like=False, steps=asked)
     fast = drafted_by_a_model(monkeypatch, 11.0, like=False, steps=asked)
     assert slow[0] == fast[0] > 0.5 and slow[2] == fast[2]
+
+
+def test_steps_are_drafted_where_that_pays_if_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = Steps(rule=LogProb(threshold=-0.01))
+    rarely, took, _ = drafted_by_a_model(monkeypatch, 60.0, like=False, steps=asked, adaptive="steps")  # fmt: skip
+    assert rarely < 0.06 and took < 1.06 * 600 * PLAIN
+    often, took, _ = drafted_by_a_model(monkeypatch, 15.0, like=True, steps=Steps(rule=LogProb(threshold=-9.0)), adaptive="steps")  # fmt: skip
+    assert often > 0.9 and took < 0.65 * 600 * PLAIN
+
+
+def test_what_may_depend_on_a_clock_has_three_words() -> None:
+    with pytest.raises(UserError, match=r"give true, false or .steps."):
+        model_drafts.ModelOptions(model="toy", adaptive="always")
