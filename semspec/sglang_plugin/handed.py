@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 from semspec.drafters.handed import Handed
@@ -22,8 +22,7 @@ from semspec.protocols import Kit
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.drafts import kit_of
-from semspec.sglang_plugin.steps import Solving, Start, Steps, begin
-from semspec.storage.screen import LOG
+from semspec.sglang_plugin.steps import Solving, Start, Steps, begin, lossless_instead
 from semspec.types import Answer, Context, What
 
 
@@ -67,7 +66,7 @@ class HandedLoops:
                 self.check(asked)
                 self.kit  # noqa: B018 - read now, where its error can be said
             except UserError as error:
-                _say_once(str(error))
+                lossless_instead(str(error))
                 continue
             wanted[i] = asked
         if not wanted:
@@ -130,8 +129,3 @@ def check(asked: Steps, algorithm: str) -> None:
             f"rules with a probe read the states of drafts by a small model alone, and this server drafts by {algorithm}:"
             f" start it with SEMSPEC_LM=MODEL and --speculative-algorithm {compat.SMALL_MODEL}, or ask for accept=logprob"
         )
-
-
-@lru_cache(maxsize=256)
-def _say_once(trouble: str) -> None:
-    LOG.warning("some requests are verified losslessly: %s", trouble)

@@ -28,7 +28,14 @@ from semspec.sglang_plugin.drafts import Drafts, Session, kit_of, worth_it
 from semspec.sglang_plugin.load import Load, checked
 from semspec.sglang_plugin.payoff import Payoff, Proposed
 from semspec.sglang_plugin.protocol import PROMPT_END, WHOLE, problem_options
-from semspec.sglang_plugin.steps import NESTED_LENGTH, Solving, Start, Steps, begin
+from semspec.sglang_plugin.steps import (
+    NESTED_LENGTH,
+    Solving,
+    Start,
+    Steps,
+    begin,
+    lossless_instead,
+)
 from semspec.sglang_plugin.timing import CLOCK
 from semspec.storage.screen import LOG, last_line
 from semspec.types import Answer, Context, Draft, Query, Role, Room, Sampling, What
@@ -214,7 +221,7 @@ class ModelDrafts(Drafts):
         try:
             asked = self.bound(asked, sampling)
         except UserError as error:  # what the server was started with does not suit this request
-            _say_once(str(error))
+            lossless_instead(str(error))
             return
         ends = compat.ends_of(params, self.kit.stop_ids)
         kit = replace(self.kit, sampling=sampling, stop_ids=ends)
@@ -281,11 +288,6 @@ def _of_problem(request: Any) -> Mapping[str, Any]:
         return problem_options(compat.asked(compat.params_of(request)))
     except ValueError:
         return {}
-
-
-@lru_cache(maxsize=256)
-def _say_once(trouble: str) -> None:
-    LOG.warning("some requests are verified losslessly: %s", trouble)
 
 
 def register(options: ModelOptions) -> None:

@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -35,6 +36,7 @@ from semspec.rules.lossless import Lossless
 from semspec.sglang_plugin.load import Lightly, Load
 from semspec.sglang_plugin.rounds import figures, whole
 from semspec.splitters.token import TokenBoundary
+from semspec.storage.screen import LOG
 from semspec.types import (
     Answer,
     Boundary,
@@ -51,6 +53,12 @@ from semspec.types import (
 
 NESTED_LENGTH = 5  # as in a run
 ENDLESS = 1 << 30  # where nothing is cut
+
+
+@lru_cache(maxsize=256)
+def lossless_instead(trouble: str) -> None:
+    """Log, once, why some requests do not get their rule."""
+    LOG.warning("some requests are verified losslessly: %s", trouble)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,8 @@ from semspec.sglang_plugin.rules import (
     named,
     server_options,
 )
-from semspec.sglang_plugin.steps import Solving, Steps
-from semspec.storage.screen import LOG, last_line
+from semspec.sglang_plugin.steps import Solving, Steps, lossless_instead
+from semspec.storage.screen import last_line
 from semspec.types import Sampling, What
 
 
@@ -137,7 +137,7 @@ class Verification:
                 rule = self.of(compat.asked(params), sampling)
             except (UserError, ValueError) as error:
                 # a request's own rule was checked on arrival; the server's rule may not suit it
-                _say_once(str(error))
+                lossless_instead(str(error))
                 continue
             if rule is not None and not isinstance(rule, Steps):
                 found.setdefault((rule, sampling), []).append(i)
@@ -354,11 +354,6 @@ def _drawable(
         rows = shown.view(count, -1, vocabulary)
         rows[chosen] = rows[chosen].masked_fill(excluded, -torch.inf)
     return shown
-
-
-@lru_cache(maxsize=256)
-def _say_once(trouble: str) -> None:
-    LOG.warning("some requests are verified losslessly: %s", trouble)
 
 
 def _sure(seen: Judged, uniforms: Tensor | None) -> Tensor:
