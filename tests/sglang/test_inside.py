@@ -31,7 +31,7 @@ from tests.support.pair import DRAFT, TARGET, configuration, reference_outputs
 LIMIT, CAP = 96, 40
 CHUNK = 48  # tokens of a prompt that are read at a time: less than a prompt has
 ASKED: dict[str, dict[str, Any]] = {
-    "drafting": {"lm": {"model": str(DRAFT)}},
+    "drafting": {"lm": {"model": str(DRAFT), "adaptive": False}},  # passes are counted
     "timing": {},
     "verification": {"target_probe": "embedded/probe-tiny-target-plus"},
     "probe": {},

@@ -38,7 +38,7 @@ from tests.support.serving import QUESTION
 from tests.support.sglang_servers import inside
 
 ASKED: dict[str, Any] = {
-    "drafting": {"lm": {"model": str(DRAFT)}},
+    "drafting": {"lm": {"model": str(DRAFT), "adaptive": False}},  # passes are counted
     "verification": {},
     "probe": {},
 }
