@@ -287,7 +287,12 @@ class Verification:
     ) -> dict[int, list[int]]:
         """Return by request the tokens that its loop adds to the text, after this pass over its draft."""
         rows = call.logits.view(len(call.requests), call.n, -1)
-        return {i: loop.verified(rows[i][list(paths[i])]) for i, loop in loops.items()}
+        found = {}
+        for i, loop in loops.items():
+            # a chain is all rows as they are: they are large, and not copied
+            own = rows[i] if isinstance(paths[i], range) else rows[i][list(paths[i])]
+            found[i] = loop.verified(own)
+        return found
 
     def _follows(self, groups: Sequence[Group], call: compat.Verifying) -> Tensor:
         """Return ``trees.first_accepted`` of all requests, -1 for those in no group."""
