@@ -161,6 +161,13 @@ def p_value(
         law = target.law(prompt, length, sampling)
     law = {o: p for o, p in law.items() if p > 0}
     assert set(counts) <= set(law), "an output came out that the target never writes"
+    return fit(counts, law, samples)
+
+
+def fit(counts: Counter[Unit], law: Mapping[Unit, float], samples: int) -> float:
+    """Return the p-value of so many outputs of a law; 0 where one came that it does not have."""
+    if not set(counts) <= set(law):
+        return 0.0
     # outputs expected less than 5 times are pooled, as the chi-square approximation asks
     common = [o for o, p in law.items() if p * samples >= 5]
     rare = [o for o in law if o not in set(common)]
