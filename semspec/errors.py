@@ -14,6 +14,10 @@ class UserError(Exception):
     """A mistake that the user can mend. Commands print it as one line and exit with 2."""
 
 
+class RefusedError(UserError):
+    """A server has said that it does not take a request as it is: another one would not, either."""
+
+
 LONGEST = 400  # characters of another library's error: some quote their whole input
 
 

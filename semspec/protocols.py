@@ -630,6 +630,13 @@ class Concurrent(Engine, Protocol):
 
 
 @runtime_checkable
+class Constraining(Engine, Protocol):
+    """An engine that can hold what its model writes to a JSON schema (``Generate.schema``)."""
+
+    holds_schemas: bool
+
+
+@runtime_checkable
 class Caching(Engine, Protocol):
     """An engine whose KV cache is memory of this process, which nobody but the caller bounds."""
 

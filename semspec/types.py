@@ -158,6 +158,8 @@ class Generate:
     piecewise: bool = False
     # asked after every token; True: return what is there, who asked goes on later. An engine need not listen
     pause: Callable[[], bool] | None = None
+    # a JSON schema that the text is held to from its first token on, by engines that can (``protocols.Constraining``)
+    schema: str | None = None
 
 
 @dataclass(slots=True)

@@ -43,6 +43,15 @@ def along(tokens: Sequence[int], parents: Sequence[int], way: Sequence[int]) -> 
     return path
 
 
+def first_path(parents: Sequence[int]) -> list[int]:
+    """Return the nodes of a tree along first children, from the root on."""
+    path: list[int] = []
+    for node, parent in enumerate(parents):
+        if parent == (path[-1] if path else -1):  # the first after it: parents come first
+            path.append(node)
+    return path
+
+
 def trim(
     draft: Draft, left: int, stop_ids: Collection[int], thinking: Thinking | None = None
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 
+from semspec.decoding.trim import first_path
 from semspec.protocols import Kit
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Draft, Room
@@ -142,18 +143,11 @@ class Proposal:
             draft.tokens, draft.parents, draft.origins = self.tokens, self.parents, self.origins
             draft.ends = list(range(1, count + 1))
         else:
-            path = range(count) if chain else self._first_path()
+            path = range(count) if chain else first_path(self.parents)
             tokens = [self.tokens[node] for node in path]
             draft.tokens, draft.ends = cut_into_units(self.kit, self.room, tokens)
             draft.origins = [self.origins[node] for node in path[: len(draft.tokens)]]
         return draft
-
-    def _first_path(self) -> list[int]:
-        path: list[int] = []
-        for node, parent in enumerate(self.parents):
-            if parent == (path[-1] if path else ROOT):  # the first after it: parents come first
-                path.append(node)
-        return path
 
 
 def _another_round(source: Sequence[int], start: int, longest: int) -> Sequence[int]:

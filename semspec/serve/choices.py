@@ -17,18 +17,18 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from semspec.decoding.booking import add
+from semspec.decoding.booking import add, book
 from semspec.decoding.slices import sliced
 from semspec.decoding.stopping import ENDED, SPENT, Stopping, shortened
 from semspec.driver import Finished
-from semspec.errors import UserError
+from semspec.errors import RefusedError, UserError
 from semspec.loop import Speculation, decode_plainly, speculate
-from semspec.models.text import opening
+from semspec.models.text import OPEN, opening
 from semspec.protocols import Plan
 from semspec.serve.errors import refused
 from semspec.serve.reading import Reader, Said
 from semspec.solver import Solver
-from semspec.types import Answer, Context, Outcome, Query, Read, Role, Round, What
+from semspec.types import Answer, Context, Generate, Outcome, Query, Read, Role, Round, What
 
 Author = Literal[
     "draft", "target", "server"
@@ -84,6 +84,7 @@ class Task:
     references: tuple[tuple[int, ...], ...] = ()  # texts that the answer is expected to repeat
     ignore_eos: bool = False
     logprobs: int | None = None
+    schema: str | None = None  # JSON; the answer is held to it, the thinking is free
     steps: bool = False
     live: bool = False  # somebody reads along
     slice: int = 16  # tokens written at a time
@@ -124,6 +125,8 @@ class Choice:
         self.wake: Callable[[bool], None] = lambda ended: None  # there is news, or the end
         # of the phase
         self._stopping = task.stopping() if task.stopping else None
+        if self._stopping is not None and task.schema is not None:  # it begins the answer
+            self._stopping.closing = replace(self._stopping.closing, answer="")
         self._due: int | None = (
             None  # a step has ended here, or so many tokens before: a stopper is to be asked
         )
@@ -137,7 +140,7 @@ class Choice:
         self._judged: Round | None = None
         self._untold: deque[tuple[Author, int]] = deque()
         self._heard = 0  # tokens of the phase that are told, or about to be
-        self._cut: Literal["", "stop", "thinking"] = ""
+        self._cut: Literal["", "stop", "thinking", "thought"] = ""
 
     # ---- the plan -------------------------------------------------------------------------------
 
@@ -147,6 +150,8 @@ class Choice:
         context = self.context
         if self._stopping is not None and self.reader.thinks and self._stopping.most <= 0:
             context = self._close_thinking(self._stopping)
+        elif self.task.schema is not None and self.reader.begins:
+            context = yield from self._begun(context)
         while len(self.tokens) < self.task.budget:
             outcome = yield from self._phase(context)
             if self._cut == "stop":
@@ -155,9 +160,11 @@ class Choice:
             if self._cut == "thinking":
                 assert self._stopping is not None
                 context = self._close_thinking(self._stopping)
-            elif outcome is None or (
-                self.task.ignore_eos and len(self.tokens) < self.task.budget
-            ):  # without drafts from here on, or behind an end of text
+            elif (
+                self._cut == "thought"
+                or outcome is None
+                or (self.task.ignore_eos and len(self.tokens) < self.task.budget)
+            ):
                 context = self._behind()
             else:
                 self.finish = "stop" if outcome.finish == "eos" else "length"
@@ -171,7 +178,8 @@ class Choice:
         self._begin = len(context)
         self._problem, self._judged, self._cut = None, None, ""
         name = task.name if not self._base else f"{task.name}, from {self._base}"
-        if self.drafting:
+        schema = None if self.reader.thinks else task.schema
+        if self.drafting and schema is None:
             try:
                 problem = task.solver.speculation(
                     context, name, task.prompt, task.budget, [], task.references
@@ -181,7 +189,8 @@ class Choice:
             problem.piecewise = True
             self._problem, loop = problem, speculate(problem)
         else:
-            loop = decode_plainly(context, task.solver.kit(name, task.prompt, "plain"), task.budget)
+            kit = task.solver.kit(name, task.prompt, "plain")
+            loop = decode_plainly(context, kit, task.budget, schema=schema)
         inner = sliced(loop, task.slice, self._hear, self._pause, self._at_once())
         outcome: Outcome | None = None
         try:
@@ -191,6 +200,8 @@ class Choice:
                     reply = yield asked
                 except UserError as error:
                     if all(one.model == "target" for one in _queries(asked)):
+                        if schema is not None and isinstance(error, RefusedError):
+                            raise refused("response_format", str(error)) from error
                         raise
                     inner.close()  # the drafter is gone: the target goes on alone
                     self.drafting, self.degraded = False, True
@@ -208,6 +219,25 @@ class Choice:
         self._keep_rounds(outcome)
         return outcome
 
+    def _begun(self, context: Context) -> Plan[Context]:
+        """Let the model say by its first token whether it thinks first, where the prompt leaves that to it."""
+        task = self.task
+        if OPEN not in task.solver.text.added:
+            return context
+        kit = task.solver.kit(f"{task.name}, begun", task.prompt, "plain")
+        asked = Query(
+            "target", context, kit.sampling, kit.rng, generate=Generate(1), purpose="write"
+        )
+        answer: Answer = yield asked
+        self._note(asked, answer)
+        if kit.decode(answer.tokens).strip() != OPEN:  # it is asked again, for the answer
+            return context
+        self._tell("target", answer.tokens[0])
+        done = Round(handed=answer.tokens)
+        book(asked, answer, done)
+        self.rounds.append(done)
+        return self._behind()
+
     def _pause(self) -> bool:
         """Return True where a slice is to end: for others, or to see to what the tokens so far have brought about."""
         told_later = self.task.logprobs is not None  # when the target has been asked for them
@@ -217,7 +247,8 @@ class Choice:
         """Return the models whose answers need no slices: a server answers others meanwhile, and nobody reads along."""
         if not self.task.solver.free:
             return ()
-        heard = self.task.live or bool(self.task.stops) or self._stopping is not None
+        cut = bool(self.task.stops) or self.task.schema is not None or self._stopping is not None
+        heard = self.task.live or cut
         return ("draft",) if heard else ("draft", "target")
 
     def _behind(self) -> Context:
@@ -383,6 +414,9 @@ class Choice:
         self._call()
 
     def _flush(self) -> None:
+        if self._cut:  # what is behind the cut is not told
+            self._untold.clear()
+            return
         if len(self._untold) > 1 and self._stopping is None and self._due is None:
             self._tell_run()
         while self._untold and self._due is None:
@@ -420,11 +454,19 @@ class Choice:
             self._untold.appendleft((author, token))
             return
         self.tokens.append(token)
+        thought = self.reader.thinks
         self._say(self.reader.feed(token), author, logprob)
         if self.reader.stopped:
             self._cut = "stop"
         elif author != "server" and spent:
             self._cut = "thinking"
+        elif (
+            author != "server"
+            and self.task.schema is not None
+            and thought
+            and not self.reader.thinks
+        ):
+            self._cut = "thought"
         else:
             self._due = ended
 

@@ -12,9 +12,10 @@ from semspec import registry
 from semspec.decoding.stopping import Stopping, room_to_think
 from semspec.errors import UserError
 from semspec.models.text import CLOSE, opening
+from semspec.protocols import Constraining
 from semspec.serve.choices import Choice, Task
 from semspec.serve.errors import ApiError, refused
-from semspec.serve.requests import ChatRequest, CompletionRequest, Request, Semspec
+from semspec.serve.requests import ENGINE_LACKS, ChatRequest, CompletionRequest, Request, Semspec
 from semspec.serve.scheduling import Scheduler
 from semspec.serve.settings import Settings
 from semspec.solver import Solver
@@ -41,6 +42,10 @@ class Desk:
             which = "n" if count > 1 else "prompt"
             raise refused(
                 which, f"asks for more than {self._settings.most_choices} choices at a time"
+            )
+        if request.held_to is not None and not isinstance(base.engines["target"], Constraining):
+            raise refused(
+                "response_format", f"{ENGINE_LACKS}: leave it out, or give {{type: text}}"
             )
         solver = self._solver(base, request)
         try:
@@ -72,6 +77,7 @@ class Desk:
                     references=references,
                     ignore_eos=bool(request.ignore_eos),
                     logprobs=request.top,
+                    schema=request.held_to,
                     steps=bool(request.semspec.steps),
                     live=bool(request.stream),
                     slice=self._settings.slice,

@@ -39,6 +39,11 @@ class Reader:
     def thinks(self) -> bool:
         return self._state == "thinks"
 
+    @property
+    def begins(self) -> bool:
+        """True while it is not known whether the text begins by thinking."""
+        return self._state == "begins"
+
     def feed(self, token: int) -> list[Said]:
         """Return what a token adds."""
         if self.stopped:

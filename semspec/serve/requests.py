@@ -6,6 +6,7 @@ Nothing is ignored silently. A field that cannot be honoured may stand there wit
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -137,6 +138,35 @@ class Message(_Strict):
         return self
 
 
+class NamedSchema(_Strict):
+    """A JSON schema as OpenAI's clients send one."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None  # it is held in either case
+
+
+class ResponseFormat(_Strict):
+    """What an answer looks like."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_schema(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("type json_schema and the field json_schema go together")
+        return self
+
+    @property
+    def asked(self) -> str | None:
+        """The schema, in JSON; None: the answer is free."""
+        if self.json_schema is not None:
+            return json.dumps(self.json_schema.schema_)
+        return '{"type": "object"}' if self.type == "json_object" else None
+
+
 class Request(_Strict):
     """What chats and completions have in common."""
 
@@ -152,7 +182,7 @@ class Request(_Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
-    response_format: Any = None
+    response_format: ResponseFormat | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
     prediction: Prediction | None = None
@@ -179,6 +209,11 @@ class Request(_Strict):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
+    def held_to(self) -> str | None:
+        """The JSON schema that the answer is to be held to; None: it is free."""
+        return None if self.response_format is None else self.response_format.asked
+
+    @property
     def limit(self) -> tuple[str, int | None]:
         """The field that limits the tokens, and its value."""
         return "max_tokens", self.max_tokens
@@ -203,11 +238,11 @@ class Request(_Strict):
             raise refused("tools", ENGINE_LACKS)
         if self.tool_choice not in (None, "none", "auto"):
             raise refused("tool_choice", ENGINE_LACKS)
-        kind = self.response_format.get("type") if isinstance(self.response_format, dict) else None
-        if self.response_format is not None and (kind != "text" or len(self.response_format) > 1):
-            raise refused(
-                "response_format", f"{ENGINE_LACKS}: leave it out, or give {{type: text}}"
-            )
+        if self.held_to is not None:
+            if self.ignore_eos:
+                raise refused("ignore_eos", "and response_format exclude each other")
+            if self.prediction is not None:
+                raise refused("prediction", "is not drafted from where response_format is given")
 
 
 class ChatRequest(Request):

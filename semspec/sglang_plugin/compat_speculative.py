@@ -392,6 +392,8 @@ def on(values: Sequence[int], where: torch.device) -> Tensor:
     return made.to(where, non_blocking=True)
 
 
+# moves kept tokens to where the text's are, and commits states of linear attention
+BEHIND_TREES = "move_accept_tokens_to_target_kvcache", "commit_mamba_states_after_verify"
 WORKERS: dict[str, Callable[[], type]] = {}  # of our drafters, by their last options
 
 
@@ -435,6 +437,7 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
 
     It meets the requests before each draft and gets the results of the target's passes.
     """
+    from sglang.srt.configs.hybrid_arch import mambaish_config
     from sglang.srt.speculative import ngram_worker as theirs
 
     class TreeWorker(theirs.NGRAMWorker):  # type: ignore[misc]
@@ -451,6 +454,10 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
             # how many of a request's last tokens are handed over: more than one round can add
             self.max_trie_depth = 2 * self.draft_token_num
             self._prepared: Any = None  # the trees of the pass that is about to run
+            # linear attention: its states are committed by verifying passes
+            self._linear = mambaish_config(runner.model_config) is not None
+            # what SGLang does behind a verified tree, and need not do where the tree was its root
+            self._behind = {name: getattr(theirs, name) for name in BEHIND_TREES}
 
         def _init_preallocated_tensors(self) -> None:
             """Make the tensors of a pass twice: for whole trees, and for their roots alone."""
@@ -482,9 +489,11 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 sees.reshape(-1, n, n)[:, 0, 0].copy(),
             )
             self.__dict__.update(self._single, _target_worker=_Decoding(worker))
+            vars(theirs).update(dict.fromkeys(self._behind, _nothing))
             try:
                 yield
             finally:
+                vars(theirs).update(self._behind)
                 self.__dict__.update(held, _target_worker=worker)
 
         def _padded(self, result: Any) -> None:
@@ -561,6 +570,10 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
     return TreeWorker
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stand for ``BEHIND_TREES`` where each text has one token more, in its place already."""
+
+
 class _Decoding:
     """The target's worker, which reads roots of trees by a decoding pass: every attention backend knows that."""
 
@@ -588,10 +601,8 @@ class _Decoding:
 
 def _saves(worker: Any, batch: Any) -> bool:
     """Return whether a decoding pass is cheaper for a batch without drafts, and can stand for a verifying one."""
-    from sglang.srt.configs.hybrid_arch import mambaish_config
-
     runner = worker.model_runner
-    if mambaish_config(runner.model_config) is not None:  # states are committed by verifying passes
+    if worker._linear:
         return False
     if any(request.return_hidden_states for request in batch.reqs):  # rows are as many as nodes
         return False

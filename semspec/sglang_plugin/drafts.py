@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from semspec.decoding.trim import depths, keep_nodes
+from semspec.decoding.trim import depths, first_path, keep_nodes
 from semspec.errors import UserError
 from semspec.models.text import Text
 from semspec.protocols import DraftSession, Kit
@@ -110,8 +110,8 @@ class Drafts:
         if self.payoff is None or not self.may_drop:
             return True
         proposed = [
-            Proposed(rid, first_path(*tree), len(tree[0]), grade)
-            for rid, tree, grade in zip(rids, trees, grades, strict=True)
+            Proposed(rid, [tokens[node] for node in first_path(parents)], len(tokens), grade)
+            for rid, (tokens, parents), grade in zip(rids, trees, grades, strict=True)
         ]
         return worth_it(self.payoff, sessions, proposed, began)
 
@@ -221,16 +221,6 @@ def fitted(draft: Draft, nodes: int) -> Draft:
     order = sorted(range(len(depth)), key=depth.__getitem__)
     keep_nodes(draft, sorted(order[:nodes]))
     return draft
-
-
-def first_path(tokens: Sequence[int], parents: Sequence[int]) -> list[int]:
-    """Return the tokens of a tree's path of first children."""
-    path, last = [], -1
-    for node, parent in enumerate(parents):
-        if parent == last:
-            path.append(tokens[node])
-            last = node
-    return path
 
 
 def worth_it(

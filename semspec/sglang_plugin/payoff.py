@@ -10,7 +10,8 @@ and dropped otherwise. Both times are measured, from one draft to the next with 
 how good the drafter thinks it is and by what its request's last ones brought. A draft that was dropped is counted as well: by what was
 written in its place. So a text that begins to repeat itself is drafted again, without a pass that is spent on trying. (A rule that keeps
 more than the target's own choice would have kept more of it: such drafts are expected to bring too little, if anything.) Drafts that a model
-would write first take their time before anything is known of them; they are tried again now and then.
+would write first take their time before anything is known of them; they are tried again now and then, and the more seldom the more
+often that was in vain.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ BELIEF = 2.0  # drafts of a request that count as much as all others of their gr
 FIRST = 1.0  # token that a draft is expected to bring while nothing is known
 TRIALS = 2  # passes of a kind that are measured before they are compared
 AGAIN = 128  # where nothing else is said
+RARELY = 8  # times as many passes, at most, after tries in vain
 MOST = 4096  # requests that are remembered
 
 
@@ -36,6 +38,7 @@ class Mean:
     weight: float = 0.0
     seen: int = 0
     at: int = 0  # the number of the last pass that added to it
+    vain: int = 0  # values since what it is the mean of was last chosen for being better
 
     def add(self, value: float, keep: float) -> None:
         self.total, self.weight = keep * self.total + value, keep * self.weight + 1
@@ -133,6 +136,7 @@ class Payoff:
                 mean = self.seconds.setdefault((read, size), Mean())
                 mean.add(now - began, KEEP)
                 mean.at = self.passes
+                mean.vain += 1
         self._last = None
 
     def pays(self, drafts: Sequence[Proposed]) -> bool:
@@ -160,10 +164,12 @@ class Payoff:
         for mean, other, choice in ((wide, plain, True), (plain, wide, False)):
             if mean.seen < TRIALS:
                 return choice
-            # the more it costs, the less often
-            if self.passes - mean.at > self.again * max(
-                1.0, mean.value() / max(other.value(), 1e-9)
-            ):
+            # the more it costs, and the more often that was in vain, the less often
+            dearer = max(1.0, mean.value() / max(other.value(), 1e-9))
+            seldom = min(RARELY, 2 ** max(0, mean.vain - TRIALS))
+            if self.passes - mean.at > self.again * dearer * seldom:
                 return choice
         gain = sum(map(self.expected, found))
-        return (requests + gain) * plain.value() > requests * wide.value()
+        pays = (requests + gain) * plain.value() > requests * wide.value()
+        (wide if pays else plain).vain = 0
+        return pays

@@ -338,6 +338,8 @@ def test_a_conversation_finds_its_earlier_turns_cached(live: Live) -> None:
     [
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "text", "json_schema": {"schema": {}}}}, "response_format"),
         ({"prediction": {"type": "file", "content": "x"}}, "prediction.type"),
         ({"prediction": {"type": "content"}}, "prediction.content"),
         ({"frequency_penalty": 0.5}, "frequency_penalty"),

@@ -23,6 +23,8 @@ from tests.support.pair import TARGET
 from tests.support.processes import hear_interrupts
 
 WAIT = 300.0
+# a model that has never seen JSON would put spaces into it for ever
+NO_SPACES = {"constrained_json_disable_any_whitespace": True}
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ def free_port() -> int:
 
 def launch_options(target_port: int, draft_port: int) -> list[str]:
     """Options of ``semspec.launch`` for small servers on the CPU."""
-    arguments = sglang_env.server_arguments(max_running_requests=32, max_total_tokens=16384)
+    arguments = sglang_env.server_arguments(
+        max_running_requests=32, max_total_tokens=16384, **NO_SPACES
+    )
     return [
         f"target_port={target_port}",
         f"draft_port={draft_port}",

@@ -12,7 +12,6 @@ from semspec.engines.toy import Toy
 from semspec.errors import UserError
 from semspec.rules.logprob import LogProb
 from semspec.sglang_plugin import model_drafts
-from semspec.sglang_plugin.drafts import first_path
 from semspec.sglang_plugin.payoff import AGAIN, TRIALS, Payoff, Proposed
 from semspec.sglang_plugin.steps import Steps
 from semspec.types import Sampling
@@ -61,7 +60,7 @@ def test_drafts_that_bring_nothing_cost_nearly_nothing(requests: int) -> None:
     server.write(requests, 50)
     took = server.write(requests, 2000)
     assert took <= 1.03 * PLAIN * 2000
-    assert sum(server.reads[-2000:]) < 2000 / AGAIN + TRIALS
+    assert sum(server.reads[-2000:]) < 2000 / AGAIN / 4
 
 
 def test_drafts_that_bring_more_than_they_cost_are_read() -> None:
@@ -122,12 +121,6 @@ def test_time_over_prompts_is_no_pass() -> None:
     assert payoff.seconds[False, 2].value() == 3.0
     payoff.forget("a")
     assert not payoff.own
-
-
-def test_the_first_path_of_a_tree() -> None:
-    assert first_path([5, 6, 7, 8, 9], [-1, -1, 0, 2, 1]) == [5, 7, 8]
-    assert first_path([], []) == []
-    assert first_path([4, 5], [-1, 0]) == [4, 5]
 
 
 def drafted_by_a_model(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semspec.decoding.thinking import Thinking
-from semspec.decoding.trim import depths, trim
+from semspec.decoding.trim import depths, first_path, trim
 from semspec.errors import UserError
 from semspec.types import Draft, Read, What
 
@@ -74,3 +74,9 @@ def test_a_chain_ends_with_the_text_and_with_the_thinking() -> None:
     assert (draft.tokens, draft.ends) == ([2, 3, 2], [3])
     with pytest.raises(AssertionError, match="more tokens than there was room for"):
         trim(Draft([1, 1], [1, 2]), 1, ())
+
+
+def test_the_first_path_of_a_tree() -> None:
+    assert first_path([-1, -1, 0, 2, 1]) == [0, 2, 3]
+    assert first_path([]) == []
+    assert first_path([-1, 0]) == [0, 1]

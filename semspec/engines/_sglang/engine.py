@@ -61,6 +61,8 @@ class Telling:
 class SglangEngine:
     """One model, on one or more servers; its event loop runs in its own thread."""
 
+    holds_schemas = True
+
     def __init__(
         self,
         places: Sequence[Server],
@@ -259,7 +261,7 @@ class SglangEngine:
         while not writing.done:
             limit, stops = writing.next_limit(), writing.next_stops()
             ids = [*before, *answer.tokens]
-            payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops)
+            payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops, ask.schema)
             if self.inside is not None:  # it drafts for whoever does not say otherwise
                 payload["sampling_params"]["custom_params"] = requests.OFF
             reply, place = await self._ask(query.context, payload, answer)
@@ -268,6 +270,8 @@ class SglangEngine:
                     f"{place.name} wrote nothing where tokens were asked for: look at its log"
                 )
             writing.take(reply["output_ids"])
+            if ask.schema is not None and not writing.done:  # the text is whole, without an end
+                answer.finish = "eos"
         if query.reads and (ends := answer.unit_ends()):
             written = Scoring.of_written(query, answer.tokens, ends)
             answer.values = await self._score(query, written, answer)

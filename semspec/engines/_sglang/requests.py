@@ -29,9 +29,14 @@ LEAST = 4  # tokens from one event of a stream to the next
 
 
 def write(
-    ids: Sequence[int], sampling: Sampling, limit: int, stop_ids: frozenset[int], stops: Stops
+    ids: Sequence[int],
+    sampling: Sampling,
+    limit: int,
+    stop_ids: frozenset[int],
+    stops: Stops,
+    schema: str | None = None,
 ) -> Payload:
-    """Return a request for up to ``limit`` tokens after ``ids``."""
+    """Return a request for up to ``limit`` tokens after ``ids``, held to a JSON schema if one is given."""
     params: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k or -1,
@@ -49,6 +54,8 @@ def write(
         params["stop"] = list(stops.texts)
     if stops.patterns:
         params["stop_regex"] = list(stops.patterns)
+    if schema is not None:
+        params["json_schema"] = schema
     return {"input_ids": list(ids), "sampling_params": params}
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from semspec.engines._sglang.http import Http, SilentError, UnreachedError
 from semspec.engines.sglang import KEY
-from semspec.errors import UserError
+from semspec.errors import RefusedError, UserError
 from semspec.sglang_plugin import protocol
 
 # Seconds for which a connection may fail and be re-established unnoticed; a server that is away for
@@ -133,7 +133,8 @@ class Server:
         with contextlib.suppress(ValueError):
             reply = json.loads(body)
         if status != 200 or not isinstance(reply, dict) or reply.get("error"):
-            raise UserError(f"{self.name} refused a request ({status}): {_message(reply, body)}")
+            kind = RefusedError if status == 400 else UserError
+            raise kind(f"{self.name} refused a request ({status}): {_message(reply, body)}")
         finish = (reply.get("meta_info") or {}).get("finish_reason") or {}
         if finish.get("type") == "abort":
             raise ConnectionError(f"request aborted: {finish.get('message', 'no reason given')}")
