@@ -92,6 +92,16 @@ def test_a_thinking_that_is_closed_leaves_room_for_the_answer(live: Live) -> Non
     assert fits(message(live, response_format=FORMAT, reasoning_effort="none")[1])
 
 
+def test_long_answers_come_whole(live: Live) -> None:
+    """A grammar cannot be taken up again: nothing may cut the request."""
+    sides = {"type": "array", "items": {"enum": list(SIDES)}, "minItems": 16, "maxItems": 16}
+    asked = {"type": "json_schema", "json_schema": {"name": "sides", "schema": sides}}
+    told = live.chat(max_tokens=500, thinking_token_budget=4, response_format=asked)
+    found = json.loads(told["choices"][0]["message"]["content"])
+    assert len(found) == 16 and set(found) <= set(SIDES)
+    assert told["usage"]["completion_tokens"] > 128
+
+
 def test_texts_that_are_continued_are_held_from_their_first_token_on(live: Live) -> None:
     body = {"prompt": QUESTION, "max_tokens": 60, "response_format": FORMAT, "logprobs": 1}
     status, _, raw = live.ask("/v1/completions", body)

@@ -183,7 +183,9 @@ class Writing:
     def next_limit(self) -> int:
         """Return how many tokens the next request may bring."""
         left = self.limit - len(self.answer.tokens)
-        if self.ask.boundary is None:
+        if (
+            self.ask.boundary is None or self.ask.schema is not None
+        ):  # a grammar begins with each request
             return left
         if self.stops.cap is not None:
             left = min(left, self.stops.cap * (self.ask.units - len(self.answer.ends)))
