@@ -286,7 +286,10 @@ class Drafter(Plugin, Protocol):
 
     @property
     def levels(self) -> int:
-        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says."""
+        """Levels of its trees at most; 0: it drafts chains, as long as ``draft_length`` says.
+
+        One with levels that drafts by a model's rows drafts a chain, too, where ``Room.chain`` asks for it.
+        """
         ...
 
     def models(self) -> Mapping[Role, ModelConfig]:

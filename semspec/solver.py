@@ -68,7 +68,7 @@ class Solver(Loaded):
 
     def _sweep(self, costs: Costs) -> None:
         """Ask a few questions of each size, to see what they cost; the first ones, which allocate, do not count."""
-        for driver in (Driver(self.engines), *(Driver(self.engines, costs),) * 2):
+        for driver in (Driver(self.engines), *(Driver(self.engines, costs),) * 3):
             for together in companies(self.config.concurrency, every=self.beside):
                 for role in [role for role in ("target", "draft") if role in self.engines]:
                     plans = [self._questions(role) for _ in range(together)]
@@ -308,7 +308,10 @@ class Solver(Loaded):
             thinking.feed(context.output)
         pair, cap = (self.drafter, self.rule), config.longest_unit
         if config.split == "token":
-            pace = self.pacing.of_tokens("draft", pair, drafter, config.sampling, length, cap)
+            chain = config.lengths["draft_length"]
+            pace = self.pacing.of_tokens(
+                "draft", pair, drafter, config.sampling, length, cap, chain
+            )
         else:
             pace = self.pacing.of_steps("draft", pair, length, cap)
         return Speculation(
@@ -340,7 +343,10 @@ class Solver(Loaded):
         )
         nested = self.nested.open(kit)
         pair = self.nested, self.nested_rule
-        pace = self.pacing.of_tokens("nested", pair, nested, config.sampling, self.nested_length)
+        chain = config.lengths["nested_length"]
+        pace = self.pacing.of_tokens(
+            "nested", pair, nested, config.sampling, self.nested_length, chain=chain
+        )
         return Pen(Timed(nested, self.pacing.costs), self.nested_rule.open(kit), pace)
 
     def _asked_inside(self, references: bool) -> Mapping[str, Any] | None:

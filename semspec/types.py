@@ -222,6 +222,7 @@ class Room:
     units: int  # how many units of the split to aim at
     unit_cap: int  # tokens in a unit at most
     tail: Sequence[int] = ()  # drafted before and still being judged: draft what follows it
+    chain: bool = False  # a chain is wanted, also of a drafter that grows trees
 
     @property
     def limit(self) -> int:

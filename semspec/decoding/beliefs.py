@@ -53,6 +53,10 @@ class Beliefs:
             known = self._chances[signal] = self._chance(signal)
         return known
 
+    def tried(self, signal: Signal) -> float:
+        """Return how many tokens of this signal were counted."""
+        return self.counts.get(signal, (0.0, 0.0))[1]
+
     def _chance(self, signal: Signal) -> float:
         kept, tried = self.counts.get(signal, (0.0, 0.0))
         if not signal:

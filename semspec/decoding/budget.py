@@ -15,16 +15,18 @@ that very token looks unlikely would leave a selection that is no sample of q an
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from semspec.decoding.beliefs import Signal, deep, likely
+from semspec.decoding.costs import ASK, CHAIN
 from semspec.decoding.economy import EXPLORE, LOOK, NET, Economy
-from semspec.decoding.trim import depths, keep_nodes, shorten
+from semspec.decoding.trim import depths, first_path, keep_nodes, shared, shorten
 from semspec.types import Draft, Round
 
 FOREVER = 1 << 30  # tokens: the rest of a problem
 UNLIKELY = 0.002  # chance of a node below which no more nodes are looked at
+UNTRIED = 48  # tokens of chains in a tree's place, below which they are taken to be as right as the tree
 REFRESH = 8  # rounds after which prices are looked up anew
 SLACK = 1.5  # tokens by which late drafts may have disappointed before that counts
 LATE = 0.995  # of what was kept and expected before, at each token
@@ -48,6 +50,8 @@ class Adaptive:
 
     economy: Economy
     longest: int  # units of a draft at most: tokens of a chain, levels of a tree
+    longest_chain: int = 0  # of a drafter that grows trees: tokens of a chain in a tree's place
+    greedy: bool = False  # the target writes the likeliest tokens: a tree's first path is a chain
     cap: int = 1
     copies: bool = False  # the drafter looks up what is there, however long: only its match tells
     cuts: bool = False  # its drafts are point masses
@@ -56,6 +60,7 @@ class Adaptive:
         False  # the rule is lossless: what it would have kept shows in what the target wrote
     )
     resting: bool = field(default=False, init=False)
+    chain: bool = field(default=False, init=False)  # this round's draft is one in a tree's place
     net: float = field(default=0.0, init=False)  # as in ``Economy``, of this problem
     # how the draft before went: 0 none of it was kept, 2 all of it
     heat: str = field(default="1", init=False)
@@ -76,7 +81,8 @@ class Adaptive:
     # ---- before a draft --------------------------------------------------------------------------
 
     def units(self) -> int:
-        self.resting, self._alone, self._asked, self._proposal = False, 1, 0, None
+        self.resting, self.chain, self._alone = False, False, 1
+        self._asked, self._proposal = 0, None
         self._hope = 0.0
         if self._company != self.economy.company:
             self._company = self.economy.company
@@ -89,37 +95,56 @@ class Adaptive:
             else:
                 self._rest(-self.net)
         else:
-            best, loss = self._best()
+            best, loss, self.chain = self._best()
             if self.economy.affords(loss):
                 self._asked = best
             else:
                 self._rest(loss)
         return self._asked
 
-    def _best(self) -> tuple[int, float]:
-        """Return the length with the best rate of tokens, and what it is expected to lose (plain tokens)."""
-        chance, mood = self.economy.beliefs.chance, self._mood
-        reached, hope, best, most, loss = 1.0, 0.0, 1, 0.0, 0.0
-        for length in range(1, self.longest + 1):
-            reached *= chance(("before", _DEEP[length - 1], self.heat))
-            hope += reached
-            cost, gained = self._cost(length), 1 + mood * hope
-            if gained > most * cost:
-                best, most, loss, self._hope = length, gained / cost, cost - gained, hope
-        return best, loss
+    def _best(self) -> tuple[int, float, bool]:
+        """Return the length with the best rate of tokens, what it is expected to lose (plain tokens), and its shape.
+
+        A drafter that grows trees may draft a chain in a tree's place (True), which is cheaper to make and to read.
+        """
+        mood = self._mood
+        best, most, loss, as_chain = 1, 0.0, 0.0, False
+        shapes = [(self.longest, False)] + [(self.longest_chain, True)] * bool(self.longest_chain)
+        for longest, chain in shapes:
+            reached, hope = 1.0, 0.0
+            for length in range(1, longest + 1):
+                reached *= self._chance(length, chain)
+                hope += reached
+                cost, gained = self._cost(length, chain), 1 + mood * hope
+                if gained > most * cost:
+                    best, most, loss, as_chain = length, gained / cost, cost - gained, chain
+                    self._hope = hope
+        return best, loss, as_chain
+
+    def _chance(self, depth: int, chain: bool) -> float:
+        """Return the chance that a draft goes on being right at a depth: a tree as often as its first path, at least."""
+        chance, deep = self.economy.beliefs.chance, _DEEP[depth - 1]
+        if chain:
+            found = chance(("chain", deep, self.heat))
+            few = self.economy.beliefs.tried(("chain",)) < UNTRIED
+            return max(found, chance(("before", deep, self.heat))) if few else found
+        found = chance(("before", deep, self.heat))
+        if self.longest_chain and self.greedy:
+            found = max(found, chance(("chain", deep, self.heat)))
+        return found
 
     @property
     def _mood(self) -> float:
         """Return by how much this text keeps less of late drafts than was expected: at most 1."""
         return min(1.0, (self._kept + SLACK) / (self._hoped + SLACK))
 
-    def _cost(self, length: int) -> float:
+    def _cost(self, length: int, chain: bool) -> float:
         """Return what a draft of this length costs, and its pass."""
-        key = "draft", length
+        key = "chain" if chain else "draft", length
         if (known := self._prices.get(key)) is None:
             economy = self.economy
-            nodes = economy.nodes if self.cuts or economy.nodes > 1 else 1.0
-            known = economy.asking(length) + economy.reading(1 + length * nodes, nodes > 1)
+            nodes = 1.0 if chain else economy.nodes
+            known = economy.asking(length, chain) + economy.reading(1 + length * nodes, nodes > 1)
             self._prices[key] = known = max(known, 1e-9)
         return known
 
@@ -156,7 +181,8 @@ class Adaptive:
 
     def asked(self, units: int, seconds: float) -> None:
         economy = self.economy
-        economy.costs.add(economy.who, "ask", economy.company, units, seconds)
+        kind = CHAIN if self.chain else ASK
+        economy.costs.add(economy.who, kind, economy.company, units, seconds)
 
     def cut(self, draft: Draft) -> None:
         if not self._asked or not self.economy.token:
@@ -167,7 +193,11 @@ class Adaptive:
         parents = draft.parents if draft.parents is not None else range(-1, len(draft.tokens) - 1)
         signals = self._signals(draft, parents)
         self._proposal = Proposal(draft.tokens, parents, signals)
+        if self.chain:
+            return
         if not self.cuts or draft.probs is not None:  # drawn, if not by every draft of its drafter
+            if draft.parents is not None:
+                self._sent(len(draft.tokens))
             return
         chances: list[float] = []
         chance = self.economy.beliefs.chance
@@ -183,14 +213,18 @@ class Adaptive:
         self._proposal.sent = frozenset(nodes)
         self._hope = sum(hopes[node] for node in nodes)
         if not self.copies and nodes:
-            levels = max(self._asked, 1)
-            self.economy.nodes += 0.1 * (len(nodes) / levels - self.economy.nodes)
+            self._sent(len(nodes))
         _keep(draft, nodes, is_chain)
+
+    def _sent(self, nodes: int) -> None:
+        """Note how many nodes of a tree of so many levels are read."""
+        self.economy.nodes += 0.1 * (nodes / max(self._asked, 1) - self.economy.nodes)
 
     def _signals(self, draft: Draft, parents: Sequence[int]) -> list[Signal]:
         """Return what is known of each node."""
-        if not self.cuts:
-            words = [("before", _DEEP[min(d, 1024) - 1], self.heat) for d in depths(parents)]
+        if self.chain or not self.cuts:
+            word = "chain" if self.chain else "before"
+            words = [(word, _DEEP[min(d, 1024) - 1], self.heat) for d in depths(parents)]
             return list(words)
         count, heat, found = len(draft.tokens), self.heat, draft.found[:3]
         levels: Sequence[int] = range(1, count + 1)
@@ -295,11 +329,14 @@ class Adaptive:
             if followed < 0:
                 break
             at, length = followed, length + 1
-        if not self.copies and self.cuts:  # a tree: how deep it was right, whichever node it was
+        if not self.copies and self.cuts and not self.chain:
+            # a tree: how deep it was right, whichever node it was
             deepest = max(depths(proposal.parents))
             words = (("before", _DEEP[d], self.heat) for d in range(min(length + 1, deepest)))
             tried += [(signal, d < length) for d, signal in enumerate(words)]
-        elif not self.cuts and tried and proposal.parents != range(-1, len(proposal.tokens) - 1):
+            if self.longest_chain and self.greedy:
+                tried += self._first_path(proposal, text)
+        elif not self.cuts and not self.chain and tried and proposal.parents != range(-1, len(proposal.tokens) - 1):
             # siblings are one level: it was right if any of them was
             levels = {signal: False for signal, _ in tried}
             for signal, same in tried:
@@ -308,6 +345,13 @@ class Adaptive:
         self.economy.beliefs.learn(tried)
         whole = length == len(text) or not children[at]
         self.heat = "2" if length and whole else "1" if length else "0"
+
+    def _first_path(self, proposal: Proposal, text: Sequence[int]) -> Iterator[tuple[Signal, bool]]:
+        """Yield what would have become of a chain: a tree's first path."""
+        path = [proposal.tokens[node] for node in first_path(proposal.parents)]
+        right = shared(path, text)
+        for depth in range(min(right + 1, len(path), len(text))):
+            yield ("chain", _DEEP[depth], self.heat), depth < right
 
 
 def _keep(draft: Draft, nodes: Sequence[int], is_chain: bool) -> None:

@@ -28,6 +28,7 @@ class AdaptiveSteps:
     copies: bool = False  # what it drafts was looked up: point masses
     by_token: bool = False  # the rule keeps single tokens, and writes one itself
     resting: bool = field(default=False, init=False)
+    chain: bool = field(default=False, init=False)
     # how the draft before went: 0 none of it was kept, 2 all of it
     heat: str = field(default="1", init=False)
     _alone: int = field(default=1, init=False)

@@ -11,14 +11,18 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from semspec.types import Answer, Query, Role
 
-READ, TREE, WRITE, WATCH, ASK = "read", "tree", "write", "watch", "ask"
+READ, TREE, WRITE, WATCH = "read", "tree", "write", "watch"
+ASK, CHAIN = "ask", "chain"
 """Kinds of questions, and what their size is: tokens fed in a pass; the same of a tree; tokens written;
-written while a drafter watches; units asked of a drafter, whatever models it asks in turn."""
+written while a drafter watches; units asked of a drafter, whatever models it asks in turn; the same where a chain is
+asked of one that grows trees."""
 
+FEW = 5  # measurements of one size of which the median counts
 MEMORY = 64  # measurements of one size: of more, the older ones fade
 OUTLIER = 3.0  # times what was expected: a longer pass counts as so long
 PREFIX = 8  # tokens fed before the first written one: more are a prompt, and no cost of writing
@@ -26,17 +30,23 @@ PREFIX = 8  # tokens fed before the first written one: more are a prompt, and no
 
 @dataclass(slots=True)
 class Point:
-    """The average of measurements of about one size."""
+    """What measurements of about one size come to: the median of the first few, from there on their average."""
 
     size: float
     seconds: float
     context: float  # positions cached before
     count: float = 1.0
+    first: list[float] = field(default_factory=list)  # the seconds of the first few
 
     def add(self, size: float, seconds: float, context: float) -> None:
+        self.first = self.first or [self.seconds]
         self.count = min(self.count + 1, MEMORY)
         self.size += (size - self.size) / self.count
-        self.seconds += (seconds - self.seconds) / self.count
+        if self.count <= FEW:  # of few their median: one that was interrupted says nothing
+            self.first.append(seconds)
+            self.seconds = median(self.first)
+        else:
+            self.seconds += (seconds - self.seconds) / self.count
         self.context += (context - self.context) / self.count
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from semspec.decoding.beliefs import Beliefs
-from semspec.decoding.costs import ASK, READ, TREE, WATCH, WRITE, Costs
+from semspec.decoding.costs import ASK, CHAIN, READ, TREE, WATCH, WRITE, Costs
 
 EXPLORE = 0.01  # of the time: what may be lost by drafts that are expected to lose
 COPIED, DRAWN = 0.4, 0.75  # the chance of a token of which nothing is known: looked up, by a model
@@ -76,13 +76,17 @@ class Economy:
         """Return what it costs that the target writes so many tokens in a row."""
         return self._plain(self._target(WATCH if watched else WRITE, tokens))
 
-    def asking(self, units: float) -> float:
-        """Return what a draft of so many units costs: the drafter's own work, and the models it asks."""
-        curve = self.costs.curve(self.who, ASK, self.company)
+    def asking(self, units: float, chain: bool = False) -> float:
+        """Return what a draft of so many units costs: the drafter's own work, and the models it asks.
+
+        ``chain``: of a drafter that grows trees, but is asked for a chain.
+        """
+        kind = CHAIN if chain else ASK
+        curve = self.costs.curve(self.who, kind, self.company)
         if curve is None and self.model:
             return self._plain(self.costs.seconds("draft", WRITE, units, self.company))
         if curve is None:
-            return self._plain(self.costs.seconds(self.who, ASK, units, self.company))
+            return self._plain(self.costs.seconds(self.who, kind, units, self.company))
         found = curve.at(units)
         least = min(point.size for point in curve.points.values())
         if units < least:  # shorter than any that was measured: mostly, a draft costs by its length

@@ -16,6 +16,11 @@ class Pace(Protocol):
         """True while the drafter is left alone for so long that nothing is read for it."""
         ...
 
+    @property
+    def chain(self) -> bool:
+        """True if the next draft is to be a chain where its drafter grows trees."""
+        ...
+
     def units(self) -> int:
         """Return how many units to draft; 0: the target writes without a draft."""
         ...
@@ -48,6 +53,7 @@ class Steady:
     length: int
     cap: int
     resting: bool = False
+    chain: bool = False
 
     def units(self) -> int:
         return self.length

@@ -52,8 +52,12 @@ class Pacing:
         sampling: Sampling,
         longest: int,
         cap: int = 1,
+        chain: int = 0,
     ) -> Pace:
-        """Return who decides in one problem that is drafted by tokens; of a tree ``longest`` is in levels."""
+        """Return who decides in one problem that is drafted by tokens.
+
+        Of a drafter that grows trees ``longest`` is in levels, and ``chain`` the longest chain in a tree's place.
+        """
         if (economy := self.economies.get(who)) is None:
             return Steady(longest, cap)
         drafter, rule = pair
@@ -65,6 +69,8 @@ class Pacing:
             cuts=not drafter.rows or tree,
             watches=bool(session.watches),
             exact=rule.lossless,
+            longest_chain=chain if drafter.levels and drafter.rows else 0,
+            greedy=sampling.greedy,
         )
 
     def of_steps(self, who: str, pair: tuple[Drafter, Rule], longest: int, cap: int) -> Pace:

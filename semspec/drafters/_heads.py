@@ -41,7 +41,7 @@ class HeadSession(DraftSessionBase):
     def drafted(self, room: Room) -> Draft:
         """Called once the session has followed the context to its end."""
         with torch.inference_mode():
-            if not self.options.levels:
+            if room.chain or not self.options.levels:
                 return self._chain(room)
             sampling = tree_sampling(self.kit.sampling)
             tree = self.options.seed(self.kit, room)

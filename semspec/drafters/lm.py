@@ -120,6 +120,8 @@ class TreeSession(LanguageModelSession):
         self.sampling = tree_sampling(kit.sampling)
 
     def draft(self, context: Context, room: Room) -> Plan[Draft]:
+        if room.chain:
+            return (yield from LanguageModelSession.draft(self, context, room))
         kit, options = self.kit, self.options
         tree = options.seed(kit, room)
         while tree.open:
