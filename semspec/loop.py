@@ -139,9 +139,7 @@ class Speculation(Writing):
         units = self.pace.units()
         if not units:
             return Draft()
-        room = Room(
-            self.left - len(tail), units, self.pace.unit_cap(), tail, chain=self.pace.chain
-        )
+        room = Room(self.left - len(tail), units, self.pace.unit_cap(), tail, chain=self.pace.chain)
         draft = yield from drafted(self.drafter.draft(self.context, room), done)
         self.pace.asked(units, draft.seconds)
         return draft

@@ -250,6 +250,29 @@ def well_formed(draft: Draft, parents: list[int], levels: int, stop_ids: frozens
     assert draft.probs is None or len(draft.probs) == len(parents)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        d
+        for d in (bound(made, "token", 1.0) for made in DRAFTER_EXAMPLES.values())
+        if d.levels and d.rows
+    ],
+    ids=repr,
+)
+def test_a_drafter_of_trees_drafts_chains_where_they_are_asked_for(
+    drafter: Any, temperature: float
+) -> None:
+    rule = bound(registry.plugin("accept", "lossless").cls(), "token", temperature)
+    kit = kit_for(rule, 3, split="token", sampling=Sampling(temperature))
+    for chain in (False, True):
+        pace = Steady(3, 1, chain=chain)
+        _, _, drafts, verdicts = solve(drafter, rule, kit, 24, pace)
+        made = [draft for draft in drafts if draft.tokens]
+        assert made and all((draft.parents is None) == chain for draft in made)
+        assert verdicts and (not chain or max(len(draft.tokens) for draft in made) <= 3)
+
+
 # artifacts are no options; tests/contract/test_artifacts.py is about them
 @pytest.mark.parametrize("kind", [kind for kind in registry.PACKAGES if kind != "artifact"])
 def test_plugins_are_frozen_documented_dataclasses(kind: registry.Kind) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from semspec.decoding.budget import Adaptive
 from semspec.decoding.budget_steps import AdaptiveSteps
-from semspec.decoding.costs import Costs
+from semspec.decoding.costs import CHAIN, Costs
 from semspec.decoding.pace import Pace, Steady
 from semspec.decoding.trim import shorten
 from semspec.drafters.lm import LanguageModel
@@ -33,6 +33,7 @@ from tests.support.law import p_value, speculative_plan
 pytestmark = pytest.mark.deep(quick=True)
 SAMPLES = samples(quick=1_500, deep=4_000)
 FEWER = samples(quick=400, deep=1_000)  # of drafters that take longer
+CHAINS = {"dynamic": 0.1, "static": 0.1, "sampled": 0.3}  # what a chain costs beside its tokens
 TOY = Toy(vocabulary=4, seed=3)
 LENGTH = 4
 
@@ -49,6 +50,8 @@ class Watched(Adaptive):
 
     def cut(self, draft: Draft) -> None:
         count, tree = len(draft.tokens), draft.parents is not None
+        if count and self.longest_chain:
+            self.decided["asked a chain" if self.chain else "asked a tree"] += 1
         Adaptive.cut(self, draft)
         self.decided[f"draft of {min(count, 3)}"] += 1
         self.decided["cut"] += 0 < len(draft.tokens) < count
@@ -102,15 +105,24 @@ def test_lookups_of_which_the_likely_part_is_sent_are_lossless(name: str) -> Non
 
 
 @pytest.mark.parametrize("tree", ["dynamic", "static", "sampled"])
-def test_trees_of_the_depth_and_the_nodes_that_pay_are_lossless(tree: str) -> None:
+@pytest.mark.parametrize("chain", [0, 3])
+def test_trees_of_the_depth_and_the_nodes_that_pay_are_lossless(tree: str, chain: int) -> None:
+    """With ``chain``, a chain is drafted now and then in the tree's place."""
     decided: Counter[str] = Counter()
     drafter = LanguageModel(tree=tree, tree_depth=3, tree_top_k=2, tree_nodes=8)
     cuts = tree != "sampled"
-    made = paces(table(passing=0.8, fed=0.1, units=0.05, tree=0.03), decided, cuts=cuts, exact=True)
+    costs = table(passing=0.8, fed=0.1, units=0.05, tree=0.03)
+    if chain:  # as good as a tree, nearly, so that what was kept of late decides
+        costs.fixed = False
+        for size in (1, 2, 4):
+            costs.add("draft", CHAIN, 1, size, CHAINS[tree] + 0.05 * size)
+        costs.fixed = True
+    made = paces(costs, decided, cuts=cuts, exact=True, longest_chain=chain)
     plan = speculative_plan(drafter, Lossless())
     options: dict[str, Any] = {"draft_length": 3, "length": LENGTH, "samples": FEWER}
     assert p_value(TOY, plan, Lossless(), Sampling(0.8), pace=made, **options) > SURE
     assert not cuts or (decided["cut"] > 20), decided
+    assert not chain or min(decided["asked a chain"], decided["asked a tree"]) > 20, decided
 
 
 def test_nested_drafts_that_come_and_go_are_lossless() -> None:

@@ -12,7 +12,7 @@ import pytest
 from semspec.decoding.beliefs import MEMORY, Beliefs, deep, likely
 from semspec.decoding.budget import FOREVER, Adaptive
 from semspec.decoding.budget_steps import AdaptiveSteps
-from semspec.decoding.costs import WATCH
+from semspec.decoding.costs import CHAIN, WATCH, Curve
 from semspec.decoding.economy import ALLOWANCE, EXPLORE
 from semspec.decoding.pace import Steady
 from semspec.types import Draft, Round
@@ -165,6 +165,48 @@ def test_a_tree_of_which_one_path_stays_becomes_a_chain() -> None:
     draft = drafted(pace, [5, 6, 7, 8], [-1, -1, 0, 0], likely=probabilities)
     assert (draft.tokens, draft.parents, draft.ends) == ([5, 7], None, [1, 2])
     assert draft.likely == [0.97, 0.97]
+
+
+def asked_for(fed: float, chance: float, nodes: float, tree: float, units: float) -> Adaptive:
+    """A drafter of trees of four levels, or of chains: what it is asked for once both were tried."""
+    costs = table(passing=1.0, fed=fed, units=units, tree=tree)
+    for size in SIZES:
+        costs.curves["draft", CHAIN, 1] = costs.curves.get(("draft", CHAIN, 1), Curve())
+        costs.curves["draft", CHAIN, 1].add(size, units / 4 * size)
+    one = economy(costs)
+    one.nodes = nodes
+    pace = Adaptive(economy=one, longest=4, longest_chain=12, cuts=True, exact=True, greedy=False)
+    one.beliefs.learn([(("chain", deep(d), h), True) for d in range(1, 13) for h in "012"] * 40)
+    for depth in range(1, 13):
+        for heat in "012":
+            counts = one.beliefs.counts["chain", deep(depth), heat]
+            counts[0] = chance * counts[1]
+    one.beliefs.learn([(("before", deep(d), h), True) for d in range(1, 5) for h in "012"] * 40)
+    one.beliefs._chances.clear()
+    pace.units()
+    return pace
+
+
+def test_a_chain_is_drafted_in_a_trees_place_where_that_is_the_better_rate() -> None:
+    wide = asked_for(fed=0.3, chance=0.9, nodes=8, tree=0.5, units=0.4)
+    assert wide.chain and wide._asked > 1
+    cheap = asked_for(fed=0.0, chance=0.3, nodes=8, tree=0.0, units=0.02)
+    assert not cheap.chain and cheap._asked == 4
+
+
+def test_a_tree_teaches_what_its_first_path_would_have_come_to() -> None:
+    """Greedily the first path is the chain that would have been drafted."""
+    one = economy(table(passing=0.1, fed=0.0))
+    pace = Adaptive(economy=one, longest=2, longest_chain=8, cuts=True, exact=True, greedy=True)
+    pace.units()
+    assert not pace.chain or one.beliefs.tried(("chain",)) == 0
+    pace.chain = False
+    draft = drafted(pace, [5, 6, 7, 8], [-1, -1, 0, 1], likely=[0.6, 0.4, 0.5, 0.4])
+    done = Round(drafted=draft.tokens, ends=draft.ends, parents=draft.parents)
+    done.kept, done.written = [6, 8], [9]  # the way of the second child
+    pace.observe(done)
+    assert one.beliefs.counts["chain",] == [0.0, 1.0]  # the first path was wrong at once
+    assert one.beliefs.counts["before",] == [2.0, 2.0]  # the tree was not
 
 
 def test_a_long_match_is_sent_and_a_short_one_is_not_once_that_was_learned() -> None:
