@@ -69,6 +69,10 @@ bench: $(CORE) ## Measure speed and accuracy on this machine and write the figur
 tables: $(CORE) ## Every drafter with every rule on the embedded pair, into docs/results.md and the overview (under an hour)
 	@$(ONE_THREAD) .venv/bin/python scripts/tables.py $(ARGS)
 
+.PHONY: never-slower
+never-slower: $(CORE) ## Every drafter beside the target alone, into docs/measurements/never_slower.md (on a quiet machine)
+	@$(ONE_THREAD) .venv/bin/python scripts/bench_adaptive.py $(ARGS)
+
 .PHONY: rivals
 rivals: $(RIVALS) ## semspec beside transformers, llama.cpp and OpenVINO GenAI, into docs/rivals.md (on a quiet machine)
 	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/bench_rivals.py $(ARGS)

@@ -1,38 +1,43 @@
-"""Is drafting ever slower than not drafting? Every drafter, lossless, in turn with the target alone.
+"""`make never-slower`: is drafting ever slower than not drafting? Every drafter, lossless, in turn with the target alone.
 
-    python scripts/bench_adaptive.py [--drafters lm,suffix] [--benchmarks synthetic,editing] [--problems 6]
+    python scripts/bench_adaptive.py [--drafters lm suffix] [--texts synthetic editing] [--problems 8]
+    python scripts/bench_adaptive.py --check      measure nothing: what is out of date?
 
-Each problem is solved by the target alone, with ``adaptive=true`` (and, with --fixed, with ``adaptive=false``), one
-after the other, in this process: ratios of CPU time (and wall time) are of the same minutes. With --cpu
-the engines' own clocks count CPU time, too: what drafts cost is then not what else the machine does.
+Each problem is solved by the target alone and with drafts as a run makes them (``adaptive=true``), one after the other,
+in this process, in an order that alternates. The first problems, from which a run learns what its drafts are worth, are
+counted like all others, but for one that warms up. With --cpu the engines' own clocks count CPU time, too: what drafts
+cost is then not what else the machine does. A kill costs one row. Figures go to results/never-slower.json and as tables
+to docs/measurements/never_slower.md, once all rows are there.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
+from typing import Any
 
-from rich.console import Console
-from script_kit import parser, table
+from figures_page import ROOT, FiguresPage, Kept
+from script_kit import check_known, markdown, parser
 
 from semspec.choices.settle import expand_shorthands
 from semspec.config import build, compose
 from semspec.engines.pool import Engines
 from semspec.protocols import BenchmarkProblem
+from semspec.results.code_digest import code_digest
+from semspec.results.metrics import ratio_interval
 from semspec.solver import Solver
 from semspec.storage import provenance
-from semspec.storage.files import write_json
 
+MARKS = "<!-- never-slower: written by make never-slower -->", "<!-- end of never-slower -->"
 DRAFTERS = {
     "lm": ("draft=lm",),
-    "lm tree": ("draft=lm", "tree=dynamic"),
-    "lm sampled tree": ("draft=lm", "tree=sampled"),
+    "lm, dynamic tree": ("draft=lm", "tree=dynamic"),
+    "lm, sampled tree": ("draft=lm", "tree=sampled"),
     "eagle3": ("draft=eagle3",),
-    "eagle3 chain": ("draft=eagle3", "tree=chain"),
+    "eagle3, chain": ("draft=eagle3", "tree=chain"),
     "medusa": ("draft=medusa",),
     **{
         name: (f"draft={name}",)
@@ -43,112 +48,172 @@ DRAFTERS = {
 }
 # that need no draft model, head or corpus of the target's: on texts that repeat themselves, of the target that writes such
 COPYING = "prompt_lookup suffix pld_plus adapld token_recycling logitspec hybrid".split()
-BENCHMARKS = ("synthetic", "editing", "grounded", "periodic")
+TEXTS = {
+    "synthetic": "Chains of thought, which repeat little",
+    "editing": "A list written down again with one value changed",
+    "grounded": "Facts quoted from a paragraph",
+    "periodic": "A phrase over and over",
+}
 PERIODS = ("a b ", "one two three ", "x=1; ", "Monday ", "to be or not ", "7 + 7 = 14, ")
+WANTED = 0.97  # of the target's own speed, at least
+ROOTS = ("Solver", "Solve", "ratio_interval")
+WARM = 1  # problems that are not counted
 
 
-def problems_of(benchmark: str, count: int) -> Iterator[BenchmarkProblem]:
+def problems_of(text: str, count: int) -> Iterator[BenchmarkProblem]:
     """Yield problems of a benchmark, or questions that repeat one phrase."""
-    if benchmark == "periodic":
+    if text == "periodic":
         for number in range(count):
             phrase = PERIODS[number % len(PERIODS)]
             yield BenchmarkProblem(f"periodic-{number}", f"Go on: {phrase * 24}".strip())
         return
-    made = build(compose([f"benchmark={benchmark}"])).benchmark
+    made = build(compose([f"benchmark={text}"])).benchmark
     yield from islice(made.problems(), count)
 
 
 def measured(
-    name: str, benchmark: str, temperature: float, given: argparse.Namespace, engines: Engines
-) -> dict[str, float]:
-    """Solve problems in every way in turn; return seconds and tokens of each."""
-    copier = ["model=tiny-copier"] * (benchmark != "synthetic" and name in COPYING)
-    common = [*copier, *DRAFTERS[name], "accept=lossless", "split=token"]
-    common.append(f"temperature={temperature}")
-    common += [f"max_new_tokens={given.tokens}", f"concurrency={given.concurrency}", "quiet=true"]
-    ways = {"adaptive": ["adaptive=true"]} | ({"fixed": ["adaptive=false"]} if given.fixed else {})
-    solvers = {
-        way: Solver(build(compose(expand_shorthands([*common, *own]))), shared=engines)
-        for way, own in ways.items()
-    }
-    for solver in solvers.values():
-        solver.fetch()
-    for solver in solvers.values():
-        solver.load()
-    todo = list(problems_of(benchmark, given.problems + given.warm))
-    figures: dict[str, float] = {}
-    size = given.concurrency
+    name: str, text: str, temperature: float, given: Mapping[str, Any], engines: Engines
+) -> dict[str, Any]:
+    """Solve problems in both ways in turn; return seconds and tokens of each group of them."""
+    copier = ["model=tiny-copier"] * (text != "synthetic" and name in COPYING)
+    options = [*copier, *DRAFTERS[name], "accept=lossless", "split=token", "adaptive=true"]
+    options += [f"temperature={temperature}", f"max_new_tokens={given['tokens']}", "quiet=true"]
+    size = given["concurrency"]
+    solver = Solver(
+        build(compose(expand_shorthands([*options, f"concurrency={size}"]))), shared=engines
+    )
+    solver.fetch()
+    solver.load()
+    todo = list(problems_of(text, given["problems"] + WARM * size))
+    groups: list[dict[str, float]] = []
+    counts: Counter[str] = Counter()
     for start in range(0, len(todo), size):
-        group = todo[start : start + size]
-        turns = [("plain", solvers["adaptive"]), *solvers.items()]
-        for way, solver in turns[:: -1 if start // size % 2 else 1]:
+        group: dict[str, float] = {}
+        for mode in ("plain", "speculative")[:: -1 if start // size % 2 else 1]:
             cpu, wall = time.process_time(), time.perf_counter()
-            mode = "plain" if way == "plain" else "speculative"
-            done = list(solver.solve(group, mode))  # type: ignore[arg-type]
-            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            if start < given.warm:
-                continue
-            tokens = sum(len(one.outcome.tokens) for one in done)
-            rounds = [r for one in done for r in one.outcome.rounds]
-            drafted, kept = (
-                sum(len(part) for part in parts)
-                for parts in ([r.drafted for r in rounds], [r.kept for r in rounds])
-            )
-            for key, value in (
-                ("cpu", cpu), ("wall", wall), ("tokens", tokens), ("rounds", len(rounds)),
-                ("drafts", sum(bool(r.drafted) for r in rounds)), ("drafted", drafted),
-                ("kept", kept),
-            ):  # fmt: skip
-                figures[f"{way} {key}"] = figures.get(f"{way} {key}", 0.0) + value
-    for way in ways:
-        for clock in ("cpu", "wall"):
-            alone, own = (figures[f"{w} {clock}"] / figures[f"{w} tokens"] for w in ("plain", way))
-            figures[f"{way} {clock} ratio"] = alone / own
-    return figures
+            done = list(solver.solve(todo[start : start + size], mode))  # type: ignore[arg-type]
+            group[f"{mode} wall"] = time.perf_counter() - wall
+            group[f"{mode} cpu"] = time.process_time() - cpu
+            group[f"{mode} tokens"] = sum(len(one.outcome.tokens) for one in done)
+            if start >= WARM * size and mode == "speculative":
+                for one in (one for solved in done for one in solved.outcome.rounds):
+                    counts += Counter(
+                        rounds=1,
+                        drafts=bool(one.drafted),
+                        drafted=len(one.drafted),
+                        kept=len(one.kept),
+                    )
+        if start >= WARM * size:
+            groups.append(group)
+    return {"groups": groups, **counts}
+
+
+def speed(row: Mapping[str, Any], clock: str = "wall") -> tuple[float, tuple[float, float] | None]:
+    """Return how many times as fast as the target alone, by seconds a token, with its interval over problems."""
+    pairs = [
+        (g[f"plain {clock}"] / g["plain tokens"], g[f"speculative {clock}"] / g["speculative tokens"])
+        for g in row["groups"]
+    ]  # fmt: skip
+    # each problem counts by its tokens: texts that were drawn differ in length
+    weights = [g["plain tokens"] for g in row["groups"]]
+    weighted = [(w * a, w * b) for w, (a, b) in zip(weights, pairs, strict=True)]
+    return sum(a for a, _ in weighted) / sum(b for _, b in weighted), ratio_interval(weighted)
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """Return what stands between the page's marks."""
+    rows, of = found["rows"], found["of"]
+    temperatures = of["temperatures"]
+    speeds = {key: speed(row)[0] for key, row in rows.items()}
+    least = min(speeds, key=speeds.__getitem__)
+    below = sum(one < WANTED for one in speeds.values())
+    sure = sum((speed(row)[1] or (0.0, 0.0))[1] < WANTED for row in rows.values())
+    lines = [
+        f"{len(rows)} rows: {below} are below {WANTED:.2f}x, {sure} of them with their whole interval. The least is"
+        f" {speeds[least]:.2f}x ({least}). {of['problems']} problems each, {of['concurrency']} at a time, at most"
+        f" {of['tokens']} tokens; {found['provenance']['machine']['cpu']}, one thread.",
+        "",
+    ]
+    headings = ["", *(f"T = {t:g} [95 %]" for t in temperatures)]
+    headings += [f"T = {t:g}: rounds with a draft; drafted, kept" for t in temperatures]
+    for name, title in TEXTS.items():
+        own = [d for d in of["drafters"] if any(f"{d}/{name}/{t:g}" in rows for t in temperatures)]
+        if own:
+            cells = [_cells([rows[f"{d}/{name}/{t:g}"] for t in temperatures], d) for d in own]
+            lines += [f"### {title} (`{name}`)", "", *markdown(headings, cells), ""]
+    return "\n".join(lines).rstrip("\n")
+
+
+def _cells(rows: list[Mapping[str, Any]], name: str) -> list[str]:
+    speeds, drafts = [], []
+    for row in rows:
+        value, bounds = speed(row)
+        ends = f" [{bounds[0]:.2f}, {bounds[1]:.2f}]" if bounds else ""
+        speeds.append(f"{value:.2f}x{ends}")
+        count = max(row.get("drafts", 0), 1)
+        share = row.get("drafts", 0) / max(row.get("rounds", 0), 1)
+        drafts.append(
+            f"{100 * share:.0f} %; {row.get('drafted', 0) / count:.1f}, {row.get('kept', 0) / count:.1f}"
+        )
+    return [name, *speeds, *drafts]
+
+
+FIGURES = FiguresPage(
+    "never-slower",
+    "docs/measurements/never_slower.md",
+    MARKS,
+    text,
+    "the code has changed since this was measured",
+)
+
+
+def digest() -> str:
+    return code_digest(ROOT / "semspec", ROOTS)
 
 
 def main() -> int:
-    lists = (f"{','.join(DRAFTERS)}", f"{','.join(BENCHMARKS)}")
-    known = parser(__doc__, problems=6, out=Path("runs/bench_adaptive.json"))
-    known.add_argument("--drafters", default=lists[0])
-    known.add_argument("--benchmarks", default=lists[1])
-    known.add_argument("--temperatures", default="0,0.6")
-    known.add_argument("--tokens", type=int, default=256)
-    known.add_argument("--concurrency", type=int, default=1)
-    known.add_argument("--warm", type=int, default=1, help="problems that are not counted")
-    known.add_argument("--fixed", action="store_true", help="also with adaptive=false")
-    known.add_argument(
-        "--cpu", action="store_true", help="decide by CPU time: other work is running here"
-    )
-    given = known.parse_args()
-    if given.cpu:
+    a = parser(
+        __doc__,
+        problems=(8, "of each row, but for one that warms up"),
+        drafters=(list(DRAFTERS), "which of them"),
+        texts=(list(TEXTS), "which of them"),
+        temperatures=[0.0, 0.6],
+        tokens=(256, "of an answer at most"),
+        concurrency=(1, "problems under way at a time"),
+        cpu=(False, "decide by CPU time: other work is running here"),
+        **FIGURES.options,
+    ).parse_args()
+    if (ended := FIGURES.asked(a, digest)) is not None:
+        return ended
+    check_known(a.drafters, DRAFTERS)
+    check_known(a.texts, TEXTS)
+    of = {
+        name: getattr(a, name)
+        for name in ("problems", "drafters", "texts", "temperatures", "tokens", "concurrency")
+    }
+    if a.cpu:
         vars(time)["perf_counter"] = time.process_time
-    console = Console()
-    shown = table("plain seconds a token over drafted ones", "", "CPU", "wall", "drafts", "drafted", "kept")  # fmt: skip
-    every: dict[str, dict[str, float]] = {}
+    kept = Kept(ROOT / "runs/never-slower.json", {**of, "digest": digest(), "cpu": a.cpu})
+    rows: dict[str, Any] = {}
     with Engines() as engines:
-        for name in given.drafters.split(","):
-            for benchmark in given.benchmarks.split(","):
-                for temperature in map(float, given.temperatures.split(",")):
-                    row = f"{name}, {benchmark}, T={temperature:g}"
-                    every[row] = f = measured(name, benchmark, temperature, given, engines)
-                    for way in ("adaptive", "fixed") if given.fixed else ("adaptive",):
-                        share = f[f"{way} drafts"] / max(f[f"{way} rounds"], 1)
-                        drafts = max(f[f"{way} drafts"], 1)
-                        cells = (
-                            f"{f[f'{way} cpu ratio']:.2f}x",
-                            f"{f[f'{way} wall ratio']:.2f}x",
-                            f"{100 * share:.0f} %",
-                            f"{f[f'{way} drafted'] / drafts:.1f}",
-                            f"{f[f'{way} kept'] / drafts:.1f}",
-                        )
-                        shown.add_row(f"{row}{' fixed' if way == 'fixed' else ''}", *cells)
-                        console.print(f"[dim]{row} {way} {' '.join(cells)}[/]")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.out, {"provenance": provenance.collect(), "rows": every})
-    console.print(shown)
+        for name, kind, temperature in product(a.drafters, a.texts, a.temperatures):
+            key = f"{name}/{kind}/{temperature:g}"
+            rows[key] = row = kept.part(
+                key,
+                lambda: measured(name, kind, temperature, of, engines),  # noqa: B023
+            )
+            print(
+                f"{key}: {speed(row)[0]:.2f}x, by CPU time {speed(row, 'cpu')[0]:.2f}x", flush=True
+            )
+    found = {"digest": digest(), "provenance": provenance.collect(), "of": of, "rows": rows}
+    whole = [a.drafters, a.texts] == [list(DRAFTERS), list(TEXTS)] and not a.cpu
+    FIGURES.keep(found, whole and a.concurrency == 1)
+    if whole and a.concurrency == 1:
+        kept.over()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from semspec.cli.command import ends_in_one_line
+
+    ends_in_one_line(lambda: sys.exit(main()))

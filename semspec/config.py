@@ -113,14 +113,15 @@ class RunConfig(Decoding):
             "nested_length": self.nested_length or nested,
         }
 
-    def length(self, group: Literal["draft", "nested"], reach: int) -> int:
+    def length(self, group: Literal["draft", "nested"], reach: int, chains: bool = False) -> int:
         """Return the units of a draft: the drafter's own reach, or where it has none (0) the option for it.
 
-        Warns where the option is given and has no effect.
+        Warns where the option is given and has no effect. ``chains``: a chain may be drafted in place of its tree,
+        for which the option counts where drafts are adaptive.
         """
         option = f"{group}_length"
         given: int = getattr(self, option)
-        if reach and given and not self.quiet:
+        if reach and given and not (self.quiet or (chains and self.adaptive)):
             LOG.warning(
                 "%s=%d has no effect: %s=%s drafts up to %d tokens at a time, as its own options say;"
                 " leave %s out, or change those (docs/drafters.md)",

@@ -22,6 +22,7 @@ PAIR = {  # with the embedded draft model and the head that was trained for the 
     "lm, adaptive to 16": ("draft=tiny", "tree=chain", "draft_length=16", "adaptive=true"),
     "eagle3, chain of 6": ("draft=eagle3", "tree=chain", "draft_length=6", "adaptive=false"),
     "eagle3, dynamic tree": ("draft=eagle3", "adaptive=false"),
+    "eagle3, adaptive": ("draft=eagle3", "adaptive=true"),
 }
 COPYING = {name: (f"draft={name}",) for name in ("prompt_lookup", "suffix", "pld_plus", "adapld")}
 

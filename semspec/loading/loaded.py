@@ -106,8 +106,9 @@ class Loaded:
             self.nested_rule = config.nested_accept.bind(nested)
             self.nested = config.nested.bind(nested)
         reach = self.drafter.reach if config.split == "token" else 0
-        self.draft_length = config.length("draft", reach)
-        self.nested_length = config.length("nested", self.nested.reach)
+        chains = [bool(d.levels) and d.rows for d in (self.drafter, self.nested)]
+        self.draft_length = config.length("draft", reach, chains[0])
+        self.nested_length = config.length("nested", self.nested.reach, chains[1])
         remembered = max(self.drafter.remembers, self.nested.remembers)
         self.earlier = GrowingStore(remembered << 20) if remembered else None
         self.pacing = self._pacing()

@@ -58,6 +58,31 @@ LOOKUP = ("draft=prompt_lookup", "accept=lossless", "split=token")
         (LOOKUP, None, ""),
         ((*LOOKUP, "draft_length=5", "quiet=true"), None, ""),
         (("draft=tiny", "accept=lossless", "split=token", "draft_length=5"), None, ""),
+        # a chain of five, where one is drafted in the tree's place
+        (
+            (
+                "draft=tiny",
+                "draft.tree=dynamic",
+                "accept=lossless",
+                "split=token",
+                "draft_length=5",
+                "adaptive=true",
+            ),
+            None,
+            "",
+        ),
+        (
+            (
+                "draft=tiny",
+                "draft.tree=dynamic",
+                "accept=lossless",
+                "split=token",
+                "draft_length=5",
+                "adaptive=false",
+            ),
+            "draft_length=5",
+            "draft=lm drafts up to 6 ",
+        ),
         (("draft=prompt_lookup", "accept=logprob", "draft_length=2"), None, ""),  # whole steps
     ],
 )
