@@ -219,8 +219,9 @@ class Adaptive:
         _keep(draft, nodes, is_chain)
 
     def _sent(self, nodes: int) -> None:
-        """Note how many nodes of a tree of so many levels are read."""
-        self.economy.nodes += 0.1 * (nodes / max(self._asked, 1) - self.economy.nodes)
+        """Note how many nodes of a tree of so many levels are read: always about as many, if it is not cut."""
+        share = 0.1 if self.cuts else 1.0
+        self.economy.nodes += share * (nodes / max(self._asked, 1) - self.economy.nodes)
 
     def _signals(self, draft: Draft, parents: Sequence[int]) -> list[Signal]:
         """Return what is known of each node."""
