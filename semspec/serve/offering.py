@@ -69,7 +69,7 @@ def _reads(form: Form, begun: str, shown: str) -> bool:
     """Return whether a form finds the trial's call in what the template has made of it."""
     answer = shown[shared(begun, shown) :]
     for where in (answer, shown):  # what the two have in common may end within a tag
-        reader = form.reader((_TOOL.name,))
+        reader = form.reader({_TOOL.name: lambda _: True})
         for piece in [*reader.feed(where), *reader.flush()]:
             if isinstance(piece, Call) and json.loads(piece.arguments) == json.loads(
                 _CALL.arguments
@@ -128,7 +128,10 @@ class Offering:
             raise refused(which, f"the chat template of {text.name} shows no calls of tools")
         if message.text and not known.beside:
             raise refused(which, f"the chat template of {text.name} shows calls or content: leave the content out")  # fmt: skip
-        return known.form.turn(message.text, message.calls)
+        made = known.form.turn(message.text, message.calls)
+        # templates that keep the thinking between calls say so by using it
+        thought = message.reasoning_content or message.reasoning
+        return {**made, "reasoning_content": thought} if thought else made
 
     def drafts(self, text: Text, request: ChatRequest) -> tuple[list[Turn], list[Mapping[str, Any]]]:  # fmt: skip
         """Return messages and tools for a draft model, which may know no tools: then it reads calls as text."""

@@ -15,6 +15,7 @@ from semspec.errors import UserError
 from semspec.models.text import CLOSE, opening
 from semspec.protocols import Constraining
 from semspec.serve.calls.base import CallReader, Form
+from semspec.serve.calls.strict import Strict
 from semspec.serve.choices import Choice, Task
 from semspec.serve.errors import ApiError, refused
 from semspec.serve.offering import Offering, shown
@@ -170,8 +171,14 @@ class Desk:
         if form is None:
             return None
         assert isinstance(request, ChatRequest)
-        names = {tool.name for tool in request.callable}
-        return lambda: form.reader(names)
+        offered: dict[str, Callable[[Any], bool]] = {}
+        for at, tool in enumerate(request.callable):
+            try:
+                offered[tool.name] = Strict(tool.schema) if tool.strict else _taken
+            except ValueError as error:
+                way = "leave strict out, or require the call"
+                raise refused(f"tools.{at}.function.strict", f"{error}: {way}") from error
+        return lambda: form.reader(offered)
 
     def _check_length(self, solver: Solver, which: str, text: str) -> None:
         """Raise ApiError for a text that is too long however it is read, before it is: others wait meanwhile."""
@@ -353,6 +360,11 @@ class Desk:
             return refused(f"semspec.thinking_{which}", message)
         sampling = next((name for name in SAMPLING if name in changes), None)
         return refused(sampling or "semspec.draft_length", message)
+
+
+def _taken(arguments: object) -> bool:
+    """Take any arguments: nobody has asked for more."""
+    return True
 
 
 def _only_one(request: Request) -> bool:

@@ -139,7 +139,7 @@ class ToolOffered(_Strict):
     @property
     def tool(self) -> Tool:
         told = self.function
-        return Tool(told.name, told.description, told.parameters)
+        return Tool(told.name, told.description, told.parameters, bool(told.strict))
 
 
 class FunctionCalled(_Strict):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from semspec import registry
 from semspec.models.text import Text
-from semspec.serve.calls.base import Call, Form, Piece, Tool, joined
+from semspec.serve.calls.base import Call, Form, Offered, Piece, Tool, joined
+from semspec.serve.calls.strict import Strict
 from semspec.serve.errors import ApiError
 from semspec.serve.offering import Known, Offering, shown
 from semspec.serve.reading import Reader
@@ -38,8 +41,12 @@ LLAMA_ADD = '{"name": "add", "parameters": {"a": 1, "b": [2, "}"]}}'
 LLAMA_SAY = '{"type": "function", "name": "get_weather", "parameters": {"of": "</tool_call> é \\" \\\\ <tool_call> {"}}'  # fmt: skip
 
 
+def taking(names: Sequence[str]) -> Offered:
+    return dict.fromkeys(names, lambda _: True)
+
+
 def read(form: str, parts: Sequence[str], names: Sequence[str] = NAMES) -> list[Piece]:
-    reader = FORMS[form].reader(names)
+    reader = FORMS[form].reader(taking(names))
     return joined([piece for part in parts for piece in reader.feed(part)] + reader.flush())
 
 
@@ -72,6 +79,7 @@ def test_calls_are_found(form: str, text: str, found: list[Piece]) -> None:
             "No calls at all,\n just <b>text</b> {1}\n\n",
             good[:-1],  # not complete
             good.replace("add", "subtract"),  # not offered
+            good.replace('"name": "add"', '"name": ["add"]').replace("add\n```", "\n```"),
             good.replace('"a": 1', '"a": NaN'),
             good.replace('"a": 1', '"a": 1e999'),
             good.replace('"a": 1', '"a": "\\ud800"'),  # half a character
@@ -105,7 +113,7 @@ def test_a_good_call_behind_a_bad_one_is_found() -> None:
 
 
 def test_text_is_told_as_soon_as_it_is_known_to_be_text() -> None:
-    reader = FORMS["hermes"].reader(NAMES)
+    reader = FORMS["hermes"].reader(taking(NAMES))
     assert reader.feed("So: ") == ["So:"]
     assert reader.feed("<tool") == [] and reader.feed("s> it") == [" <tools> it"]
     assert reader.feed("\n<tool_call>") == [] and reader.feed("no") == ["\n<tool_call>no"]
@@ -157,7 +165,7 @@ def reader_of(text: str, **options: Any) -> tuple[list[Any], Reader]:
     reader = Reader(
         lambda tokens: bytes(tokens).decode("utf-8", "replace"),
         opened=True,
-        calls=FORMS["hermes"].reader(NAMES),
+        calls=FORMS["hermes"].reader(taking(NAMES)),
         **options,
     )
     said = [one for byte in text.encode() for one in reader.feed(byte)]
@@ -331,3 +339,66 @@ def test_turns_that_do_not_belong_together_are_refused(messages: list[dict[str, 
     with pytest.raises(ApiError) as caught:
         chat(*messages)
     assert (caught.value.status, caught.value.param) == (400, param)
+
+
+# ---- strict --------------------------------------------------------------------------------------
+
+TREE = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["leaf", "node"], "description": "which"},
+        "size": {"type": ["integer", "null"], "minimum": 0, "exclusiveMaximum": 9},
+        "name": {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 3}, {"const": False}]},
+        "children": {"type": "array", "items": {"$ref": "#"}, "maxItems": 2},
+        "more": {"$ref": "#/$defs/more"},
+    },
+    "required": ["kind"],
+    "additionalProperties": False,
+    "$defs": {"more": {"type": "object", "additionalProperties": {"type": "number"}}},
+}
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 10) | st.sampled_from(["leaf", "node", "", "long"]) | st.just(2.0) | st.just(0.5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["kind", "size", "name", "children", "more", "x"]), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(VALUES)
+def test_what_strict_takes_is_what_the_schema_says(value: Any) -> None:
+    for one in (value, {"kind": "leaf", "children": [value]}, {"kind": "node", "more": value, "size": value}):  # fmt: skip
+        assert Strict(TREE)(one) == Draft202012Validator(TREE).is_valid(one), one
+
+
+@pytest.mark.parametrize(
+    ("schema", "word"),
+    [
+        ({"type": "object", "properties": {"a": {"pattern": "a+"}}}, "pattern"),
+        ({"allOf": []}, "allOf"),
+        ({"type": "text"}, "type"),
+        ({"type": [{}]}, "type"),
+        ({"$ref": "#/nowhere"}, r"\$ref"),
+        ({"$ref": {}}, r"\$ref"),
+        ({"required": "a"}, "required"),
+        ({"items": True}, "object"),
+        ({"enum": 1}, "enum"),
+        ({"minimum": "0"}, "minimum"),
+    ],
+)
+def test_a_schema_that_strict_cannot_check_is_refused(schema: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        Strict(schema)
+
+
+def test_schemas_without_end_take_no_time() -> None:
+    assert not Strict({"$ref": "#"})({})
+    names = [f"d{n}" for n in range(40)]
+    twice = {a: {"anyOf": [{"$ref": f"#/$defs/{b}"}] * 2} for a, b in pairwise(names)}
+    wide = {"$defs": {**twice, names[-1]: {"type": "null"}}, "$ref": f"#/$defs/{names[0]}"}
+    assert Strict(wide)(None) and not Strict(wide)(1)
+
+
+def test_arguments_that_do_not_fit_make_no_call() -> None:
+    reader = FORMS["hermes"].reader({"add": Strict(TREE)})
+    good = '<tool_call>{"name": "add", "arguments": {"kind": "leaf"}}</tool_call>'
+    assert reader.feed(good) == [Call("add", '{"kind": "leaf"}')]
+    assert reader.feed(HERMES_ADD) == [HERMES_ADD]

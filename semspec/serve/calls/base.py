@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -19,6 +19,7 @@ class Tool:
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] | None = None  # a JSON schema; None: it takes none
+    strict: bool = False  # arguments that do not fit it make no call
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -46,6 +47,8 @@ class Call:
         return {"id": self.id, "type": "function", "function": function}
 
 
+Offered = Mapping[str, Callable[[Any], bool]]
+"""What may be called: by name, whether arguments are taken."""
 Piece = str | Call
 """What an answer consists of."""
 
@@ -69,7 +72,7 @@ class CallReader(Protocol):
 class Form(Protocol):
     """A form in which models write calls."""
 
-    def reader(self, names: Container[str]) -> CallReader:
+    def reader(self, offered: Offered) -> CallReader:
         """Return what finds the calls of these functions in an answer."""
         ...
 
@@ -237,20 +240,22 @@ def overlap(text: str, wanted: Sequence[str]) -> int:
     return 0
 
 
-def call_of(body: str, names: Container[str]) -> Call | None:
+def call_of(body: str, offered: Offered) -> Call | None:
     """Return the call that a JSON object with name and arguments is; None: it is none."""
     found = loaded(body)
-    if not isinstance(found, dict) or found.get("name") not in names:
+    if not isinstance(found, dict):
         return None
     keys = [key for key in ("arguments", "parameters") if key in found]
     if len(keys) > 1:
         return None
-    return call(found["name"], found[keys[0]] if keys else {})
+    return call(found.get("name"), found[keys[0]] if keys else {}, offered)
 
 
-def call(name: str, arguments: Any) -> Call | None:
-    """Return a call with arguments that were read; None where they are no JSON object that can be sent on."""
-    if not isinstance(arguments, dict):
+def call(name: Any, arguments: Any, offered: Offered) -> Call | None:
+    """Return the call of a name with arguments that were read; None where it is none of what is offered."""
+    if not isinstance(name, str) or name not in offered:
+        return None
+    if not isinstance(arguments, dict) or not offered[name](arguments):
         return None
     try:
         told = json.dumps(arguments, ensure_ascii=False, allow_nan=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from semspec.registry import register
 from semspec.serve.calls.base import (
     Call,
     CallReader,
+    Offered,
     Tagged,
     Tool,
     call,
@@ -31,12 +32,10 @@ _BODY = re.compile(rf"\s*{KIND}([^\n]*)\n```json\n(.*)\n```\s*", re.DOTALL)
 class DeepSeek:
     """<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME and a block of JSON, as DeepSeek-R1 writes it."""
 
-    def reader(self, names: Container[str]) -> CallReader:
+    def reader(self, offered: Offered) -> CallReader:
         def read(body: str) -> Call | None:
             found = _BODY.fullmatch(body)
-            if found is None or (name := found[1].strip()) not in names:
-                return None
-            return call(name, loaded(found[2]))
+            return None if found is None else call(found[1].strip(), loaded(found[2]), offered)
 
         return Tagged(OPENING, CLOSING, KIND, read, fillers=(FIRST, LAST))
 

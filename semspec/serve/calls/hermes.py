@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from semspec.registry import register
-from semspec.serve.calls.base import Call, CallReader, Tagged, Tool, call_of, held, structural
+from semspec.serve.calls.base import (
+    Call,
+    CallReader,
+    Offered,
+    Tagged,
+    Tool,
+    call_of,
+    held,
+    structural,
+)
 from semspec.types import Grammar
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
@@ -19,8 +28,8 @@ OPENING, CLOSING = "<tool_call>", "</tool_call>"
 class Hermes:
     """<tool_call>{"name": ..., "arguments": {...}}</tool_call>, as QwQ and Qwen3 write it."""
 
-    def reader(self, names: Container[str]) -> CallReader:
-        return Tagged(OPENING, CLOSING, "{", lambda body: call_of(body, names))
+    def reader(self, offered: Offered) -> CallReader:
+        return Tagged(OPENING, CLOSING, "{", lambda body: call_of(body, offered))
 
     def turn(self, text: str, calls: Sequence[Call]) -> dict[str, Any]:
         told = [call.told(json.loads(call.arguments)) for call in calls]

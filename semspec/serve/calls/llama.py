@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from semspec.registry import register
-from semspec.serve.calls.base import Call, CallReader, Piece, Scan, Tool, call_of, held, structural
+from semspec.serve.calls.base import (
+    Call,
+    CallReader,
+    Offered,
+    Piece,
+    Scan,
+    Tool,
+    call_of,
+    held,
+    structural,
+)
 from semspec.types import Grammar
 
 TAG = "<|python_tag|>"
@@ -20,8 +30,8 @@ SEPARATOR = ";"
 class Llama:
     """{"name": ..., "parameters": {...}} as the whole of an answer, as Llama 3.1 writes it."""
 
-    def reader(self, names: Container[str]) -> CallReader:
-        return Bare(names)
+    def reader(self, offered: Offered) -> CallReader:
+        return Bare(offered)
 
     def turn(self, text: str, calls: Sequence[Call]) -> dict[str, Any]:
         told = [call.told(json.loads(call.arguments)) for call in calls]
@@ -34,8 +44,8 @@ class Llama:
 class Bare:
     """A CallReader of answers that begin with a call; further ones may follow. Any other answer is text."""
 
-    def __init__(self, names: Container[str]) -> None:
-        self._names = names
+    def __init__(self, offered: Offered) -> None:
+        self._offered = offered
         self._held = ""
         self._called = False  # a call came last
         self._text = False  # the rest is text
@@ -94,7 +104,7 @@ class Bare:
                 self._text = True
                 return True
             if not self._scan.depth:
-                call = call_of(self._held[self._held.index("{") : at + 1], self._names)
+                call = call_of(self._held[self._held.index("{") : at + 1], self._offered)
                 self._at, self._text = None, call is None
                 if call is not None:
                     found.append(call)
