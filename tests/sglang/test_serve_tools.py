@@ -17,7 +17,7 @@ from tests.support.tool_templates import OF_FORMS
 
 pytestmark = pytest.mark.deep
 
-OPTIONS = ("engine=sglang", "accept=logprob", "temperature=0", "max_new_tokens=250", "adaptive=false")  # fmt: skip
+OPTIONS = ("engine=sglang", "accept=logprob", "temperature=0", "max_new_tokens=600", "adaptive=false")  # fmt: skip
 TURN: Any = [{"role": "user", "content": QUESTION}]
 
 
@@ -55,7 +55,7 @@ def fits(call: dict[str, Any]) -> bool:
 
 
 def message(live: Live, **fields: Any) -> tuple[str | None, list[dict[str, Any]]]:
-    told = live.chat(messages=TURN, tools=TOOLS, max_tokens=250, thinking_token_budget=40, **fields)
+    told = live.chat(messages=TURN, tools=TOOLS, max_tokens=600, thinking_token_budget=40, **fields)
     choice = told["choices"][0]
     assert choice["finish_reason"] == "tool_calls", choice
     assert choice["message"]["content"] is None
@@ -78,7 +78,7 @@ def test_a_stream_brings_the_same_call(live: Live) -> None:
         "messages": TURN,
         "tools": TOOLS,
         "tool_choice": NAMED,
-        "max_tokens": 250,
+        "max_tokens": 600,
         "stream": True,
     }
     status, _, raw = live.ask("/v1/chat/completions", {**body, "thinking_token_budget": 40})
@@ -95,7 +95,7 @@ def test_the_clients_own_way(live: Live) -> None:
     client = OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
     asked: Any = {"model": client.models.list().data[0].id, "messages": TURN, "tools": TOOLS}
     told = client.chat.completions.create(
-        tool_choice="required", parallel_tool_calls=False, max_completion_tokens=250, **asked
+        tool_choice="required", parallel_tool_calls=False, max_completion_tokens=600, **asked
     )
     (call,) = told.choices[0].message.tool_calls or ()
     assert fits(call.model_dump())

@@ -120,17 +120,24 @@ def test_text_is_told_as_soon_as_it_is_known_to_be_text() -> None:
     assert reader.feed(HERMES_ADD[:-1]) == [] and reader.feed(">") == [ADD]
 
 
-FRAGMENTS = {
-    "hermes": ["<tool_call>", "</tool_call>", HERMES_ADD, HERMES_SAY, '{"name": "add"}', '"', "\\", "\n", " ", "<", "é", "{", "}"],
-    "deepseek": [FIRST, LAST, DEEP_ADD, DEEP_SAY, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "function<｜tool▁sep｜>", "<", "\n", '"', "é"],
-    "llama": ["<|python_tag|>", LLAMA_ADD, LLAMA_SAY, ";", "{", "}", '"', "\\", "\n", " ", "é", '{"name": "add"}'],
-}  # fmt: skip
+def fragments(form: str) -> list[str]:
+    """Return what calls of a form consist of, whole calls, and what may stand in their way."""
+    part = json.loads(FORMS[form].grammar(TOOLS, True).text)["format"]
+    parts = part["elements"] if part["type"] == "sequence" else [part]
+    found = ['"', "\\", "\n", " ", "<", "é", "{", "}", ";", '{"name": "add"}']
+    for one in parts:
+        found += [one["value"]] if "value" in one else [one["separator"]]
+        for tag in one.get("tags", ()):
+            begin, end = tag["begin"], tag["end"]
+            found += [begin, end, begin[: len(begin) // 2], f"{begin}{ADD.arguments}{end}"]
+            found += [f"{begin}{SAY.arguments}{end}"]
+    return found
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
 def test_how_a_text_is_divided_changes_nothing(form: str, data: st.DataObject) -> None:
-    text = "".join(data.draw(st.lists(st.sampled_from(FRAGMENTS[form]), max_size=9)))
+    text = "".join(data.draw(st.lists(st.sampled_from(fragments(form)), max_size=9)))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=12)))
     parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     whole = read(form, [text])
