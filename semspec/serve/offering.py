@@ -101,7 +101,7 @@ class Offering:
             return None
         known = self.known(text)
         if not known.offers:
-            raise refused("tools", f"the chat template of {text.name} shows a model no tools")
+            raise refused("tools", "the model's chat template shows no tools")
         if known.form is None:
             forms = ", ".join(registry.plugins("calls"))
             raise refused("tools", f"the model writes calls in none of the forms that are known here ({forms})")  # fmt: skip
@@ -115,7 +115,7 @@ class Offering:
                 found.append(self._calling(text, at, message))
             elif message.tool_call_id is not None:
                 if not self.known(text).results:
-                    raise refused(f"messages.{at}", f"the chat template of {text.name} shows no results of tools")  # fmt: skip
+                    raise refused(f"messages.{at}", "the model's chat template shows no results of tools")  # fmt: skip
                 found.append(told(message.tool_call_id, message.text, message.name))
             else:
                 found.append(_plain(message))
@@ -125,9 +125,9 @@ class Offering:
         known = self.known(text)
         which = f"messages.{at}.tool_calls"
         if known.form is None:
-            raise refused(which, f"the chat template of {text.name} shows no calls of tools")
+            raise refused(which, "the model's chat template shows no calls of tools")
         if message.text and not known.beside:
-            raise refused(which, f"the chat template of {text.name} shows calls or content: leave the content out")  # fmt: skip
+            raise refused(which, "the model's chat template shows calls or content: leave the content out")  # fmt: skip
         made = known.form.turn(message.text, message.calls)
         # templates that keep the thinking between calls say so by using it
         thought = message.reasoning_content or message.reasoning

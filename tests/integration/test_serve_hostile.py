@@ -220,7 +220,7 @@ def taught(folder: Path) -> tuple[str, ...]:
     """Return the options of a server whose chat template knows tools."""
     shutil.copytree(TARGET, folder, ignore=shutil.ignore_patterns("manifest.json"))
     (folder / "chat_template.jinja").write_text(HERMES)
-    return f"model={folder}", "accept=logprob"
+    return f"model.path={folder}", "accept=logprob"
 
 
 def honest(live: Live) -> Honest:

@@ -43,7 +43,13 @@ def live(request: pytest.FixtureRequest, servers: Pair, tmp_path_factory: pytest
     shutil.copytree(TARGET, folder)
     (folder / "manifest.json").unlink()
     (folder / "chat_template.jinja").write_text(OF_FORMS[request.param])
-    with serving(*servers.overrides, *OPTIONS, f"model={folder}", f"draft={DRAFT}") as one:
+    with serving(
+        *servers.overrides,
+        *OPTIONS,
+        f"model.path={folder}",
+        "draft=lm",
+        f"draft.model.path={DRAFT}",
+    ) as one:
         yield one
 
 

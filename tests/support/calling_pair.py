@@ -1,4 +1,4 @@
-"""A pair that calls tools: the embedded one, trained for some seconds to answer a few conversations by heart."""
+"""A pair that calls tools: embedded models, trained for some seconds to answer a few conversations by heart."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from semspec.models.text import Text, Turn
 from tests.support.pair import DRAFT, TARGET
+
+COPIER = TARGET.parent / "tiny-copier"  # a fourth of the target's layers
 
 MOST = 120  # passes over the answers
 ENOUGH = 0.03  # of the loss: every token is by far the likeliest
@@ -29,9 +31,9 @@ class Told:
 
 def pair(folder: Path, template: str, lessons: Sequence[Told]) -> tuple[str, ...]:
     """Make target and draft in a folder, with that chat template; return the options that name them."""
-    for name, source in (("target", TARGET), ("draft", DRAFT)):
+    for name, source in (("target", COPIER), ("draft", DRAFT)):
         _train(source, folder / name, template, lessons)
-    return f"model={folder / 'target'}", f"draft={folder / 'draft'}"
+    return f"model.path={folder / 'target'}", "draft=lm", f"draft.model.path={folder / 'draft'}"
 
 
 def _train(source: Path, folder: Path, template: str, lessons: Sequence[Told]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Protocol
 
 from semspec.types import Grammar
 
+_WHITE_SPACE = {"max_whitespace_cnt": 1}  # at a time: some models write nothing else, once they may
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}  # fmt: skip
 
 
@@ -285,7 +286,7 @@ def held(
         {
             "type": "tag",
             "begin": begin.replace("{}", tool.name),
-            "content": {"type": "json_schema", "json_schema": dict(tool.schema)},
+            "content": {"type": "json_schema", "json_schema": dict(tool.schema), **_WHITE_SPACE},
             "end": end,
         }
         for tool in tools
