@@ -148,7 +148,7 @@ class Choice:
         self.wake: Callable[[bool], None] = lambda ended: None  # there is news, or the end
         # of the phase
         self._stopping = task.stopping() if task.stopping else None
-        if self._stopping is not None and task.grammar is not None:  # it begins the answer
+        if self._stopping is not None and (task.grammar or task.calls):  # these begin the answer
             self._stopping.closing = replace(self._stopping.closing, answer="")
         self._due: int | None = (
             None  # a step has ended here, or so many tokens before: a stopper is to be asked

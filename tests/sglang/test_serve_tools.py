@@ -101,7 +101,11 @@ def test_the_clients_own_way(live: Live) -> None:
     client = OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
     asked: Any = {"model": client.models.list().data[0].id, "messages": TURN, "tools": TOOLS}
     told = client.chat.completions.create(
-        tool_choice="required", parallel_tool_calls=False, max_completion_tokens=600, **asked
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_completion_tokens=600,
+        extra_body={"thinking_token_budget": 40},
+        **asked,
     )
     (call,) = told.choices[0].message.tool_calls or ()
     assert fits(call.model_dump())
@@ -123,4 +127,4 @@ def test_parameters_that_are_no_schema_are_refused(live: Live) -> None:
 
 def test_calls_are_free_where_none_is_required(live: Live) -> None:
     told = live.chat(messages=TURN, tools=TOOLS, max_tokens=200)
-    assert told["choices"][0]["message"]["content"] and told["metrics"]["speculative_decoding"]["num_draft_tokens"] > 20  # fmt: skip
+    assert told["metrics"]["speculative_decoding"]["num_draft_tokens"] > 20  # as any text
