@@ -67,6 +67,7 @@ class Desk:
             raise refused("seed", str(error)) from error
         off = bool(request.semspec.off) or self._scheduler.drafts_lost
         references = self._references(solver, request)
+        grammar, calls = self._grammar(request, form), self._calls(request, form)
         groups = []
         for at, (prompt, ids, draft_ids) in enumerate(prompts):
             budget = self._budget(solver, request, len(ids), len(draft_ids or ()))
@@ -87,9 +88,9 @@ class Desk:
                     references=references,
                     ignore_eos=bool(request.ignore_eos),
                     logprobs=request.top,
-                    grammar=self._grammar(request, form),
+                    grammar=grammar,
                     held_by=request.held_by or "",
-                    calls=self._calls(request, form),
+                    calls=calls,
                     one_call=form is not None and _only_one(request),
                     steps=bool(request.semspec.steps),
                     live=bool(request.stream),
@@ -172,7 +173,9 @@ class Desk:
             return None
         assert isinstance(request, ChatRequest)
         offered: dict[str, Callable[[Any], bool]] = {}
-        for at, tool in enumerate(request.callable):
+        for at, tool in enumerate(one.tool for one in request.offered):
+            if tool not in request.callable:
+                continue
             try:
                 offered[tool.name] = Strict(tool.schema) if tool.strict else _taken
             except ValueError as error:
