@@ -173,8 +173,9 @@ class Desk:
             return None
         assert isinstance(request, ChatRequest)
         offered: dict[str, Callable[[Any], bool]] = {}
+        names = {tool.name for tool in request.callable}
         for at, tool in enumerate(one.tool for one in request.offered):
-            if tool not in request.callable:
+            if tool.name not in names:
                 continue
             try:
                 offered[tool.name] = Strict(tool.schema) if tool.strict else _taken
