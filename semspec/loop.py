@@ -23,6 +23,7 @@ from semspec.types import (
     Context,
     Draft,
     Generate,
+    Grammar,
     Handover,
     Outcome,
     Query,
@@ -53,14 +54,14 @@ def decode_plainly(
     kit: Kit,
     budget: int,
     stopping: Stopping | None = None,
-    schema: str | None = None,
+    grammar: Grammar | None = None,
 ) -> Plan[Outcome]:
     """Solve one problem by the target alone: one handover to the end of the text.
 
-    With a stopper the thinking is written step by step, by the same random numbers. ``schema``: all that is written is
+    With a stopper the thinking is written step by step, by the same random numbers. ``grammar``: all that is written is
     held to it.
     """
-    writing, rounds = Writing(context, kit, budget, schema=schema), list[Round]()
+    writing, rounds = Writing(context, kit, budget, grammar=grammar), list[Round]()
     while not rounds or (writing.left > 0 and not writing.ended):
         done, listening = Round(), stopping is not None and stopping.listening
         yield from writing.write(Handover(units=1 if listening else None), done)

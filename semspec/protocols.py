@@ -634,9 +634,9 @@ class Concurrent(Engine, Protocol):
 
 @runtime_checkable
 class Constraining(Engine, Protocol):
-    """An engine that can hold what its model writes to a JSON schema (``Generate.schema``)."""
+    """An engine that can hold what its model writes to a grammar (``Generate.grammar``)."""
 
-    holds_schemas: bool
+    holds_grammars: bool
 
 
 @runtime_checkable

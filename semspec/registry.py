@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from semspec.errors import UserError
 
-Kind = Literal["drafter", "accept", "stop", "split", "engine", "benchmark", "artifact"]
+Kind = Literal["drafter", "accept", "stop", "split", "engine", "benchmark", "artifact", "calls"]
 
 PACKAGES: dict[Kind, str] = {
     "drafter": "semspec.drafters",
@@ -27,6 +27,7 @@ PACKAGES: dict[Kind, str] = {
     "engine": "semspec.engines",
     "benchmark": "semspec.benchmarks",
     "artifact": "semspec.artifacts",
+    "calls": "semspec.serve.calls",
 }
 
 C = TypeVar("C", bound=type)

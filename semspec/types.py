@@ -142,6 +142,14 @@ def stops_of(boundary: Boundary | None) -> Stops:
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a text is held to, as servers take it."""
+
+    kind: Literal["json_schema", "structural_tag"]
+    text: str  # JSON
+
+
+@dataclass(frozen=True, slots=True)
 class Generate:
     """The part of a query that asks the model to continue after its tokens.
 
@@ -158,8 +166,8 @@ class Generate:
     piecewise: bool = False
     # asked after every token; True: return what is there, who asked goes on later. An engine need not listen
     pause: Callable[[], bool] | None = None
-    # a JSON schema that the text is held to from its first token on, by engines that can (``protocols.Constraining``)
-    schema: str | None = None
+    # what the text is held to from its first token on, by engines that can (``protocols.Constraining``)
+    grammar: Grammar | None = None
 
 
 @dataclass(slots=True)

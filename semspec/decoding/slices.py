@@ -56,7 +56,7 @@ class _Part:
         joined = all(read.what in JOINED for read in query.reads)
         inside = ask is not None and ask.inside is not None
         rows = query.rows_from is not None
-        held = ask is not None and ask.schema is not None  # a grammar begins with each question
+        held = ask is not None and ask.grammar is not None  # a grammar begins with each question
         self.whole = at_once or ask is None or inside or held or rows or not joined
 
     def ask(self) -> Query:

@@ -15,6 +15,7 @@ from semspec.types import (
     Context,
     Draft,
     Generate,
+    Grammar,
     Handover,
     Outcome,
     Query,
@@ -42,7 +43,7 @@ class Writing:
     budget: int
     pen: Pen | None = field(default=None, kw_only=True)  # None: the target writes plainly
     # what the target writes plainly is held to, in one piece
-    schema: str | None = field(default=None, kw_only=True)
+    grammar: Grammar | None = field(default=None, kw_only=True)
     witness: Witness = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +83,7 @@ class Writing:
             begun = self.context.tokens[len(self.context) - handover.opened :]
             if any(boundary.feed(token) is not None for token in begun):
                 return  # the text so far already completes the unit
-        generate = Generate(limit, boundary, handover.units or 1, schema=self.schema)
+        generate = Generate(limit, boundary, handover.units or 1, grammar=self.grammar)
         if self.pen is not None:
             yield from self._write_nested(self.pen, generate, done)
             return

@@ -18,7 +18,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from semspec.storage import foreign
 
 OPEN, CLOSE = "<think>", "</think>"  # around the thinking, in the templates of reasoning models
 SWITCHES = ("enable_thinking", "thinking")  # what templates call it: Qwen3's, and others
+Turn = Mapping[str, Any]
+"""A message of a chat as templates take it: its role, its content, and what else it has."""
 _TURN = "an-open-turn"  # a stand-in for the running turn while the template is rendered
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -39,6 +41,23 @@ _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 def opening(prompt: str) -> str:
     """Return the opened thinking at the end of a prompt; it belongs to the assistant's turn."""
     return prompt[prompt.rindex(OPEN) :] if prompt.rstrip().endswith(OPEN) else ""
+
+
+def turn(role: str, content: str) -> Turn:
+    return {"role": role, "content": content}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield name
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
 
 
 def _load(name: str, revision: str | None) -> tuple[Any, frozenset[int]]:
@@ -158,21 +177,37 @@ class Text:
         """
         if not question.strip():
             raise UserError("the question is empty: there is nothing to solve")
-        turns = [("system", system)] if system is not None else []
-        turns.append(("user", question))
+        turns = [turn("system", system)] if system is not None else []
+        turns.append(turn("user", question))
         return self.conversation(turns, "mend the template, or leave the system message out")
 
     def conversation(
         self,
-        turns: Sequence[tuple[str, str]],
+        turns: Sequence[Turn],
         way_out: str = "mend the template, or leave out what it refuses",
         told: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[str, list[int]]:
-        """Return a chat of (role, text) turns in the model's format, as text and ids, ready for the answer.
+        """Return a chat in the model's format, as text and ids, ready for the answer.
 
-        ``told`` goes to the template as further variables. Raise UserError as ``prompt`` does.
+        ``told`` goes to the template as further variables, ``tools`` as the functions that may be called. Raise UserError
+        as ``prompt`` does.
         """
-        for _, text in turns:
+        text = self.rendered(turns, way_out, told, tools)
+        ids = self.encode(text)
+        if not ids:
+            raise UserError(f"the chat template of '{self.name}' makes an empty prompt: mend it")
+        return text, ids
+
+    def rendered(
+        self,
+        turns: Sequence[Turn],
+        way_out: str,
+        told: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        """Return a chat in the model's format as text; raise UserError as ``prompt`` does."""
+        for text in _texts([*turns, *tools]):
             if half := _SURROGATE.search(text):
                 raise UserError(
                     f"'{text[: half.end()][-40:]}' ends in half a character (a lone surrogate), which no"
@@ -183,11 +218,7 @@ class Text:
                 f"'{self.name}' has no chat template: take an instruction-tuned model, "
                 "or put a chat_template.jinja into its folder"
             )
-        text = self._render(turns, way_out, told)
-        ids = self.encode(text)
-        if not ids:
-            raise UserError(f"the chat template of '{self.name}' makes an empty prompt: mend it")
-        return text, ids
+        return self._render(turns, way_out, told, tools)
 
     def aside(self, question: str, prefill: str) -> tuple[str, list[int]]:
         """Return text and ids that close the assistant's turn, ask a question and begin the reply.
@@ -200,7 +231,7 @@ class Text:
             return known
         if not self.tokenizer.chat_template:
             raise UserError(f"'{self.name}' has no chat template, so it cannot be asked anything")
-        turns = [("user", _TURN), ("assistant", _TURN), ("user", question)]
+        turns = [turn("user", _TURN), turn("assistant", _TURN), turn("user", question)]
         _, found, text = self._render(turns, "mend the template").rpartition(_TURN)
         if not found or question not in text:
             raise UserError(
@@ -216,16 +247,18 @@ class Text:
 
     def _render(
         self,
-        turns: Iterable[tuple[str, str]],
+        turns: Iterable[Turn],
         way_out: str,
         told: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         variables = {
             **self.tokenizer.special_tokens_map,
-            **dict.fromkeys(("tools", "documents")),
+            "documents": None,
             **self.told,
             **(told or {}),
-            "messages": [{"role": role, "content": content} for role, content in turns],
+            "tools": list(tools) or None,
+            "messages": list(turns),
             "add_generation_prompt": True,
         }
         try:

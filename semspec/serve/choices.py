@@ -25,10 +25,22 @@ from semspec.errors import RefusedError, UserError
 from semspec.loop import Speculation, decode_plainly, speculate
 from semspec.models.text import OPEN, opening
 from semspec.protocols import Plan
+from semspec.serve.calls.base import Call, CallReader
 from semspec.serve.errors import refused
 from semspec.serve.reading import Reader, Said
 from semspec.solver import Solver
-from semspec.types import Answer, Context, Generate, Outcome, Query, Read, Role, Round, What
+from semspec.types import (
+    Answer,
+    Context,
+    Generate,
+    Grammar,
+    Outcome,
+    Query,
+    Read,
+    Role,
+    Round,
+    What,
+)
 
 Author = Literal[
     "draft", "target", "server"
@@ -84,7 +96,12 @@ class Task:
     references: tuple[tuple[int, ...], ...] = ()  # texts that the answer is expected to repeat
     ignore_eos: bool = False
     logprobs: int | None = None
-    schema: str | None = None  # JSON; the answer is held to it, the thinking is free
+    grammar: Grammar | None = None  # the answer is held to it, the thinking is free
+    held_by: str = "response_format"  # the field of the request that wants that
+    calls: Callable[[], CallReader] | None = (
+        None  # what finds calls in the answer; None: it has none
+    )
+    one_call: bool = False  # the answer ends behind its first call
     steps: bool = False
     live: bool = False  # somebody reads along
     slice: int = 16  # tokens written at a time
@@ -115,9 +132,15 @@ class Choice:
         self.error: Exception | None = None
         self.reasoning: list[str] = []
         self.content: list[str] = []
+        self.calls: list[Call] = []
         self.all_logprobs: list[Logprob] = []
         self.reader = Reader(
-            task.solver.said, opened=bool(opening(task.prompt)), chat=task.chat, stops=task.stops
+            task.solver.said,
+            opened=bool(opening(task.prompt)),
+            chat=task.chat,
+            stops=task.stops,
+            calls=task.calls() if task.calls else None,
+            one_call=task.one_call,
         )
         self.drafting = not task.off and (task.solver.drafts or bool(task.references))
         self.degraded = False  # True where it went on without drafts
@@ -125,7 +148,7 @@ class Choice:
         self.wake: Callable[[bool], None] = lambda ended: None  # there is news, or the end
         # of the phase
         self._stopping = task.stopping() if task.stopping else None
-        if self._stopping is not None and task.schema is not None:  # it begins the answer
+        if self._stopping is not None and (task.grammar or task.calls):  # these begin the answer
             self._stopping.closing = replace(self._stopping.closing, answer="")
         self._due: int | None = (
             None  # a step has ended here, or so many tokens before: a stopper is to be asked
@@ -150,7 +173,7 @@ class Choice:
         context = self.context
         if self._stopping is not None and self.reader.thinks and self._stopping.most <= 0:
             context = self._close_thinking(self._stopping)
-        elif self.task.schema is not None and self.reader.begins:
+        elif self.task.grammar is not None and self.reader.begins:
             context = yield from self._begun(context)
         while len(self.tokens) < self.task.budget:
             outcome = yield from self._phase(context)
@@ -178,8 +201,8 @@ class Choice:
         self._begin = len(context)
         self._problem, self._judged, self._cut = None, None, ""
         name = task.name if not self._base else f"{task.name}, from {self._base}"
-        schema = None if self.reader.thinks else task.schema
-        if self.drafting and schema is None:
+        grammar = None if self.reader.thinks else task.grammar
+        if self.drafting and grammar is None:
             try:
                 problem = task.solver.speculation(
                     context, name, task.prompt, task.budget, [], task.references
@@ -190,7 +213,7 @@ class Choice:
             self._problem, loop = problem, speculate(problem)
         else:
             kit = task.solver.kit(name, task.prompt, "plain")
-            loop = decode_plainly(context, kit, task.budget, schema=schema)
+            loop = decode_plainly(context, kit, task.budget, grammar=grammar)
         inner = sliced(loop, task.slice, self._hear, self._pause, self._at_once())
         outcome: Outcome | None = None
         try:
@@ -200,8 +223,8 @@ class Choice:
                     reply = yield asked
                 except UserError as error:
                     if all(one.model == "target" for one in _queries(asked)):
-                        if schema is not None and isinstance(error, RefusedError):
-                            raise refused("response_format", str(error)) from error
+                        if grammar is not None and isinstance(error, RefusedError):
+                            raise refused(task.held_by, str(error)) from error
                         raise
                     inner.close()  # the drafter is gone: the target goes on alone
                     self.drafting, self.degraded = False, True
@@ -247,7 +270,9 @@ class Choice:
         """Return the models whose answers need no slices: a server answers others meanwhile, and nobody reads along."""
         if not self.task.solver.free:
             return ()
-        cut = bool(self.task.stops) or self.task.schema is not None or self._stopping is not None
+        task = self.task
+        cut = bool(task.stops) or task.one_call or task.grammar is not None
+        cut = cut or self._stopping is not None
         heard = self.task.live or cut
         return ("draft",) if heard else ("draft", "target")
 
@@ -462,7 +487,7 @@ class Choice:
             self._cut = "thinking"
         elif (
             author != "server"
-            and self.task.schema is not None
+            and self.task.grammar is not None
             and thought
             and not self.reader.thinks
         ):
@@ -482,8 +507,11 @@ class Choice:
         return ended
 
     def _say(self, said: Sequence[Said], author: Author, logprob: Logprob | None = None) -> None:
-        for channel, text in said:
-            (self.reasoning if channel == "reasoning" else self.content).append(text)
+        for one in said:
+            if isinstance(one, Call):
+                self.calls.append(one)
+            else:
+                (self.reasoning if one[0] == "reasoning" else self.content).append(one[1])
         if logprob is not None:
             self.all_logprobs.append(logprob)
         with self._lock:

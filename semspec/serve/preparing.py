@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +14,22 @@ from semspec.decoding.stopping import Stopping, room_to_think
 from semspec.errors import UserError
 from semspec.models.text import CLOSE, opening
 from semspec.protocols import Constraining
+from semspec.serve.calls.base import CallReader, Form
+from semspec.serve.calls.strict import Strict
 from semspec.serve.choices import Choice, Task
 from semspec.serve.errors import ApiError, refused
+from semspec.serve.offering import Offering, shown
 from semspec.serve.requests import ENGINE_LACKS, ChatRequest, CompletionRequest, Request, Semspec
 from semspec.serve.scheduling import Scheduler
 from semspec.serve.settings import Settings
 from semspec.solver import Solver
+from semspec.types import Grammar
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+WAYS_OUT = {
+    "response_format": "leave it out, or give {type: text}",
+    "tool_choice": "give auto or none",
+}
 VARIANTS = 64  # that are kept: a rule that was bound need not be bound again
 NAME = "prompt"  # as ``semspec.run prompt=`` calls its problem: the same seed gives the same text
 
@@ -30,6 +39,7 @@ class Desk:
 
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self._scheduler, self._settings = scheduler, settings
+        self._offering = Offering()
         self._variants: OrderedDict[tuple[Any, ...], Solver] = OrderedDict()
 
     def prepare(self, request: Request) -> list[list[Choice]]:
@@ -37,16 +47,16 @@ class Desk:
         base = self._scheduler.solver
         assert base is not None
         count = request.n or 1
+        form = self._form(base, request)
         prompts = self._prompts(base, request)
         if count * len(prompts) > self._settings.most_choices:
             which = "n" if count > 1 else "prompt"
             raise refused(
                 which, f"asks for more than {self._settings.most_choices} choices at a time"
             )
-        if request.held_to is not None and not isinstance(base.engines["target"], Constraining):
-            raise refused(
-                "response_format", f"{ENGINE_LACKS}: leave it out, or give {{type: text}}"
-            )
+        constraining = isinstance(base.engines["target"], Constraining)
+        if request.held_by is not None and not constraining:
+            raise refused(request.held_by, f"{ENGINE_LACKS}: {WAYS_OUT[request.held_by]}")
         solver = self._solver(base, request)
         try:
             # random bits where no seed is given: no two answers are to be alike then
@@ -57,6 +67,7 @@ class Desk:
             raise refused("seed", str(error)) from error
         off = bool(request.semspec.off) or self._scheduler.drafts_lost
         references = self._references(solver, request)
+        grammar, calls = self._grammar(request, form), self._calls(request, form)
         groups = []
         for at, (prompt, ids, draft_ids) in enumerate(prompts):
             budget = self._budget(solver, request, len(ids), len(draft_ids or ()))
@@ -77,7 +88,10 @@ class Desk:
                     references=references,
                     ignore_eos=bool(request.ignore_eos),
                     logprobs=request.top,
-                    schema=request.held_to,
+                    grammar=grammar,
+                    held_by=request.held_by or "",
+                    calls=calls,
+                    one_call=form is not None and _only_one(request),
                     steps=bool(request.semspec.steps),
                     live=bool(request.stream),
                     slice=self._settings.slice,
@@ -106,13 +120,17 @@ class Desk:
     ) -> list[tuple[str, Sequence[int], Sequence[int] | None]]:
         """Return each prompt as text, as ids, and as the draft's own ids where it reads some."""
         if isinstance(request, ChatRequest):
-            turns = [message.turn for message in request.messages]
-            self._check_length(solver, "messages", "".join(text.strip() for _, text in turns))
+            texts = [message.text.strip() for message in request.messages]
+            self._check_length(solver, "messages", "".join(texts))
+            turns, tools = self._offering.turns(solver.text, request.messages), shown(request)
+            self._check_length(solver, "tools", json.dumps(tools, ensure_ascii=False))
             told = request.chat_template_kwargs
             try:
-                prompt, ids = solver.text.conversation(turns, told=told)
-                own = solver.own_prompt_text
-                draft_ids = own.conversation(turns, told=told)[1] if own else None
+                prompt, ids = solver.text.conversation(turns, told=told, tools=tools)
+                draft_ids = None
+                if own := solver.own_prompt_text:
+                    turns, tools = self._offering.drafts(own, request)
+                    draft_ids = own.conversation(turns, told=told, tools=tools)[1]
             except UserError as error:
                 raise refused("messages", str(error)) from error
             if not ids:
@@ -133,6 +151,38 @@ class Desk:
             prompt = given if isinstance(given, str) else solver.text.decode(ids)
             found.append((prompt, ids, own.encode_whole(prompt) if own else None))
         return found
+
+    # ---- tools ----------------------------------------------------------------------------------
+
+    def _form(self, solver: Solver, request: Request) -> Form | None:
+        """Return the form of the calls that the answer may have; None: it has none."""
+        if not isinstance(request, ChatRequest):
+            return None
+        return self._offering.form(solver.text, request)
+
+    def _grammar(self, request: Request, form: Form | None) -> Grammar | None:
+        """Return what the answer is held to; None: it is free."""
+        if request.held_to is None and request.held_by is not None:
+            assert isinstance(request, ChatRequest) and form is not None
+            return form.grammar(request.callable, not _only_one(request))
+        return request.held_to
+
+    def _calls(self, request: Request, form: Form | None) -> Callable[[], CallReader] | None:
+        """Return what makes a reader of the calls that the answer may have."""
+        if form is None:
+            return None
+        assert isinstance(request, ChatRequest)
+        offered: dict[str, Callable[[Any], bool]] = {}
+        names = {tool.name for tool in request.callable}
+        for at, tool in enumerate(one.tool for one in request.offered):
+            if tool.name not in names:
+                continue
+            try:
+                offered[tool.name] = Strict(tool.schema) if tool.strict else _taken
+            except ValueError as error:
+                way = "leave strict out, or require the call"
+                raise refused(f"tools.{at}.function.strict", f"{error}: {way}") from error
+        return lambda: form.reader(offered)
 
     def _check_length(self, solver: Solver, which: str, text: str) -> None:
         """Raise ApiError for a text that is too long however it is read, before it is: others wait meanwhile."""
@@ -314,3 +364,15 @@ class Desk:
             return refused(f"semspec.thinking_{which}", message)
         sampling = next((name for name in SAMPLING if name in changes), None)
         return refused(sampling or "semspec.draft_length", message)
+
+
+def _taken(arguments: object) -> bool:
+    """Take any arguments: nobody has asked for more."""
+    return True
+
+
+def _only_one(request: Request) -> bool:
+    """Return whether the answer may make one call at most."""
+    return isinstance(request, ChatRequest) and (
+        request.parallel_tool_calls is False or request.named is not None
+    )

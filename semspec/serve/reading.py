@@ -7,16 +7,18 @@ from typing import Literal
 
 from semspec.models.spelling import HALF, Spelling
 from semspec.models.text import CLOSE, OPEN
+from semspec.serve.calls.base import Call, CallReader, overlap
 
 Channel = Literal["reasoning", "content"]
-Said = tuple[Channel, str]
+Said = tuple[Channel, str] | Call
 
 
 class Reader:
     """Reads one choice token by token. What may be the beginning of a tag or a stop text is held back until it is known.
 
     ``opened``: the prompt has opened the thinking. Without ``chat`` there is no thinking: all text is content.
-    Stop texts are looked for in the content alone, so that they do not end a model's thinking.
+    Stop texts are looked for in the content alone, so that they do not end a model's thinking. So are ``calls``; where
+    ``one_call`` is all that is wanted, the text ends behind it.
     """
 
     def __init__(
@@ -26,10 +28,13 @@ class Reader:
         opened: bool,
         chat: bool = True,
         stops: Sequence[str] = (),
+        calls: CallReader | None = None,
+        one_call: bool = False,
     ) -> None:
         self._spelling = Spelling(decode)
         self._state = ("thinks" if opened else "begins") if chat else "answers"
         self._stops = tuple(stops)
+        self._calls, self._one_call = calls, one_call
         self._pending = ""
         self._stripping = chat  # white space before the next text is left out
         self.thinking_tokens = 0
@@ -60,7 +65,7 @@ class Reader:
 
         That is where one of them may end the thinking or the text, or leaves half a character.
         """
-        if self._state == "begins" or self._stops or "<" in self._pending:
+        if self._state == "begins" or self._stops or self._one_call or "<" in self._pending:
             return None
         text = self._spelling.peek(tokens)
         if text.endswith(HALF) or (self.thinks and "<" in text):
@@ -88,10 +93,24 @@ class Reader:
             rest = rest.rstrip()
         if self._stripping:
             rest = rest.lstrip()
-        return [*said, *self._as("reasoning" if self._state == "thinks" else "content", rest)]
+        if self._state == "thinks":
+            return [*said, *self._as("reasoning", rest)]
+        return [*said, *self._content(rest, over=True)]
 
     def _as(self, channel: Channel, text: str) -> list[Said]:
         return [(channel, text)] if text else []
+
+    def _content(self, text: str, over: bool = False) -> list[Said]:
+        """Return what a part of the answer says: its text, and the calls that it makes."""
+        if self._calls is None:
+            return self._as("content", text)
+        said: list[Said] = []
+        for piece in [*self._calls.feed(text), *(self._calls.flush() if over else ())]:
+            said += [piece] if isinstance(piece, Call) else self._as("content", piece)
+            if self._one_call and isinstance(piece, Call):
+                self.stopped = True
+                break
+        return said
 
     def _read(self) -> list[Said]:
         said: list[Said] = []
@@ -117,7 +136,7 @@ class Reader:
             self._state, self._pending, self._stripping, self._closed = "answers", after, True, True
             return self._as("reasoning", before.rstrip())
         # a tag may have begun, and white space is only told if something follows
-        ready = len(text) - _overlap(text, (CLOSE,))
+        ready = len(text) - overlap(text, (CLOSE,))
         ready = len(text[:ready].rstrip())
         self._pending = text[ready:]
         return self._as("reasoning", text[:ready])
@@ -129,16 +148,7 @@ class Reader:
         found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self.stopped, self._pending = True, ""
-            return self._as("content", text[: min(found)[0]])
-        ready = len(text) - _overlap(text, self._stops)
+            return self._content(text[: min(found)[0]], over=True)
+        ready = len(text) - overlap(text, self._stops)
         self._pending = text[ready:]
-        return self._as("content", text[:ready])
-
-
-def _overlap(text: str, wanted: Sequence[str]) -> int:
-    """Return the length of the longest end of a text with which one of ``wanted`` begins."""
-    longest = max((len(one) for one in wanted), default=1) - 1
-    for length in range(min(longest, len(text)), 0, -1):
-        if any(one.startswith(text[-length:]) for one in wanted):
-            return length
-    return 0
+        return self._content(text[:ready])

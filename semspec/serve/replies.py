@@ -12,6 +12,7 @@ from typing import Any
 
 from semspec import __version__
 from semspec.models.spelling import HALF
+from semspec.serve.calls.base import Call
 from semspec.serve.choices import Choice, Logprob, News, Step
 from semspec.serve.figures import Speculation, Usage
 
@@ -27,6 +28,15 @@ def event(body: object) -> bytes:
 def dumps(body: object) -> bytes:
     """Return JSON in UTF-8; what is no number in JSON is null."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def finish_reason(choice: Choice) -> str:
+    """Return why an answer has ended, as OpenAI says it."""
+    return "tool_calls" if choice.calls and choice.finish == "stop" else choice.finish
 
 
 def number(value: float | None) -> float | None:
@@ -61,6 +71,7 @@ class Reply:
     def __post_init__(self) -> None:
         self.id = ("chatcmpl-" if self.chat else "cmpl-") + uuid.uuid4().hex
         self._offsets = [0] * len(self.choices)  # of legacy log-probabilities
+        self._called = [0] * len(self.choices)  # calls of tools that were told
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {
@@ -108,16 +119,19 @@ class Reply:
             reasoning = thought or None
             told["message"] = {
                 "role": "assistant",
-                "content": content,
+                "content": content or (None if choice.calls else ""),
                 "reasoning_content": reasoning,
                 "reasoning": reasoning,
                 "refusal": None,
             }
+            if choice.calls:
+                calls = [call.told(call.arguments) | {"id": call_id()} for call in choice.calls]
+                told["message"]["tool_calls"] = calls
         else:
             told["text"] = content
         told |= {
             "logprobs": self._logprobs(index, choice.all_logprobs),
-            "finish_reason": choice.finish,
+            "finish_reason": finish_reason(choice),
         }
         if self.wants_steps:
             steps = [item for item in choice.take().items if isinstance(item, Step)]
@@ -181,7 +195,16 @@ class Reply:
                     texts.append([])
                 before = None
                 continue
-            author, (channel, text) = item
+            author, said = item
+            if isinstance(said, Call):
+                for delta in self._call(index, said):
+                    if self.wants_steps:
+                        delta["semspec"] = {"author": author}
+                    deltas.append(delta)
+                    texts.append([])
+                before = author, "call"
+                continue
+            channel, text = said
             if before != (author, channel):
                 deltas.append({"channel": channel})
                 if self.wants_steps:
@@ -200,9 +223,17 @@ class Reply:
             logprobs = None
         if news.ended:
             choice = self.choices[index]
-            yield self._chunk(index, {}, logprobs, choice.finish, news.tokens)
+            yield self._chunk(index, {}, logprobs, finish_reason(choice), news.tokens)
         elif logprobs is not None:
             yield self._chunk(index, {}, logprobs, tokens=news.tokens)
+
+    def _call(self, index: int, call: Call) -> Iterator[dict[str, Any]]:
+        """Yield a call in pieces: first who is called, then with what."""
+        number = self._called[index]
+        self._called[index] += 1
+        first = {"index": number, **call.told("")} | {"id": call_id()}
+        for told in (first, {"index": number, "function": {"arguments": call.arguments}}):
+            yield {"tool_calls": [told]}
 
     def _chunk(
         self,

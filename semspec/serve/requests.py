@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from semspec.serve.calls.base import Call, Tool, loaded
 from semspec.serve.errors import ApiError, refused
+from semspec.types import Grammar
 
 HEADER = "x-semspec"
 NAMELESS = "unknown"  # sglang-router's model for a request that names none
@@ -30,6 +42,8 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
     "web_search_options": (),
     "functions": ([],),
     "function_call": ("none",),
+    "tools": ([],),  # of a text that is continued, as the next one
+    "tool_choice": ("none", "auto"),
     "suffix": ("",),
     "echo": (False,),
     "min_tokens": (0,),
@@ -57,6 +71,7 @@ WITHOUT_EFFECT = (
     "request_id",
 )
 """Fields that change no answer, of whatever value."""
+MOST_TOOLS = 128  # as OpenAI takes them
 ENGINE_LACKS = "this server's engine cannot constrain what a model writes"
 
 M = TypeVar("M", bound="Request")
@@ -108,33 +123,92 @@ class Prediction(_Strict):
         return tuple(part.text for part in self.content if part.text)
 
 
+class Function(_Strict):
+    """A function that may be called."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolOffered(_Strict):
+    type: Literal["function"]
+    function: Function
+
+    @property
+    def tool(self) -> Tool:
+        told = self.function
+        return Tool(told.name, told.description, told.parameters, bool(told.strict))
+
+
+class FunctionCalled(_Strict):
+    name: Annotated[str, Field(min_length=1)]
+    arguments: str
+
+
+class CallMade(_Strict):
+    """A call in an earlier turn."""
+
+    id: Annotated[str, Field(min_length=1)]
+    type: Literal["function"] = "function"
+    function: FunctionCalled
+
+    @field_validator("function")
+    @classmethod
+    def _has_arguments(cls, value: FunctionCalled) -> FunctionCalled:
+        if not isinstance(loaded(value.arguments or "{}"), dict):
+            raise ValueError("arguments: give a JSON object, as text")
+        return value
+
+    @property
+    def call(self) -> Call:
+        return Call(self.function.name, self.function.arguments or "{}", self.id)
+
+
 class Message(_Strict):
     """One turn of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     # of an assistant's earlier turns: templates leave thinking out, and so do we
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: None = None
-    name: None = None
+    name: str | None = None
     audio: None = None
     annotations: list[Any] | None = Field(default=None, max_length=0)
-    tool_calls: list[Any] | None = Field(default=None, max_length=0)
+    tool_calls: list[CallMade] | None = None
+    tool_call_id: str | None = None
     function_call: None = None
 
     @property
-    def turn(self) -> tuple[str, str]:
-        """The role as templates know it, and the text."""
+    def text(self) -> str:
         parts = self.content if isinstance(self.content, list) else []
         text = "".join(part.text for part in parts) if parts else self.content or ""
         assert isinstance(text, str)
-        return ("system" if self.role == "developer" else self.role), text
+        return text
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls that the turn made."""
+        return tuple(one.call for one in self.tool_calls or ())
+
+    @field_validator("name")
+    @classmethod
+    def _nameless(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("role") != "tool":
+            raise ValueError("templates know no names: leave it out")
+        return value
 
     @model_validator(mode="after")
-    def _has_text(self) -> Message:
+    def _goes_together(self) -> Message:
         if self.role != "assistant" and self.content is None:
             raise ValueError(f"a {self.role} message needs content")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"a {self.role} message makes no tool_calls")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id is of messages of role tool, which need it")
         return self
 
 
@@ -160,11 +234,61 @@ class ResponseFormat(_Strict):
         return self
 
     @property
-    def asked(self) -> str | None:
-        """The schema, in JSON; None: the answer is free."""
+    def asked(self) -> Grammar | None:
+        """The schema; None: the answer is free."""
         if self.json_schema is not None:
-            return json.dumps(self.json_schema.schema_)
-        return '{"type": "object"}' if self.type == "json_object" else None
+            return Grammar("json_schema", json.dumps(self.json_schema.schema_))
+        return Grammar("json_schema", '{"type": "object"}') if self.type == "json_object" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """Which tools may be called, and if one has to be."""
+
+    mode: Literal["none", "auto", "required"]
+    names: frozenset[str] | None = None  # None: all of them
+
+
+class _Named(_Strict):
+    name: str
+
+
+class _OneTool(_Strict):
+    type: Literal["function"]
+    function: _Named
+
+
+class _SomeTools(_Strict):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[_OneTool], Field(min_length=1)]
+
+
+class _Allowed(_Strict):
+    type: Literal["allowed_tools"]
+    allowed_tools: _SomeTools
+
+
+def _names_one(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "function"
+
+
+def _choosing(value: Any) -> Choosing:
+    """Read ``tool_choice`` as OpenAI's clients send it; raise ValueError for anything else."""
+    if value in ("none", "auto", "required"):
+        return Choosing(value)
+    kind = value.get("type") if isinstance(value, dict) else None
+    try:
+        if _names_one(value):
+            one = _OneTool.model_validate(value)
+            return Choosing("required", frozenset((one.function.name,)))
+        if kind == "allowed_tools":
+            some = _Allowed.model_validate(value).allowed_tools
+            return Choosing(some.mode, frozenset(tool.function.name for tool in some.tools))
+    except ValidationError:
+        pass  # it is told below
+    raise ValueError(
+        'give none, auto, required, or a function: {"type": "function", "function": {"name": ...}}'
+    )
 
 
 class Request(_Strict):
@@ -183,8 +307,6 @@ class Request(_Strict):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
     prediction: Prediction | None = None
     return_spec_tokens_details: bool | None = None
     semspec: Semspec = Semspec()
@@ -209,8 +331,8 @@ class Request(_Strict):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
-    def held_to(self) -> str | None:
-        """The JSON schema that the answer is to be held to; None: it is free."""
+    def held_to(self) -> Grammar | None:
+        """The schema that the answer is to be held to; None: it is free."""
         return None if self.response_format is None else self.response_format.asked
 
     @property
@@ -234,15 +356,16 @@ class Request(_Strict):
         """Raise ApiError for what no field by itself shows."""
         if self.stream_options is not None and not self.stream:
             raise refused("stream_options", "is for stream=true")
-        if self.tools:
-            raise refused("tools", ENGINE_LACKS)
-        if self.tool_choice not in (None, "none", "auto"):
-            raise refused("tool_choice", ENGINE_LACKS)
-        if self.held_to is not None:
+        if (held_by := self.held_by) is not None:
             if self.ignore_eos:
-                raise refused("ignore_eos", "and response_format exclude each other")
+                raise refused("ignore_eos", f"and {held_by} exclude each other")
             if self.prediction is not None:
-                raise refused("prediction", "is not drafted from where response_format is given")
+                raise refused("prediction", f"is not drafted from where {held_by} is given")
+
+    @property
+    def held_by(self) -> str | None:
+        """The field that wants the answer held to something; None: it is free."""
+        return None if self.held_to is None else "response_format"
 
 
 class ChatRequest(Request):
@@ -255,6 +378,52 @@ class ChatRequest(Request):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[ToolOffered], Field(max_length=MOST_TOOLS)] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _is_a_choice(cls, value: Any) -> Any:
+        if value is not None:
+            _choosing(value)
+        return value
+
+    @field_validator("tools")
+    @classmethod
+    def _told_apart(cls, value: list[ToolOffered] | None) -> list[ToolOffered] | None:
+        names = Counter(tool.function.name for tool in value or ())
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"{twice[0]} stands there twice")
+        return value
+
+    @property
+    def choosing(self) -> Choosing:
+        if self.tool_choice is not None:
+            return _choosing(self.tool_choice)
+        return Choosing("auto" if self.tools else "none")
+
+    @property
+    def named(self) -> str | None:
+        """The one function that is to be called; None: the model chooses."""
+        choice = self.tool_choice
+        return next(iter(self.choosing.names or ())) if _names_one(choice) else None
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """The tools that may be called."""
+        names = self.choosing.names
+        tools = tuple(one.tool for one in self.offered)
+        return tools if names is None else tuple(tool for tool in tools if tool.name in names)
+
+    @property
+    def offered(self) -> Sequence[ToolOffered]:
+        """The tools that the model is told of."""
+        return () if self.choosing.mode == "none" else self.tools or ()
+
+    @property
+    def held_by(self) -> str | None:
+        return "tool_choice" if self.choosing.mode == "required" else super().held_by
 
     @property
     def limit(self) -> tuple[str, int | None]:
@@ -278,9 +447,26 @@ class ChatRequest(Request):
             self.max_tokens != self.max_completion_tokens
         ):
             raise refused("max_tokens", "differs from max_completion_tokens: give one of them")
+        self._check_tools()
         told = self.chat_template_kwargs or {}
         if own := sorted({"messages", "add_generation_prompt", "tools", "documents"} & set(told)):
             raise refused(f"chat_template_kwargs.{own[0]}", "is set by the request itself")
+
+    def _check_tools(self) -> None:
+        choosing = self.choosing
+        if choosing.mode == "required" and not self.tools:
+            raise refused("tool_choice", "needs tools")
+        known = {one.function.name for one in self.tools or ()}
+        if unknown := sorted((choosing.names or set()) - known):
+            raise refused("tool_choice", f"no tool is called {unknown[0]}")
+        if self.held_to is not None and self.offered:
+            raise refused("response_format", "and tools exclude each other: give tool_choice=none")
+        made: set[str] = set()
+        for at, message in enumerate(self.messages):
+            made |= {call.id for call in message.calls}
+            if message.tool_call_id is not None and message.tool_call_id not in made:
+                which = f"messages.{at}.tool_call_id"
+                raise refused(which, "no earlier turn has made this call")
 
     def thinks(self, most: int) -> int | None:
         """Return the tokens that the thinking may take of ``most``; None: as many as it likes."""
@@ -334,7 +520,8 @@ def parse(kind: type[M], body: bytes, header: str | None = None) -> M:
         if value is not None and not any(value == v and type(value) in _alike(v) for v in values):
             raise refused(name, "cannot be honoured: leave it out")
     for name in WITHOUT_EFFECT:
-        given.pop(name, None)
+        if name not in kind.model_fields:
+            given.pop(name, None)
     if given.get("semspec", ()) is None:
         del given["semspec"]
     if header is not None:

@@ -228,3 +228,19 @@ def test_aiperf_shows_the_acceptance_that_we_count(
     assert average["spec_decode_overall_draft_acceptance_rate"] == pytest.approx(
         100 * grown[ACCEPTED] / grown[DRAFTED]
     )
+
+
+def test_evalscope_counts_our_tokens(live: Live, questions: Path, tmp_path: Path) -> None:
+    before, first = counters(live), seen(live)
+    command = [LOADS / "evalscope", "perf", "--model", NAME, "--api", "openai", "--stream"]
+    command += ["--url", f"{live.url}/v1/chat/completions", "--tokenizer-path", TARGET]
+    command += ["--dataset", "openqa", "--dataset-path", questions, "--max-tokens", 60]
+    command += ["--number", 6, "--parallel", 2, "--no-test-connection", "--no-timestamp"]
+    run(tmp_path, *command, "--outputs-dir", tmp_path / "out")
+    grown, lines = counted(live, before), answered(live, first)
+    (summary,) = (tmp_path / "out").rglob("benchmark_summary.json")
+    told = json.loads(summary.read_text())
+    assert told["Success Requests"] == told["Stream Requests"] == len(lines) == 6
+    assert told["Failed Requests"] == 0
+    assert told["Avg Output Tokens"] * 6 == pytest.approx(grown[WRITTEN], abs=0.1)
+    assert told["Avg Input Tokens"] * 6 == pytest.approx(grown[READ], abs=0.1)

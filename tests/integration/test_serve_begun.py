@@ -10,7 +10,7 @@ from semspec.config import build, compose
 from semspec.models.text import OPEN
 from semspec.serve.choices import Choice, Task
 from semspec.solver import Solver
-from semspec.types import Answer, Query
+from semspec.types import Answer, Grammar, Query
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +22,18 @@ def solver() -> Iterator[Solver]:
 def begun(solver: Solver, first: str) -> tuple[Choice, list[int], list[int]]:
     """Return a choice whose target begins with that text, the ids behind its prompt, and those of the text."""
     ids, answered = solver.text.encode("What is k?"), solver.text.encode(first)[:1]
-    task = Task(solver=solver, name="a", prompt="What is k?", budget=50, schema="{}")
+    task = Task(
+        solver=solver,
+        name="a",
+        prompt="What is k?",
+        budget=50,
+        grammar=Grammar("json_schema", "{}"),
+    )
     choice = Choice(task, solver.context(ids, None))
     plan = choice._begun(choice.context)
     asked = next(plan)
     assert isinstance(asked, Query) and asked.generate is not None
-    assert asked.generate.limit == 1 and asked.generate.schema is None
+    assert asked.generate.limit == 1 and asked.generate.grammar is None
     with pytest.raises(StopIteration) as stop:
         plan.send(Answer(answered))
     return choice, list(stop.value.value.tokens[len(ids) :]), answered

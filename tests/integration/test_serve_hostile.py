@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +28,9 @@ from tests.support.hostile_requests import (  # fmt: skip
     spelt,
 )
 from tests.support.mutants import HOSTILE, MUTANTS
+from tests.support.pair import TARGET
 from tests.support.serving import QUESTION, Live, events_of, serving
+from tests.support.tool_templates import HERMES
 
 pytestmark = pytest.mark.deep
 REQUESTS = MUTANTS or 400
@@ -145,6 +149,80 @@ PATHS = ("/v1/models", "/", "/health", "/ready", "/metrics", "/server_info", "/m
 OURS = Target(requests, aimed, PATHS, "x-semspec", BODY, 2.0)
 
 
+# ---- tools ---------------------------------------------------------------------------------------
+
+
+def tool(name: str = "f", **function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **function}}
+
+
+def called(arguments: str = "{}", name: str = "f", call: str = "a") -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": call, "type": "function", "function": function}],
+    }
+
+
+def came_to(content: str, call: str = "a") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "content": content}
+
+
+DOUBLING = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
+SCHEMAS: list[Any] = [
+    {"$ref": "#"}, {"$defs": {**DOUBLING, "d60": {}}, "$ref": "#/$defs/d0"}, {"type": "nope"}, {"type": [[]]}, {"pattern": "(a+)+$"}, {"required": [1]},
+    {"properties": {"a": []}}, {"enum": [0] * 9_000}, {"minimum": "@"}, {"$ref": {}}, {"items": {"items": {"items": True}}}, {"anyOf": []}, "x", [], 1,
+    {"properties": {text: {"type": "string"} for text in TEXTS}}, *({"description": text} for text in TEXTS),
+]  # fmt: skip
+CALLS = ("{", "[]", "null", '{"a": NaN}', '{"a": "\\ud800"}', '{"a": ' + "[" * 40_000, '{"a": 1e999}', "", *map(json.dumps, ({text: text} for text in TEXTS)))  # fmt: skip
+WITH_TOOLS: dict[str, list[Any]] = {
+    "tools": [[tool()], [tool(), tool("g", description="x", parameters={"type": "object"}, strict=True)]], "tool_choice": ["auto", "none"],
+    "parallel_tool_calls": [True, False], "messages": [[*TURN, called(), came_to("2")], [*TURN, called('{"a": 1}'), came_to("x"), {"role": "user", "content": "y"}]],
+}  # fmt: skip
+AIMED_AT_TOOLS: dict[str, list[Any]] = {
+    "tools": [[{}], [None], {}, "x", [[]] * 999, [tool()] * 2, [tool(f"f{n}") for n in range(129)], [tool(f"f{n}") for n in range(128)],
+              [tool(description="x" * 200_000)], [{"type": "custom", "custom": {"name": "f"}}], [{"type": "function", "function": None}],
+              *([tool(text)] for text in TEXTS), *([tool(description=text)] for text in TEXTS),
+              *([tool(parameters=schema, strict=strict)] for schema in SCHEMAS for strict in (True, False))],
+    "tool_choice": ["required", "any", {"type": "function", "function": {"name": "f"}}, {"type": "function"}, {"type": "allowed_tools"}, 1, [], [[]],
+                    {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "g"}}]}}, *ESCAPES],
+    "parallel_tool_calls": [0, "x", [], "@"],
+    "messages": [[came_to("x")], [*TURN, called(), came_to("x", "b")], [*TURN, {**called(), "tool_calls": [{}]}], [*TURN, {**called(), "tool_calls": "x"}],
+                 [*TURN, {**called(), "role": "user"}], [*TURN, {**called(), "content": "x" * 30_000}], [*TURN, *[called()] * 200],
+                 [*TURN, {**called(), "tool_calls": called()["tool_calls"] * 2_000}],
+                 *([*TURN, called(text)] for text in CALLS), *([*TURN, called("{}", text)] for text in TEXTS),
+                 *([*TURN, called("{}", "f", text), came_to(text, text)] for text in TEXTS)],
+    "response_format": [{"type": "json_object"}],
+}  # fmt: skip
+
+
+def with_tools(rng: random.Random) -> tuple[str, dict[str, Any]]:
+    told: dict[str, Any] = {"messages": TURN, "max_tokens": rng.randrange(1, 4), "tools": WITH_TOOLS["tools"][0]}  # fmt: skip
+    for name in rng.sample(list(WITH_TOOLS), rng.randrange(len(WITH_TOOLS) + 1)):
+        told[name] = rng.choice(WITH_TOOLS[name])
+    if rng.random() < 0.3:
+        told["stream"] = True
+    return CHAT, told
+
+
+def aimed_at_tools(rng: random.Random) -> tuple[str, bytes]:
+    path, told = with_tools(rng)
+    for name in rng.sample(list(AIMED_AT_TOOLS), rng.choice([1, 1, 2])):
+        told[name] = rng.choice(AIMED_AT_TOOLS[name])
+    return path, spelt(told, rng.choice(NUMBERS))
+
+
+TOOLS = Target(with_tools, aimed_at_tools, (), "x-semspec", BODY, 2.0)
+
+
+def taught(folder: Path) -> tuple[str, ...]:
+    """Return the options of a server whose chat template knows tools."""
+    shutil.copytree(TARGET, folder, ignore=shutil.ignore_patterns("manifest.json"))
+    (folder / "chat_template.jinja").write_text(HERMES)
+    return f"model.path={folder}", "accept=logprob"
+
+
 def honest(live: Live) -> Honest:
     """Return a client with a seed, half of whose questions are answered in a stream."""
 
@@ -171,11 +249,15 @@ def fill(live: Live) -> None:
         list(pool.map(ask, range(16)))
 
 
-def test_hostile_requests_end_in_a_line_while_others_are_served_as_ever() -> None:
-    with serving(*OPTIONS) as live:
+@pytest.mark.parametrize("target", [OURS, TOOLS], ids=["all", "tools"])
+def test_hostile_requests_end_in_a_line_while_others_are_served_as_ever(
+    tmp_path: Path, target: Target
+) -> None:
+    own = taught(tmp_path / TARGET.name) if target is TOOLS else ()
+    with serving(*OPTIONS, *own) as live:
         fill(live)
         client, sizes = honest(live), [memory(live.process.pid)]
-        attack = Attack(live.port, Forge(OURS, 1), RATE, max(100, REQUESTS // 20))
+        attack = Attack(live.port, Forge(target, 1), RATE, max(100, REQUESTS // 20))
 
         def look(sent: int) -> None:
             assert live.process.poll() is None, live.log.read_text()[-2000:]

@@ -24,7 +24,7 @@ from semspec.engines.sglang import Sglang
 from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.token import TokenBoundary
-from semspec.types import Answer, Context, Generate, Query, Sampling, Stops
+from semspec.types import Answer, Context, Generate, Grammar, Query, Sampling, Stops
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -250,7 +250,9 @@ def test_a_request_to_write_has_the_querys_sampling() -> None:
     assert (params["max_new_tokens"], params["stop_token_ids"]) == (7, [4, 9])
     assert params["stop"] == ["\n\n"] and params["no_stop_trim"] and "stop_regex" not in params
     assert "json_schema" not in params
-    held = requests.write([1], sampling, 7, frozenset({9}), Stops(), schema="{}")
+    held = requests.write(
+        [1], sampling, 7, frozenset({9}), Stops(), grammar=Grammar("json_schema", "{}")
+    )
     assert held["sampling_params"]["json_schema"] == "{}"
 
 
@@ -264,7 +266,10 @@ def test_writing_is_asked_for_in_pieces_of_sensible_length() -> None:
     assert first(Generate(100, TokenBoundary(), 5)) == 5
     assert first(Generate(900, ParagraphBoundary(piece, 200), 2)) == 400
     # a grammar cannot be taken up again
-    assert first(Generate(900, ParagraphBoundary(piece, 200), 2, schema="{}")) == 900
+    assert (
+        first(Generate(900, ParagraphBoundary(piece, 200), 2, grammar=Grammar("json_schema", "{}")))
+        == 900
+    )
     ask, answer = Generate(900, ParagraphBoundary(piece, 200), 2), Answer()
     writing = Writing(ask, 900, frozenset(), answer)
     writing.take([0, 1, 0])  # what the server wrote beyond an end is the next unit's

@@ -61,7 +61,7 @@ class Telling:
 class SglangEngine:
     """One model, on one or more servers; its event loop runs in its own thread."""
 
-    holds_schemas = True
+    holds_grammars = True
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class SglangEngine:
         while not writing.done:
             limit, stops = writing.next_limit(), writing.next_stops()
             ids = [*before, *answer.tokens]
-            payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops, ask.schema)
+            payload = requests.write(ids, query.sampling, limit, self.stop_ids, stops, ask.grammar)
             if self.inside is not None:  # it drafts for whoever does not say otherwise
                 payload["sampling_params"]["custom_params"] = requests.OFF
             reply, place = await self._ask(query.context, payload, answer)
@@ -270,7 +270,7 @@ class SglangEngine:
                     f"{place.name} wrote nothing where tokens were asked for: look at its log"
                 )
             writing.take(reply["output_ids"])
-            if ask.schema is not None and not writing.done:  # the text is whole, without an end
+            if ask.grammar is not None and not writing.done:  # the text is whole, without an end
                 answer.finish = "eos"
         if query.reads and (ends := answer.unit_ends()):
             written = Scoring.of_written(query, answer.tokens, ends)

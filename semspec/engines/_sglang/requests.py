@@ -17,7 +17,18 @@ from torch import Tensor
 from semspec.engines._base import take
 from semspec.errors import UserError
 from semspec.sglang_plugin import protocol, rounds
-from semspec.types import Answer, Generate, Query, Read, Round, Sampling, Stops, What, stops_of
+from semspec.types import (
+    Answer,
+    Generate,
+    Grammar,
+    Query,
+    Read,
+    Round,
+    Sampling,
+    Stops,
+    What,
+    stops_of,
+)
 
 Payload = dict[str, Any]
 
@@ -34,9 +45,9 @@ def write(
     limit: int,
     stop_ids: frozenset[int],
     stops: Stops,
-    schema: str | None = None,
+    grammar: Grammar | None = None,
 ) -> Payload:
-    """Return a request for up to ``limit`` tokens after ``ids``, held to a JSON schema if one is given."""
+    """Return a request for up to ``limit`` tokens after ``ids``, held to a grammar if one is given."""
     params: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k or -1,
@@ -54,8 +65,8 @@ def write(
         params["stop"] = list(stops.texts)
     if stops.patterns:
         params["stop_regex"] = list(stops.patterns)
-    if schema is not None:
-        params["json_schema"] = schema
+    if grammar is not None:
+        params[grammar.kind] = grammar.text
     return {"input_ids": list(ids), "sampling_params": params}
 
 
@@ -184,7 +195,7 @@ class Writing:
         """Return how many tokens the next request may bring."""
         left = self.limit - len(self.answer.tokens)
         if (
-            self.ask.boundary is None or self.ask.schema is not None
+            self.ask.boundary is None or self.ask.grammar is not None
         ):  # a grammar begins with each request
             return left
         if self.stops.cap is not None:

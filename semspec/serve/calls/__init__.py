@@ -1,0 +1,1 @@
+"""Calls of tools, one file for each form in which models write them."""
