@@ -16,6 +16,7 @@ from torch import Tensor
 from semspec.errors import UserError
 from semspec.sglang_plugin import compat, trees
 from semspec.sglang_plugin.compat import LOOPS, READING
+from semspec.sglang_plugin.protocol import ROUNDS
 from semspec.types import Sampling
 
 OLDEST = "0.5.20"
@@ -121,6 +122,14 @@ def constrained(params: Any) -> bool:
     return any(getattr(params, kind, None) is not None for kind in kinds)
 
 
+def tell(output: Any, requests: int, key: str, values: Mapping[int, Any]) -> None:
+    """Hand out lists with a pass's result, by request, in front of what is there under this key."""
+    info = output.customized_info or {}
+    there = info.get(key) or [None] * requests
+    column = [[*(values.get(i) or ()), *(own or ())] or None for i, own in enumerate(there)]
+    output.customized_info = {**info, key: column}
+
+
 class Verifying:
     """One call of ``eagle_sample``: the drafts of a batch, and the target's logits over them."""
 
@@ -185,9 +194,8 @@ class Verifying:
             self.verify_input.retrieve_next_token = held
 
     def tell(self, key: str, values: Mapping[int, Any]) -> None:
-        """Hand out values with this pass's result, by request."""
-        column = [values.get(i) for i in range(len(self.requests))]
-        self.output.customized_info = {**(self.output.customized_info or {}), key: column}
+        """Hand out lists with this pass's result, by request."""
+        tell(self.output, len(self.requests), key, values)
 
     def show(self, logits: Tensor) -> None:
         """Replace the logits that SGLang uses from now on."""
@@ -466,6 +474,7 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
             self.max_trie_depth = 2 * self.draft_token_num
             self._prepared: Any = None  # the trees of the pass that is about to run
             self._decodes = False  # it is a decoding one
+            self._prev_decode_rids: set[str] = set()  # SGLang's own: who was in the last one
             # linear attention: its states are committed by verifying passes
             self._linear = mambaish_config(runner.model_config) is not None
             # what SGLang does behind a verified tree, and need not do where the tree was its root
@@ -618,6 +627,9 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 self.ngram_corpus.verified(
                     rids, width, output.next_token_logits, output.hidden_states
                 )
+            if verifies and self.ngram_corpus.marks:
+                tell(output, len(batch.reqs), ROUNDS, self.ngram_corpus.marks)
+                self.ngram_corpus.marks.clear()
             return result
 
     return TreeWorker

@@ -65,6 +65,8 @@ class Drafts:
         self.counts: list[int] = []  # nodes of the last trees, without padding
         # of the same requests: the loop that judges the tree, None where SGLang's verification does
         self.loops: list[Solving | Elsewhere | None] = []
+        # by place in the batch, what is told with the next pass beside its loops' rounds
+        self.marks: dict[int, list[Mapping[str, Any]]] = {}
         self.passes = {"drafted": 0, "plain": 0}  # of the target: over drafts, and over none
         self.payoff = payoff
         self.may_drop = False  # whether a pass over no drafts is cheaper, for the next batch
@@ -244,6 +246,7 @@ class Session:
     loop: Solving | None = None  # writes the text, where whole steps are judged
     # the text's length when the loop was left out, because nothing is drafted; None: it was not
     resting: int | None = None
+    told_resting: bool = False  # as far as who reads its rounds knows
     begun: bool = False  # whether was asked what the request wants
     silent: bool = False  # it wants no drafts
     booked: int = 0  # length of the text when it was last decided whether drafts pay

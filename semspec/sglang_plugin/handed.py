@@ -87,7 +87,8 @@ class HandedLoops:
     def _handed(
         self, call: compat.Verifying, wanted: Mapping[int, Steps]
     ) -> dict[int, tuple[Solving, Sequence[int]]]:
-        paths, texts, found = call.first_paths(), call.tokens.tolist(), {}
+        paths, texts = call.first_paths(), call.tokens.tolist()
+        found: dict[int, tuple[Solving, Sequence[int]]] = {}
         for i, asked in wanted.items():
             loop = self._loop(call, i, asked, texts[i][0])
             if loop is None:

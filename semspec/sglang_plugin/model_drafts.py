@@ -31,6 +31,7 @@ from semspec.sglang_plugin.drafts import Drafts, Rules, Session, kit_of, worth_i
 from semspec.sglang_plugin.load import Load, checked
 from semspec.sglang_plugin.payoff import Payoff, Proposed
 from semspec.sglang_plugin.protocol import PROMPT_END, WHOLE, problem_options
+from semspec.sglang_plugin.rounds import mark
 from semspec.sglang_plugin.steps import (
     NESTED_LENGTH,
     Elsewhere,
@@ -229,7 +230,8 @@ class ModelDrafts(SmallModel):
             length = 0
         room = Room(self.n - 1, length, 1)
         asking: list[Solving | Once | None] = []
-        for session in sessions:
+        self.marks.clear()
+        for i, session in enumerate(sessions):
             if not self._may_draft(session):
                 asking.append(None)
                 continue
@@ -238,6 +240,8 @@ class ModelDrafts(SmallModel):
             elif session.loop is not None and session.loop.between_steps:
                 # what the target writes alone needs no loop, which would only say so
                 session.loop, session.resting = None, len(session.context)
+            if session.told_resting != (session.resting is not None):
+                self._mark(i, session)
             if session.resting is not None:
                 asking.append(None)
             elif session.loop is not None or not length:
@@ -275,7 +279,7 @@ class ModelDrafts(SmallModel):
             return
         begun = None
         if (left := self._away.pop(rid, None)) is not None and left[0]() is session.request:
-            begun = left[1]
+            begun, session.told_resting = left[1], True  # it may have been
         compat.goes_on_exactly(session.request)
         self._begin(session, asked, begun)
 
@@ -309,6 +313,13 @@ class ModelDrafts(SmallModel):
             whole_rounds=_of_problem(session.request).get(WHOLE, False),
         )
         session.loop = begin(asked, start, kit, split, sizes, load=self.load)
+
+    def _mark(self, place: int, session: Session) -> None:
+        """Tell who reads a request's rounds that its loop rests, or no longer."""
+        session.told_resting = session.resting is not None
+        if _of_problem(session.request).get(WHOLE, False):
+            at = len(session.context) - session.context.prompt_length
+            self.marks[place] = [mark(at, session.told_resting)]
 
     def _wake(self, session: Session) -> None:
         """Have a loop judge steps again that rested."""

@@ -119,7 +119,8 @@ def test_a_router_s_workers_say_themselves_what_they_are(
 
     routed, found = asyncio.run(speaking(talk, look))
     assert routed and found == ({"draft": "d"} if reachable else None)
-    assert ("/workers", True) in asked and ("/server_info", False) in asked
+    assert ("/workers", True) in asked
+    assert not reachable or ("/server_info", False) in asked
 
 
 async def pieces(url: str, patience: float = 0.5) -> list[Any]:
