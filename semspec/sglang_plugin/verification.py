@@ -263,7 +263,9 @@ class Verification:
         texts = self._written(loops, paths, call)
         if texts:
             shown = trees.written(shown, *_places(texts, paths, call))
-            told = {i: loop.report() for i, loop in loops.items() if isinstance(loop, Solving)}
+            told = {
+                i: loop.report() for i, loop in loops.items() if not isinstance(loop, Elsewhere)
+            }
             call.tell(ROUNDS, told)
         call.show(shown)
         ends = {i: paths[i][len(tokens) - 1] for i, tokens in texts.items()}
@@ -294,7 +296,7 @@ class Verification:
         rows = call.logits.view(len(call.requests), call.n, -1)
         found = {}
         for i, loop in loops.items():
-            if isinstance(loop, Solving):
+            if not isinstance(loop, Elsewhere):
                 # a chain is all rows as they are: they are large, and not copied
                 own = rows[i] if isinstance(paths[i], range) else rows[i][list(paths[i])]
                 found[i] = loop.verified(own)
