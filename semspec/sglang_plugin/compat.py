@@ -259,10 +259,11 @@ def by_pass(key: str, every: Callable[[], bool] = lambda: False) -> Callable[...
     """
 
     def hook(result: Any, processor: Any, index: int, req: Any, logits: Any) -> None:
-        if every():
-            req.customized_info = {key: _Since(), **(req.customized_info or {})}
-        info = req.customized_info or {}
-        if key in info and not isinstance(info[key], _Since):
+        info = req.customized_info
+        if info is None or key not in info:
+            if every():
+                req.customized_info = {key: _Since(), **(info or {})}
+        elif not isinstance(info[key], _Since):
             info[key] = _Since(info[key])
 
     return hook

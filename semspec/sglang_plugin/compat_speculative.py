@@ -16,6 +16,7 @@ from torch import Tensor
 from semspec.errors import UserError
 from semspec.sglang_plugin import compat, trees
 from semspec.sglang_plugin.compat import LOOPS, READING
+from semspec.sglang_plugin.protocol import ROUNDS
 from semspec.types import Sampling
 
 OLDEST = "0.5.20"
@@ -121,6 +122,14 @@ def constrained(params: Any) -> bool:
     return any(getattr(params, kind, None) is not None for kind in kinds)
 
 
+def tell(output: Any, requests: int, key: str, values: Mapping[int, Any]) -> None:
+    """Hand out lists with a pass's result, by request, in front of what is there under this key."""
+    info = output.customized_info or {}
+    there = info.get(key) or [None] * requests
+    column = [[*(values.get(i) or ()), *(own or ())] or None for i, own in enumerate(there)]
+    output.customized_info = {**info, key: column}
+
+
 class Verifying:
     """One call of ``eagle_sample``: the drafts of a batch, and the target's logits over them."""
 
@@ -185,9 +194,8 @@ class Verifying:
             self.verify_input.retrieve_next_token = held
 
     def tell(self, key: str, values: Mapping[int, Any]) -> None:
-        """Hand out values with this pass's result, by request."""
-        column = [values.get(i) for i in range(len(self.requests))]
-        self.output.customized_info = {**(self.output.customized_info or {}), key: column}
+        """Hand out lists with this pass's result, by request."""
+        tell(self.output, len(self.requests), key, values)
 
     def show(self, logits: Tensor) -> None:
         """Replace the logits that SGLang uses from now on."""
@@ -289,6 +297,12 @@ def agreed_object(found: Any) -> Any:
     return found if group is None else group.broadcast_object(found, src=0)
 
 
+def leads() -> bool:
+    """Return whether this process decides for all that run its batch: it is their first one, or the only one."""
+    group = _group()
+    return group is None or group.rank_in_group == 0
+
+
 def _group() -> Any:
     """Return the group of ranks that run one batch, or None if this one runs it alone."""
     state = sys.modules.get("sglang.srt.distributed.parallel_state")
@@ -303,8 +317,8 @@ def _group() -> Any:
 
 
 def reads_verification(runner: Any) -> bool:
-    """Return whether states can be read in verifying passes: by the part ``probe``, and in no CUDA graph."""
-    return eager(runner) and bool(getattr(runner, READING, False))
+    """Return whether states can be read in verifying passes: by the part ``probe``, in no CUDA graph, on one rank."""
+    return eager(runner) and bool(getattr(runner, READING, False)) and not shares_passes(runner)
 
 
 def tell_server_info(state: Any, key: str, value: Any) -> None:
@@ -319,9 +333,14 @@ def algorithm() -> str:
     return str(get_spec().speculative_algorithm or "")
 
 
-def ranks(runner: Any) -> int:
-    """Return how many processes share a pass."""
-    return int(runner.server_args.tp_size)
+def shares_passes(runner: Any) -> bool:
+    """Return whether several processes run a pass together."""
+    return int(runner.server_args.tp_size) > 1
+
+
+def splits_batches(runner: Any) -> bool:
+    """Return whether each process has requests of its own, of the batches of one model."""
+    return bool(getattr(runner.server_args, "enable_dp_attention", False))
 
 
 def share_rules(runner: Any, rules: Any) -> None:
@@ -454,6 +473,8 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
             # how many of a request's last tokens are handed over: more than one round can add
             self.max_trie_depth = 2 * self.draft_token_num
             self._prepared: Any = None  # the trees of the pass that is about to run
+            self._decodes = False  # it is a decoding one
+            self._prev_decode_rids: set[str] = set()  # SGLang's own: who was in the last one
             # linear attention: its states are committed by verifying passes
             self._linear = mambaish_config(runner.model_config) is not None
             # what SGLang does behind a verified tree, and need not do where the tree was its root
@@ -509,7 +530,37 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 accept_lens=draft.accept_lens,
             )
 
+        @contextmanager
+        def _decoding(self, batch: Any) -> Iterator[None]:
+            """Have the batch decoded as without speculation: SGLang draws, and nothing is verified."""
+            draft, where = batch.spec_info, batch.req_pool_indices
+            last = (draft.accept_lens - 1).long()[:, None]
+            kept = draft.accept_tokens.view(len(last), -1)
+            table = batch.req_to_token_pool.req_to_token
+            given = {"input_ids": kept.gather(1, last)[:, 0].long()}
+            given["out_cache_loc"] = table[where, batch.seq_lens].to(torch.int64)
+            self._decodes = True
+            try:
+                with _as_decoded(batch, given):
+                    yield
+            finally:
+                self._decodes = False
+
+        def _decoded(self, batch: Any, *args: Any, **kw: Any) -> Any:
+            """Return the result of such a pass."""
+            with self._decoding(batch):
+                # SGLang takes a batch that is not verified for a prompt's, and its lengths for those behind the pass
+                result = super().forward_batch_generation(batch, *args, **kw)
+            result.next_token_ids = result.next_draft_input.accept_tokens
+            here = {request.rid for request in batch.reqs}
+            if gone := self._prev_decode_rids - here:
+                self.ngram_corpus.erase_match_state(list(gone))
+            self._prev_decode_rids = here
+            return result
+
         def _prepare_for_speculative_decoding(self, batch: Any) -> None:
+            if self._decodes:
+                return
             super()._prepare_for_speculative_decoding(batch)
             if batch.forward_mode.is_target_verify():
                 counts = on(self.ngram_corpus.counts, torch.device(self.device))
@@ -543,20 +594,31 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
             if extends:
                 parts = zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True)
                 fed = [(request.rid, request, *part) for request, *part in parts]
-            plain = False
+            plain = decodes = False
             if verifies:
-                saves = self.ngram_corpus.may_drop = _saves(self, batch)
-                self._prepared = self._prepare_draft_tokens(batch)
-                plain = self.ngram_corpus.nothing_drafted and saves
+                corpus, saves = self.ngram_corpus, _saves(self, batch)
+                simply = saves and _drawn_simply(batch)
+                decodes = simply and corpus.rests([request.rid for request in batch.reqs])
+                if not decodes:
+                    corpus.may_drop = saves
+                    self._prepared = self._prepare_draft_tokens(batch)
+                    plain = saves and corpus.nothing_drafted
+                    decodes = simply and plain and corpus.nothing_judged
             try:
-                with self._plainly() if plain else nullcontext():
-                    result = super().forward_batch_generation(batch, *args, **kw)
+                if decodes:
+                    self._prepared = None
+                    result = self._decoded(batch, *args, **kw)
+                else:
+                    with self._plainly() if plain else nullcontext():
+                        result = super().forward_batch_generation(batch, *args, **kw)
             finally:
                 self._prepared = None
             output = result.logits_output
             if extends:
                 self._write_first(batch.reqs, result)
                 self.ngram_corpus.prefilled(fed, output.hidden_states)
+            elif decodes:
+                self.ngram_corpus.passes["plain"] += 1
             elif verifies:
                 if plain:
                     self._padded(result)
@@ -565,6 +627,9 @@ def tree_worker(corpus: Callable[[Any, int], Any]) -> type:
                 self.ngram_corpus.verified(
                     rids, width, output.next_token_logits, output.hidden_states
                 )
+            if verifies and self.ngram_corpus.marks:
+                tell(output, len(batch.reqs), ROUNDS, self.ngram_corpus.marks)
+                self.ngram_corpus.marks.clear()
             return result
 
     return TreeWorker
@@ -584,19 +649,43 @@ class _Decoding:
         return getattr(self._worker, name)
 
     def forward_batch_generation(self, batch: Any, *args: Any, **kw: Any) -> Any:
-        from sglang.srt.model_executor.forward_batch_info import ForwardMode
-
-        lengths = ("seq_lens", "seq_lens_cpu", "orig_seq_lens")
-        changed = {name: getattr(batch, name, None) for name in lengths}
-        # as ScheduleBatch.prepare_for_decode leaves them
-        changed = {name: value + 1 for name, value in changed.items() if value is not None}
-        changed |= {"forward_mode": ForwardMode.DECODE, "spec_info": None, "seq_lens_sum": None}
-        held = {name: getattr(batch, name) for name in changed}
-        _set(batch, changed)
-        try:
+        with _as_decoded(batch, {}):
             return self._worker.forward_batch_generation(batch, *args, **kw)
-        finally:
-            _set(batch, held)
+
+
+@contextmanager
+def _as_decoded(batch: Any, given: Mapping[str, Any]) -> Iterator[None]:
+    """Give a batch, for a while, what ScheduleBatch.prepare_for_decode leaves there, and other values."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    lengths = ("seq_lens", "seq_lens_cpu", "orig_seq_lens")
+    longer = {name: getattr(batch, name, None) for name in lengths}
+    changed = {name: value + 1 for name, value in longer.items() if value is not None}
+    changed |= {"forward_mode": ForwardMode.DECODE, "spec_info": None, "seq_lens_sum": None}
+    changed |= given
+    held = {name: getattr(batch, name) for name in changed}
+    _set(batch, changed)
+    try:
+        yield
+    finally:
+        _set(batch, held)
+
+
+def _drawn_simply(batch: Any) -> bool:
+    """Return whether SGLang draws for a batch alike with and without speculation.
+
+    Where it verifies, penalties, grammars and log-probabilities go other ways, and processors of logits are not called.
+    """
+    info = batch.sampling_info
+    penalties = info.penalizer_orchestrator
+    accumulated = info.acc_additive_penalties, info.acc_scaling_penalties
+    return not (
+        batch.has_grammar
+        or batch.return_logprob
+        or info.has_custom_logit_processor
+        or (penalties is not None and penalties.is_required)
+        or any(one is not None for one in accumulated)
+    )
 
 
 def _saves(worker: Any, batch: Any) -> bool:

@@ -74,7 +74,8 @@ def _drafts(drafter: Any, runner: Any, n: int, adaptive: bool) -> Drafts:
     kit = Kit("", Sampling(0.0), TokenBoundary, stop_ids, *texts, rng, layers=layers, trees=True)
     drafter = without_missing_reads(drafter, runner)
     payoff = Payoff() if adaptive else None
-    drafts = Drafts(drafter, n, kit, Rows(drafter.open(kit).watches, runner), payoff)
-    if (rules := compat.rules_of(runner)) is not None:
+    rules = compat.rules_of(runner)
+    drafts = Drafts(drafter, n, kit, Rows(drafter.open(kit).watches, runner), payoff, rules)
+    if rules is not None:
         rules.counted_in(drafts.passes)
     return drafts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,31 +18,61 @@ from semspec.protocols import DraftSession, Kit
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows
 from semspec.sglang_plugin.payoff import Payoff, Proposed
-from semspec.sglang_plugin.steps import Solving
+from semspec.sglang_plugin.steps import Elsewhere, Solving, Steps
 from semspec.splitters.token import TokenBoundary
 from semspec.types import Answer, Context, Draft, Query, Room, Sampling
 
 MOST_SESSIONS = 8192
 
 
+class Rules(Protocol):
+    """What requests ask of their verification."""
+
+    def steps(self, params: Any) -> Steps | None:
+        """Return a request's rule for whole steps; None where SGLang's verification decides."""
+
+    def usual(self) -> Steps | None:
+        """Return the rule of requests that name none, if it judges whole steps."""
+
+    def off(self, params: Any) -> bool:
+        """Return whether nothing is to be drafted for a request."""
+
+    def drafted_by(self, drafter: Mapping[str, Any]) -> None:
+        """Take note of the small model that drafts, for who asks the server."""
+
+    def counted_in(self, passes: Mapping[str, int]) -> None:
+        """Take note where the target's passes are counted, for who asks the server."""
+
+
 class Drafts:
     """A replacement for NGRAM's corpus: proposes a tree to each request of a batch."""
 
     def __init__(
-        self, drafter: Any, n: int, kit: Kit, rows: Rows, payoff: Payoff | None = None
+        self,
+        drafter: Any,
+        n: int,
+        kit: Kit,
+        rows: Rows,
+        payoff: Payoff | None = None,
+        rules: Rules | None = None,
     ) -> None:
         """``payoff`` decides whether drafts are read; None: always."""
         if n < 2:
             raise UserError(
                 f"--speculative-num-draft-tokens {n} leaves no room for a draft: give 2"
             )
-        self.drafter, self.n, self.kit, self.rows = drafter, n, kit, rows
+        self.drafter, self.n, self.kit, self.rows, self.rules = drafter, n, kit, rows, rules
         self.counts: list[int] = []  # nodes of the last trees, without padding
         # of the same requests: the loop that judges the tree, None where SGLang's verification does
-        self.loops: list[Solving | None] = []
+        self.loops: list[Solving | Elsewhere | None] = []
+        # by place in the batch, what is told with the next pass beside its loops' rounds
+        self.marks: dict[int, list[Mapping[str, Any]]] = {}
         self.passes = {"drafted": 0, "plain": 0}  # of the target: over drafts, and over none
         self.payoff = payoff
         self.may_drop = False  # whether a pass over no drafts is cheaper, for the next batch
+        self._judging = (
+            False  # whether loops judge what is written by the next pass, whatever is drafted
+        )
         self._sessions: dict[str, Session] = {}
 
     @property
@@ -51,13 +81,27 @@ class Drafts:
         reads_states = any(loop is not None and loop.reads_states for loop in self.loops)
         return not reads_states and all(count == 1 for count in self.counts)
 
+    @property
+    def nothing_judged(self) -> bool:
+        """Whether nobody here looks at the rows of the next pass, which is over no drafts: SGLang may draw by itself."""
+        return not self.rows.reads and not self._judging
+
+    def rests(self, rids: Sequence[str]) -> bool:
+        """Return whether the next pass is over no drafts and looked at by nobody, known without a draft."""
+        return False
+
     def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
         """Open sessions for the requests of the next draft: id, request, prompt, output so far."""
+        self._judging = False
         for rid, request, prompt, output in requests:
             session = self._session(rid, request)
             if not len(session.context):
                 session.context.extend([*prompt, *output])
                 session.root = len(session.context)
+                if self.rules is not None:
+                    params = compat.params_of(request)
+                    session.judged = self.rules.steps(params) is not None
+            self._judging = self._judging or session.judged
 
     def prompt_end(self, request: Any) -> int | None:
         """Return the token that the pass over a request's prompt is to write, None where SGLang draws it."""
@@ -90,13 +134,27 @@ class Drafts:
             trees = compat.agreed_object(trees)
         if not self._paying(rids, sessions, trees, grades, began):
             trees = [([], []) for _ in trees]
-        self.counts = [1 + len(tokens) for tokens, _ in trees]
-        nodes = np.zeros((len(rids), self.n), np.int64)
-        sees = np.zeros((len(rids), self.n, self.n), np.bool_)
-        for i, (session, (tokens, parents)) in enumerate(zip(sessions, trees, strict=True)):
+        self._decided(sessions, trees)
+        for session, (tokens, parents) in zip(sessions, trees, strict=True):
             session.tree = Draft(tokens, parents=parents)
-            lay_out(session.context.tokens[-1], tokens, parents, nodes[i], sees[i])
+        return self._laid_out([tail[-1] for tail in tails], trees)
+
+    def _laid_out(
+        self, roots: Sequence[int], trees: Sequence[tuple[Sequence[int], Sequence[int]]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        self.counts = [1 + len(tokens) for tokens, _ in trees]
+        nodes = np.zeros((len(roots), self.n), np.int64)
+        sees = np.zeros((len(roots), self.n, self.n), np.bool_)
+        for i, (root, (tokens, parents)) in enumerate(zip(roots, trees, strict=True)):
+            lay_out(root, tokens, parents, nodes[i], sees[i])
         return nodes.reshape(-1), sees.reshape(-1)
+
+    def _decided(
+        self,
+        sessions: Sequence[Session],
+        trees: Sequence[tuple[Sequence[int], Sequence[int]]],
+    ) -> None:
+        """Take note of what the target is going to read."""
 
     def _paying(
         self,
@@ -113,7 +171,7 @@ class Drafts:
             Proposed(rid, [tokens[node] for node in first_path(parents)], len(tokens), grade)
             for rid, (tokens, parents), grade in zip(rids, trees, grades, strict=True)
         ]
-        return worth_it(self.payoff, sessions, proposed, began)
+        return worth_it(self.payoff, sessions, proposed, began, compat.agreed_object)
 
     def _proposed(self, sessions: Sequence[Session]) -> list[Draft]:
         """Return the drafts of these requests."""
@@ -184,7 +242,11 @@ class Session:
     tree: Draft | None = None  # the last one that was proposed
     root: int = 0  # length of the text when the last tree was proposed
     prompt_states: list[tuple[int, Any]] = field(default_factory=list)
+    judged: bool = False  # by a loop that somebody else keeps
     loop: Solving | None = None  # writes the text, where whole steps are judged
+    # the text's length when the loop was left out, because nothing is drafted; None: it was not
+    resting: int | None = None
+    told_resting: bool = False  # as far as who reads its rounds knows
     begun: bool = False  # whether was asked what the request wants
     silent: bool = False  # it wants no drafts
     booked: int = 0  # length of the text when it was last decided whether drafts pay
@@ -224,14 +286,18 @@ def fitted(draft: Draft, nodes: int) -> Draft:
 
 
 def worth_it(
-    payoff: Payoff, sessions: Sequence[Session], proposed: Sequence[Proposed], began: float
+    payoff: Payoff,
+    sessions: Sequence[Session],
+    proposed: Sequence[Proposed],
+    began: float,
+    agreed: Callable[[bool], bool] = bool,
 ) -> bool:
-    """Book what the texts have gained, and decide about their next drafts, all ranks alike."""
+    """Book what the texts have gained, and decide about their next drafts; ``agreed``: the decision that counts."""
     payoff.begin([draft.request for draft in proposed], began)
     for draft, session in zip(proposed, sessions, strict=True):
         payoff.gained(draft.request, session.context.tokens[session.booked :])
         session.booked = len(session.context)
-    read = bool(compat.agreed_object(payoff.pays(proposed)))
+    read = agreed(payoff.pays(proposed))
     payoff.decided(proposed, read, began)
     return read
 

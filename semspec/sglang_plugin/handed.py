@@ -22,7 +22,14 @@ from semspec.protocols import Kit
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.drafts import kit_of
-from semspec.sglang_plugin.steps import Solving, Start, Steps, begin, lossless_instead
+from semspec.sglang_plugin.steps import (
+    Elsewhere,
+    Solving,
+    Start,
+    Steps,
+    begin,
+    lossless_instead,
+)
 from semspec.types import Answer, Context, What
 
 
@@ -41,7 +48,6 @@ class HandedLoops:
     ) -> None:
         """``steps_of``: a request's rule for steps by its parameters."""
         self.runner, self.split, self.steps_of, self.algorithm = runner, split, steps_of, algorithm
-        self.alone = compat.ranks(runner) == 1
 
     @cached_property
     def kit(self) -> Kit:
@@ -52,11 +58,14 @@ class HandedLoops:
     def check(self, asked: Steps) -> None:
         """Raise UserError for a rule that cannot judge here."""
         check(asked, self.algorithm)
-        if not self.alone:
-            raise UserError("rules for whole steps do not work over several ranks yet: use --tp-size 1")  # fmt: skip
+        if compat.splits_batches(self.runner):
+            raise UserError("rules for whole steps do not go with --enable-dp-attention: leave it out")  # fmt: skip
 
-    def of(self, call: compat.Verifying) -> Mapping[int, tuple[Solving, Sequence[int]]]:
-        """Return by request the loop that judges its draft, and the nodes of the path that it was handed."""
+    def of(self, call: compat.Verifying) -> Mapping[int, tuple[Solving | Elsewhere, Sequence[int]]]:
+        """Return by request the loop that judges its draft, and the nodes of the path that it was handed.
+
+        Of several ranks the first one runs the loops.
+        """
         wanted = {}
         for i, request in enumerate(call.requests):
             asked = self.steps_of(compat.params_of(request))
@@ -71,7 +80,15 @@ class HandedLoops:
             wanted[i] = asked
         if not wanted:
             return {}
-        paths, texts, found = call.first_paths(), call.tokens.tolist(), {}
+        found = self._handed(call, wanted) if compat.leads() else {}
+        paths = compat.agreed_object({i: path for i, (_, path) in found.items()})
+        return found if compat.leads() else {i: (Elsewhere(), path) for i, path in paths.items()}
+
+    def _handed(
+        self, call: compat.Verifying, wanted: Mapping[int, Steps]
+    ) -> dict[int, tuple[Solving, Sequence[int]]]:
+        paths, texts = call.first_paths(), call.tokens.tolist()
+        found: dict[int, tuple[Solving, Sequence[int]]] = {}
         for i, asked in wanted.items():
             loop = self._loop(call, i, asked, texts[i][0])
             if loop is None:

@@ -14,7 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from semspec.drafters.lm import LanguageModel
 from semspec.errors import UserError
@@ -24,17 +27,20 @@ from semspec.protocols import Engine, Kit, Plan, Run
 from semspec.registry import plugin
 from semspec.sglang_plugin import compat_speculative as compat
 from semspec.sglang_plugin.answers import Rows
-from semspec.sglang_plugin.drafts import Drafts, Session, kit_of, worth_it
+from semspec.sglang_plugin.drafts import Drafts, Rules, Session, kit_of, worth_it
 from semspec.sglang_plugin.load import Load, checked
 from semspec.sglang_plugin.payoff import Payoff, Proposed
 from semspec.sglang_plugin.protocol import PROMPT_END, WHOLE, problem_options
+from semspec.sglang_plugin.rounds import mark
 from semspec.sglang_plugin.steps import (
     NESTED_LENGTH,
+    Elsewhere,
     Solving,
     Start,
     Steps,
     begin,
     lossless_instead,
+    unfinished,
 )
 from semspec.sglang_plugin.timing import CLOCK
 from semspec.storage.screen import LOG, last_line
@@ -44,6 +50,7 @@ NAME = compat.SMALL_MODEL
 WIDTH = 65  # nodes with the last token, if not said: a step of 64 tokens
 AWAY = 1024  # requests that were interrupted in a step that the target has to finish
 AGAIN = 32  # passes after which tokens are drafted again where that did not pay
+REST = 32  # passes without drafts until it is asked anew whether to draft
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,25 +74,6 @@ class ModelOptions:
         checked(self.by_load)
 
 
-class Rules(Protocol):
-    """What requests ask of their verification."""
-
-    def steps(self, params: Any) -> Steps | None:
-        """Return a request's rule for whole steps; None where SGLang's verification decides."""
-
-    def usual(self) -> Steps | None:
-        """Return the rule of requests that name none, if it judges whole steps."""
-
-    def off(self, params: Any) -> bool:
-        """Return whether nothing is to be drafted for a request."""
-
-    def drafted_by(self, drafter: Mapping[str, Any]) -> None:
-        """Take note of the small model that drafts, for who asks the server."""
-
-    def counted_in(self, passes: Mapping[str, int]) -> None:
-        """Take note where the target's passes are counted, for who asks the server."""
-
-
 class Once:
     """A draft on its own, which asks the model as a loop does."""
 
@@ -106,7 +94,59 @@ class Once:
         self._go_on(answer)
 
 
-class ModelDrafts(Drafts):
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the rank that has the small model says to the others of a pass that is about to run."""
+
+    trees: Sequence[tuple[Sequence[int], Sequence[int]]]
+    judged: Sequence[bool]  # by request: a loop judges its draft
+    exactly: Sequence[bool]  # its text has a loop, which may rest
+    rests: bool
+
+
+class SmallModel(Drafts):
+    """What is alike on all ranks of a worker, of which the first one has the small model."""
+
+    # requests that nobody drafts for, and for how many passes it is not asked whether to
+    _resting: tuple[list[str], int] = [], 0
+
+    @property
+    def nothing_judged(self) -> bool:
+        return not any(self.loops)
+
+    def rests(self, rids: Sequence[str]) -> bool:
+        resting, left = self._resting
+        if not left or rids != resting:
+            return False
+        self._resting = resting, left - 1
+        if self.payoff is not None:
+            self.payoff.again_so()
+        return True
+
+    def prompt_end(self, request: Any) -> int | None:
+        """Return the prompt's last token, where a request has sent it apart."""
+        return _of_problem(request).get(PROMPT_END)
+
+
+class Following(SmallModel):
+    """What the other ranks do: drafts and decisions are the first one's."""
+
+    def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
+        self._met = [request for _, request, *_ in requests]
+
+    def batch_get(
+        self, rids: Sequence[str], tails: Sequence[Sequence[int]], lengths: Sequence[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        told: Told = compat.agreed_object(None)
+        for request, own in zip(self._met, told.exactly, strict=True):
+            if own:
+                compat.goes_on_exactly(request)
+        self.loops = [Elsewhere() if judged else None for judged in told.judged]
+        self._resting = (list(rids), REST) if told.rests else ([], 0)
+        return self._laid_out([tail[-1] for tail in tails], told.trees)
+
+
+class ModelDrafts(SmallModel):
     """Drafts of a small model for all requests of a worker."""
 
     def __init__(
@@ -121,22 +161,24 @@ class ModelDrafts(Drafts):
     ) -> None:
         """``facts``: who target and draft are, for rules that were trained for them."""
         payoff = Payoff(again=AGAIN) if options.adaptive else None
-        super().__init__(LanguageModel(), n, kit, rows, payoff)
-        self.model, self.rules, self.options, self.facts = model, rules, options, facts
+        super().__init__(LanguageModel(), n, kit, rows, payoff, rules)
+        self.model, self.options, self.facts = model, options, facts
         self.ask = CLOCK.timed("draft", model.answer)
         self.splitter = plugin("split", options.split).cls()
         self.load = Load(checked(options.by_load))
         self._keys = count(1)
         self._held = 0  # bytes, when they were logged
         self.bound = lru_cache(maxsize=256)(self._bound)
-        # requests that were interrupted, by id: the request, how many tokens began a step that the target has to
-        # finish, and the length of the text then
-        self._away: OrderedDict[str, tuple[weakref.ref[Any], int, int]] = OrderedDict()
+        # requests that were interrupted, by id: the request, and where the target began a step that it has to finish
+        self._away: OrderedDict[str, tuple[weakref.ref[Any], int]] = OrderedDict()
 
     def meet(self, requests: Sequence[tuple[str, Any, Sequence[int], Sequence[int]]]) -> None:
         for rid, request, prompt, output in requests:
             known = self._sessions.get(rid)
             if known is not None and known.request is request:
+                gone_on = len(prompt) + len(output) - len(known.context)
+                if gone_on > 0:  # while nobody drafted
+                    known.context.extend(output[-gone_on:])
                 continue
             self.erase_match_state([rid])  # of another request with this id
             if (last := self.prompt_end(request)) is not None:  # the output's first token
@@ -146,9 +188,14 @@ class ModelDrafts(Drafts):
             session = Session(request, self.drafter.open(self.kit), context)
             self._sessions[rid] = session
 
-    def prompt_end(self, request: Any) -> int | None:
-        """Return the prompt's last token, where a request has sent it apart."""
-        return _of_problem(request).get(PROMPT_END)
+    def _decided(
+        self,
+        sessions: Sequence[Session],
+        trees: Sequence[tuple[Sequence[int], Sequence[int]]],
+    ) -> None:
+        judged = [loop is not None for loop in self.loops]
+        exactly = [session.loop is not None or session.resting is not None for session in sessions]
+        compat.agreed_object(Told(trees, judged, exactly, bool(self._resting[1])))
 
     def _paying(self, *_: Any) -> bool:
         return True  # decided before anything is drafted
@@ -157,13 +204,13 @@ class ModelDrafts(Drafts):
         """Return whether to draft for these requests."""
         if self.payoff is None or not self.may_drop:
             return True
-        loops = [session.loop is not None and session.loop.asked is not None for session in sessions]  # fmt: skip
-        if any(loops) and self.options.adaptive != "steps":
+        steps = [_by_steps(session) for session in sessions]
+        if any(steps) and self.options.adaptive != "steps":
             self.payoff.skipped()  # steps are drafted in any case, and take another time
             return True
         proposed = [
-            Proposed(rid, None, int(self._may_draft(session)), int(steps))
-            for rid, session, steps in zip(rids, sessions, loops, strict=True)
+            Proposed(rid, None, int(self._may_draft(session)), int(own))
+            for rid, session, own in zip(rids, sessions, steps, strict=True)
         ]
         return worth_it(self.payoff, sessions, proposed, time.perf_counter())
 
@@ -183,14 +230,27 @@ class ModelDrafts(Drafts):
             length = 0
         room = Room(self.n - 1, length, 1)
         asking: list[Solving | Once | None] = []
-        for session in sessions:
+        self.marks.clear()
+        for i, session in enumerate(sessions):
             if not self._may_draft(session):
+                asking.append(None)
+                continue
+            if pays:
+                self._wake(session)
+            elif session.loop is not None and session.loop.between_steps:
+                # what the target writes alone needs no loop, which would only say so
+                session.loop, session.resting = None, len(session.context)
+            if session.told_resting != (session.resting is not None):
+                self._mark(i, session)
+            if session.resting is not None:
                 asking.append(None)
             elif session.loop is not None or not length:
                 asking.append(session.loop)
             else:
                 asking.append(Once(session.drafting.draft(session.context, room)))
         own = [one for one in asking if one is not None]
+        tries = self.payoff is not None and self.payoff.tries
+        self._resting = ([], 0) if own or tries else (rids, REST)
         while waiting := [(one, query) for one in own if (query := one.drafts) is not None]:
             queries = [query for _, query in waiting]
             answers = self.ask(queries) if pays else [Answer() for _ in queries]
@@ -203,7 +263,7 @@ class ModelDrafts(Drafts):
         return [Draft() if one is None else one.draft for one in asking]
 
     def _look(self, rid: str, session: Session) -> None:
-        """Begin a request's loop, and give it up where SGLang has added to the text without it."""
+        """Begin a request's loop where it has to, and give it up where SGLang has added to the text without it."""
         loop = session.loop
         if loop is not None and loop.asked is not None and loop.known < len(session.context):
             self._remember(rid, session)
@@ -211,24 +271,40 @@ class ModelDrafts(Drafts):
         if session.begun:
             return
         session.begun = True
-        params = compat.params_of(session.request)
         if self.rules is None:
             return
+        params = compat.params_of(session.request)
         session.silent = self.rules.off(params)
-        asked, sampling = self.rules.steps(params), compat.sampling_of(params)
-        if asked is None or session.silent:
+        if (asked := self._asked(session)) is None:
             return
+        begun = None
+        if (left := self._away.pop(rid, None)) is not None and left[0]() is session.request:
+            begun, session.told_resting = left[1], True  # it may have been
+        compat.goes_on_exactly(session.request)
+        self._begin(session, asked, begun)
+
+    def _asked(self, session: Session) -> Steps | None:
+        """Return a request's rule for steps, with all that it needs; None where it has none."""
+        assert self.rules is not None
+        params = compat.params_of(session.request)
+        asked = self.rules.steps(params)
+        if asked is None or session.silent:
+            return None
         try:
-            asked = self.bound(asked, sampling)
+            return self.bound(asked, compat.sampling_of(params))
         except UserError as error:  # what the server was started with does not suit this request
             lossless_instead(str(error))
-            return
+            return None
+
+    def _begin(self, session: Session, asked: Steps, begun: int | None) -> None:
+        """Begin a loop behind a text, in which the target has written by itself from ``begun`` on."""
+        params = compat.params_of(session.request)
         ends = compat.ends_of(params, self.kit.stop_ids)
-        kit = replace(self.kit, sampling=sampling, stop_ids=ends)
+        kit = replace(self.kit, sampling=compat.sampling_of(params), stop_ids=ends)
+        split, sizes = partial(self.splitter.open, kit.piece), asked.within(self.n - 1)
         opened = 0
-        if (left := self._away.pop(rid, None)) is not None and left[0]() is session.request:
-            opened = left[1] + len(session.context) - left[2]
-        compat.goes_on_exactly(session.request)
+        if begun is not None:
+            opened = unfinished(split(sizes.cap), session.context.tokens[begun:])
         start = Start(
             context=session.context,
             budget=compat.budget_of(params) - (self.prompt_end(session.request) is not None),
@@ -236,8 +312,22 @@ class ModelDrafts(Drafts):
             opened=opened,
             whole_rounds=_of_problem(session.request).get(WHOLE, False),
         )
-        split, sizes = partial(self.splitter.open, kit.piece), asked.within(self.n - 1)
         session.loop = begin(asked, start, kit, split, sizes, load=self.load)
+
+    def _mark(self, place: int, session: Session) -> None:
+        """Tell who reads a request's rounds that its loop rests, or no longer."""
+        session.told_resting = session.resting is not None
+        if _of_problem(session.request).get(WHOLE, False):
+            at = len(session.context) - session.context.prompt_length
+            self.marks[place] = [mark(at, session.told_resting)]
+
+    def _wake(self, session: Session) -> None:
+        """Have a loop judge steps again that rested."""
+        if session.resting is None:
+            return
+        begun, session.resting = session.resting, None
+        if (asked := self._asked(session)) is not None:
+            self._begin(session, asked, begun)
 
     def _bound(self, asked: Steps, sampling: Sampling) -> Steps:
         """Return a rule with what it was trained with; raise UserError where that does not fit."""
@@ -245,7 +335,7 @@ class ModelDrafts(Drafts):
             return asked
         if not compat.reads_verification(self.rows.runner):
             raise UserError(
-                'rules with a probe need the part {"probe": {}} beside "drafting", and on a GPU --disable-cuda-graph'
+                'rules with a probe need the part {"probe": {}} beside "drafting", one rank, and on a GPU --disable-cuda-graph'
             )
         drafts = canonical_name(ModelConfig(path=str(self.options.model)))
         run = Run(models=self.facts(), split=self.options.split, sampling=sampling, drafts=drafts)
@@ -256,17 +346,16 @@ class ModelDrafts(Drafts):
             session = self._sessions.pop(rid, None)
             if session is None:
                 continue
-            if session.loop is not None:
-                self._remember(rid, session)
+            self._remember(rid, session)
             self.model.forget(session.context)
 
     def _remember(self, rid: str, session: Session) -> None:
         """Note that the text ends in a step whose draft was rejected: it may come back after a retraction."""
-        loop = session.loop
-        if loop is None or loop.asked is None:
-            return
-        if opened := loop.opened():
-            self._away[rid] = (weakref.ref(session.request), opened, loop.known)
+        loop, begun = session.loop, session.resting
+        if loop is not None and loop.asked is not None and (opened := loop.opened()):
+            begun = loop.known - opened
+        if begun is not None:
+            self._away[rid] = (weakref.ref(session.request), begun)
             while len(self._away) > AWAY:
                 self._away.popitem(last=False)
 
@@ -280,6 +369,12 @@ class ModelDrafts(Drafts):
             self._held = total
             shown = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in held.items())
             LOG.info("SEMSPEC_LM: %s", shown)
+
+
+def _by_steps(session: Session) -> bool:
+    """Return whether a request's steps are judged, or would be if they were drafted."""
+    loop = session.loop
+    return session.resting is not None or (loop is not None and loop.asked is not None)
 
 
 def _of_problem(request: Any) -> Mapping[str, Any]:
@@ -299,7 +394,7 @@ def register(options: ModelOptions) -> None:
     compat.register_algorithm(NAME, WIDTH, worker)
 
 
-def _loaded(options: ModelOptions, runner: Any, n: int) -> ModelDrafts:
+def _loaded(options: ModelOptions, runner: Any, n: int) -> SmallModel:
     """Load the small model beside the target, before SGLang shares out the memory that is left."""
     try:
         return _load(options, runner, n)
@@ -307,17 +402,21 @@ def _loaded(options: ModelOptions, runner: Any, n: int) -> ModelDrafts:
         raise last_line(f"semspec's SGLang plugin: {error}") from error
 
 
-def _load(options: ModelOptions, runner: Any, n: int) -> ModelDrafts:
+def _load(options: ModelOptions, runner: Any, n: int) -> SmallModel:
     if options.model is None:
         raise UserError(
             f'{NAME} needs a small model: set SEMSPEC_LM=MODEL, or {{"drafting": {{"lm": {{"model": ...}}}}}}'
         )
-    if (ranks := compat.ranks(runner)) > 1:
-        raise UserError(f"{NAME} does not work over {ranks} ranks yet: use --tp-size 1")
-    place = ModelConfig(path=options.model)
-    folder = place.fetch()
+    if compat.splits_batches(runner):
+        raise UserError(f"{NAME} does not go with --enable-dp-attention: leave it out")
+    rules: Any = compat.rules_of(runner)
     path, revision, tokenizer = compat.place(runner)
     text = Text(tokenizer, revision)
+    kit = kit_of(runner, text)
+    if not compat.leads():
+        return Following(LanguageModel(), n, kit, Rows((), runner), rules=rules)
+    place = ModelConfig(path=options.model)
+    folder = place.fetch()
     if Text(str(folder)).fingerprint != text.fingerprint:
         raise UserError(
             f"{options.model} has another tokenizer than {path}: take a draft model of the same family"
@@ -325,14 +424,12 @@ def _load(options: ModelOptions, runner: Any, n: int) -> ModelDrafts:
     device = options.device or str(compat.device(runner))
     engine = plugin("engine", "hf").cls(device=device, dtype=options.dtype, threads=0)
     model = engine.load(str(folder), role="draft")
-    kit = kit_of(runner, text)
 
     @cache
     def facts() -> Mapping[Role, ModelFacts]:
         at, fingerprint = ModelConfig(path=path, revision=revision), text.fingerprint
         return {"target": read_facts(at, fingerprint), "draft": read_facts(place, fingerprint)}
 
-    rules: Any = compat.rules_of(runner)
     drafts = ModelDrafts(n, kit, Rows((), runner), model, rules, options, facts)
     if rules is not None:
         named = canonical_name(place)

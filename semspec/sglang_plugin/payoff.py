@@ -80,11 +80,13 @@ class Payoff:
     brought: dict[int, Mean] = field(default_factory=dict)  # tokens, by grade
     own: dict[Hashable, Mean] = field(default_factory=dict)  # tokens, by request
     passes: int = 0
+    tries: bool = False  # whether the last choice was made in order to measure it
     _dropped: dict[Hashable, Dropped] = field(default_factory=dict)
     _read: dict[Hashable, int] = field(
         default_factory=dict
     )  # grades of the drafts of the last pass
     _last: tuple[bool, int, float, frozenset[Hashable]] | None = None  # kind, size, start, requests
+    _more: int = 0  # passes like the last one, which nothing was decided about
 
     def interrupted(self) -> None:
         """Note that the time since the last draft says nothing of a pass: a prompt was read meanwhile."""
@@ -94,6 +96,11 @@ class Payoff:
         """Note that a batch is drafted for without a decision: what it takes and brings is not counted."""
         self._last = None
         self._read.clear()
+
+    def again_so(self) -> None:
+        """Note that another pass of the same requests is like the last one, without a decision."""
+        self.passes += 1
+        self._more += 1
 
     def gained(self, request: Hashable, tokens: Sequence[int]) -> None:
         """Take the tokens that a request's text has gained since its last draft."""
@@ -134,14 +141,14 @@ class Payoff:
             read, size, began, before = self._last
             if before == frozenset(requests):
                 mean = self.seconds.setdefault((read, size), Mean())
-                mean.add(now - began, KEEP)
+                mean.add((now - began) / (1 + self._more), KEEP)
                 mean.at = self.passes
                 mean.vain += 1
         self._last = None
 
     def pays(self, drafts: Sequence[Proposed]) -> bool:
         """Return whether the target should read these drafts of one batch."""
-        found = [draft for draft in drafts if draft.nodes]
+        found, self.tries = [draft for draft in drafts if draft.nodes], False
         return bool(found) and self._better(found, len(drafts))
 
     def decided(self, drafts: Sequence[Proposed], read: bool, now: float) -> None:
@@ -149,6 +156,7 @@ class Payoff:
         self.passes += 1
         size = len(drafts).bit_length()
         self._last = read, size, now, frozenset(draft.request for draft in drafts)
+        self._more = 0
         for draft in drafts:
             if not draft.nodes:
                 continue
@@ -163,11 +171,13 @@ class Payoff:
         wide, plain = (self.seconds.setdefault((kind, size), Mean()) for kind in (True, False))
         for mean, other, choice in ((wide, plain, True), (plain, wide, False)):
             if mean.seen < TRIALS:
+                self.tries = True
                 return choice
             # the more it costs, and the more often that was in vain, the less often
             dearer = max(1.0, mean.value() / max(other.value(), 1e-9))
             seldom = min(RARELY, 2 ** max(0, mean.vain - TRIALS))
             if self.passes - mean.at > self.again * dearer * seldom:
+                self.tries = True
                 return choice
         gain = sum(map(self.expected, found))
         pays = (requests + gain) * plain.value() > requests * wide.value()

@@ -14,6 +14,7 @@ from semspec.errors import UserError
 from semspec.sglang_plugin.protocol import ROUNDS
 from semspec.types import Round
 
+RESTS = "rests"  # of a mark: from here on the target writes alone, or no longer
 TABLES = ("seconds", "passes", "fed", "cached", "counts")  # tables of numbers
 
 
@@ -54,6 +55,11 @@ def whole(done: Round, at: int) -> dict[str, Any]:
     }
 
 
+def mark(at: int, rests: bool) -> dict[str, Any]:
+    """Return what is told where a loop is left out, because nothing is drafted, or begins again behind so many tokens."""
+    return {"at": at, RESTS: rests}
+
+
 def read(
     meta_info: Mapping[str, Any],
     tokens: Sequence[int],
@@ -64,8 +70,9 @@ def read(
 ) -> list[Round]:
     """Return the rounds in which an output was written, behind the first ``known`` ones, which have ``upto`` tokens.
 
-    What no round accounts for, because SGLang wrote it between two loops, is a round of the target's. Raise UserError if
-    the server told none, or something else. An output that has not ``ended`` may go on behind its last round.
+    What no round accounts for, because SGLang wrote it between two loops or beside a loop that rests, is a round of the
+    target's. Raise UserError if the server told none, or something else. An output that has not ``ended`` may go on behind its
+    last round.
     """
     told = meta_info.get(ROUNDS)
     if not told and ended:
@@ -77,20 +84,26 @@ def read(
     try:
         for one in (told or [])[known:]:
             at = int(one["at"])
+            if not upto <= at <= len(tokens):
+                raise ValueError
             if at > upto:
                 found.append(_between(tokens[upto:at]))
+                upto = at
+            if RESTS in one:
+                continue
             done = _round(one, tokens[at:])
-            if at < upto or not done.tokens:
+            if not done.tokens:
                 raise ValueError
             found.append(done)
             upto = at + len(done.tokens)
         if upto > len(tokens):
             raise ValueError
+        alone = ended or (bool(told) and told[-1].get(RESTS) is True)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{server} told rounds that semspec's plugin does not tell: use the same version of semspec here and there"
         ) from error
-    if ended and upto < len(tokens):
+    if alone and upto < len(tokens):
         found.append(_between(tokens[upto:]))
     return found
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -96,6 +96,12 @@ class Steps:
     def along(self) -> Sizes:
         """Return sizes for drafts that others make: whatever they propose is judged."""
         return Sizes(ENDLESS, self.step_cap or ENDLESS, ENDLESS)
+
+
+class Elsewhere:
+    """A loop that another rank runs, whose decision is followed."""
+
+    reads_states = False
 
 
 class Solving:
@@ -188,12 +194,17 @@ class Solving:
         assert 1 <= len(gained) <= count + 1, f"a pass over {count} tokens gave {len(gained)}"
         return gained
 
+    @property
+    def between_steps(self) -> bool:
+        """Whether nothing is written of the next step, nor drafted."""
+        now = self.problem.now
+        fresh = now is not None and not now.drafted and not now.handed_over
+        return fresh and self.drafts is not None
+
     def opened(self) -> int:
         """Count the tokens of an unfinished step that the target is writing; 0 where none was rejected."""
         settled = self.start + sum(len(done.tokens) for done in self.problem.rounds)
-        running = self.context.tokens[settled : self.known]
-        ends = unit_ends(self.problem.kit.boundary(), running)
-        return len(running) - (ends[-1] if ends else 0)
+        return unfinished(self.problem.kit.boundary(), self.context.tokens[settled : self.known])
 
     def report(self) -> list[dict[str, Any]] | None:
         """Return the rounds that have ended since the last report, as JSON; None if none has."""
@@ -206,6 +217,12 @@ class Solving:
             told.append(whole(done, self._told))
             self._told += len(done.tokens)
         return told or None
+
+
+def unfinished(boundary: Boundary, tokens: Sequence[int]) -> int:
+    """Count the tokens behind the last end of a unit, for a boundary that has read nothing."""
+    ends = unit_ends(boundary, tokens)
+    return len(tokens) - (ends[-1] if ends else 0)
 
 
 def _value(read: Read, query: Query, rows: Tensor) -> Any:
@@ -251,9 +268,12 @@ def begin(
 ) -> Solving:
     """Begin a loop; ``split`` opens a boundary with a cap. Drafts are a small model's, if not said."""
 
+    # generators of their own, as in a run: what a drafter draws must not change what the rule draws; and of each
+    # beginning: what was drawn before must not be drawn again
+    behind = len(start.context) - start.context.prompt_length
+
     def made(who: str, **changes: Any) -> Kit:
-        # generators of their own, as in a run: what a drafter draws must not change what the rule draws
-        rng = random.Random(None if start.seed is None else f"{start.seed} {who}")
+        rng = random.Random(None if start.seed is None else f"{start.seed} {behind} {who}")
         return replace(kit, rng=rng, **changes)
 
     own: dict[str, Any] = {"boundary": lambda: split(sizes.cap), "evidence": asked.rule.evidence()}

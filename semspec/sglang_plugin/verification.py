@@ -49,9 +49,11 @@ from semspec.sglang_plugin.rules import (
     named,
     server_options,
 )
-from semspec.sglang_plugin.steps import Solving, Steps, lossless_instead
+from semspec.sglang_plugin.steps import Elsewhere, Solving, Steps, lossless_instead
 from semspec.storage.screen import last_line
 from semspec.types import Sampling, What
+
+Loop = Solving | Elsewhere
 
 
 class Options:
@@ -261,7 +263,10 @@ class Verification:
         texts = self._written(loops, paths, call)
         if texts:
             shown = trees.written(shown, *_places(texts, paths, call))
-            call.tell(ROUNDS, {i: loop.report() for i, loop in loops.items()})
+            told = {
+                i: loop.report() for i, loop in loops.items() if not isinstance(loop, Elsewhere)
+            }
+            call.tell(ROUNDS, told)
         call.show(shown)
         ends = {i: paths[i][len(tokens) - 1] for i, tokens in texts.items()}
         cut = [i for own in floors.values() for i in own]
@@ -271,9 +276,9 @@ class Verification:
         finally:
             call.show(true)
 
-    def _loops(self, call: compat.Verifying) -> tuple[dict[int, Solving], dict[int, Sequence[int]]]:
+    def _loops(self, call: compat.Verifying) -> tuple[dict[int, Loop], dict[int, Sequence[int]]]:
         """Return by request the loop that judges its draft, and the nodes of the draft from the root on."""
-        loops: dict[int, Solving] = call.loops
+        loops: dict[int, Loop] = call.loops
         paths: dict[int, Sequence[int]] = {i: range(call.n) for i in loops}
         others = {} if self.handed is None else self.handed.of(call)
         loops |= {i: loop for i, (loop, _) in others.items()}
@@ -281,18 +286,22 @@ class Verification:
 
     def _written(
         self,
-        loops: Mapping[int, Solving],
+        loops: Mapping[int, Loop],
         paths: Mapping[int, Sequence[int]],
         call: compat.Verifying,
     ) -> dict[int, list[int]]:
         """Return by request the tokens that its loop adds to the text, after this pass over its draft."""
+        if not loops:
+            return {}
         rows = call.logits.view(len(call.requests), call.n, -1)
         found = {}
         for i, loop in loops.items():
-            # a chain is all rows as they are: they are large, and not copied
-            own = rows[i] if isinstance(paths[i], range) else rows[i][list(paths[i])]
-            found[i] = loop.verified(own)
-        return found
+            if not isinstance(loop, Elsewhere):
+                # a chain is all rows as they are: they are large, and not copied
+                own = rows[i] if isinstance(paths[i], range) else rows[i][list(paths[i])]
+                found[i] = loop.verified(own)
+        agreed: dict[int, list[int]] = compat.agreed_object(found)
+        return agreed
 
     def _follows(self, groups: Sequence[Group], call: compat.Verifying) -> Tensor:
         """Return ``trees.first_accepted`` of all requests, -1 for those in no group."""

@@ -61,8 +61,8 @@ def likeliest(draft: ToyEngine, text: Sequence[int], count: int) -> list[int]:
     return text[start:]
 
 
-def grown(rng: random.Random, chain: Sequence[int], root: int, vocabulary: int) -> Tree:
-    """A tree whose first path is ``chain``, with other nodes between and behind."""
+def grown(rng: random.Random, chain: Sequence[int], root: int, vocabulary: int, nodes: int) -> Tree:
+    """A tree of so many nodes whose first path is ``chain``, with other nodes between and behind."""
     tree, path = Tree([root], [-1]), [0]
     for token in chain:
         tree.tokens.append(token)
@@ -70,7 +70,7 @@ def grown(rng: random.Random, chain: Sequence[int], root: int, vocabulary: int) 
         path.append(len(tree.tokens) - 1)
         if rng.random() < 0.5:
             _other(rng, tree, path[-1], vocabulary)
-    while len(tree.tokens) < NODES:
+    while len(tree.tokens) < nodes:
         _other(rng, tree, path[-1], vocabulary)
     return tree
 
@@ -129,8 +129,9 @@ def write(made: Verification, toy: Toy, requests: Sequence[Writing]) -> None:
     target, draft = models["target"], models["draft"]
     running = list(requests)
     while running:
+        nodes = NODES + rng.choice((0, 2))  # as with SGLang's --speculative-adaptive
         drafted = [
-            grown(rng, likeliest(draft, one.text, STEPS * CAP), one.text[-1], toy.vocabulary)
+            grown(rng, likeliest(draft, one.text, STEPS * CAP), one.text[-1], toy.vocabulary, nodes)
             for one in running
         ]
         rows = torch.stack([rows_of(target, one, t) for one, t in zip(running, drafted, strict=True)])  # fmt: skip
@@ -139,7 +140,7 @@ def write(made: Verification, toy: Toy, requests: Sequence[Writing]) -> None:
         output = SimpleNamespace(next_token_logits=rows.flatten(0, 1), customized_info=None)
         verify = verify_input(drafted, lengths)
         # no node is padding, as of EAGLE: a draft that begins with token 0 would look like NGRAM's
-        setattr(verify, compat.DRAFTED, torch.full((len(drafted),), NODES))
+        setattr(verify, compat.DRAFTED, torch.full((len(drafted),), nodes))
         tokens, accepted, index = made.sample(eagle_sample, verify, batch, output, None)
         for i, (one, count) in enumerate(zip(running, accepted.tolist(), strict=True)):
             gained = [int(tokens[node]) for node in index[i, :count]]

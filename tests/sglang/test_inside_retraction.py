@@ -18,8 +18,16 @@ from tests.support.pair import DRAFT, TARGET, reference_outputs
 
 pytestmark = pytest.mark.deep
 LIMIT, CAP = 160, 24
-ASKED: dict[str, Any] = {"drafting": {"lm": {"model": str(DRAFT)}}, "verification": {}}
-RULES: list[dict[str, Any]] = [{"accept": "logprob", "threshold": t} for t in (-2.0, -4.0, -9.0)]
+ASKED: dict[str, Any] = {
+    "drafting": {"lm": {"model": str(DRAFT)}},
+    "verification": {"target_probe": "embedded/probe-tiny-target-plus"},
+    "probe": {},
+}
+RULES: list[dict[str, Any]] = [
+    {"accept": "logprob", "threshold": -2.0},
+    {"accept": "semantic_plus"},
+    {"accept": "logprob", "threshold": -9.0},
+]
 
 
 @pytest.fixture(scope="module")

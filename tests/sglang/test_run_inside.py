@@ -350,3 +350,34 @@ def test_a_rule_comes_through_a_router_in_a_label(server: str, tmp_path: Path) -
     assert routed["output_ids"] == direct["output_ids"] != plain["output_ids"]
     ours, theirs = (one["meta_info"]["semspec_rounds"] for one in (routed, direct))
     assert [one["kept"] for one in ours] == [one["kept"] for one in theirs]
+
+
+@pytest.mark.deep
+def test_behind_a_router_a_problem_is_one_request_all_the_same(server: str, tmp_path: Path) -> None:
+    """The router says where its workers are, and they say what they can."""
+    rule = ("accept=logprob", "accept.threshold=-2")
+    direct, _ = solved(*rule, *over(server), count=2)
+    with router(tmp_path, server) as url:
+        config = configuration(*USUAL, *rule, *over(url), "problems=2")
+        problems = list(islice(config.benchmark.problems(), 2))
+        with Solver(config) as solver:
+            assert solver.inside is not None and set(solver.engines) == {"target"}
+            routed = sorted(solver.solve(problems, "speculative"), key=lambda one: one.problem.id)
+            began, came, told = time.monotonic(), [], []
+            for done in solver.stream(problems[0]):
+                told.append(done.tokens)
+                came.append(time.monotonic() - began)
+            # who has read enough ends the worker's request, too
+            before = passes(server)
+            with closing(solver.stream(problems[0])) as reading:
+                assert next(reading).tokens == told[0]
+            assert settled(server)
+            assert passes(server) - before < sum(
+                done.passes["target"] for done in direct[0].outcome.rounds
+            )
+    for one, other in zip(direct, routed, strict=True):
+        assert one.outcome.tokens == other.outcome.tokens
+        kept = [[done.tokens for done in it.outcome.rounds] for it in (one, other)]
+        assert kept[0] == kept[1]
+    assert told == [done.tokens for done in direct[0].outcome.rounds]
+    assert came[0] < 0.7 * came[-1], came

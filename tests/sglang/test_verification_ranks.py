@@ -47,6 +47,22 @@ for name, ranks in (("hooked", group), ("apart", SimpleNamespace(world_size=1)))
             lambda *a: rules.sample(eagle_utils.eagle_sample, *a), drafted, [Request(), Request()], p.log()
         )
     results[name] = [one.path for one in found]
+
+# a rule for whole steps: the second rank's numbers would keep and write something else
+from semspec.types import Sampling
+from tests.sglang import test_handed_laws as handed
+
+toy = handed.TOY
+models = toy.models()
+if rank:
+    models["target"].logits = models["target"].logits.roll(1, -1)
+alike = SimpleNamespace(vocabulary=toy.vocabulary, models=lambda: models)
+for name, ranks in (("hooked", group), ("apart", SimpleNamespace(world_size=1))):
+    with get_parallel().override(tp_group=ranks):
+        rule = {"accept": "logprob", "threshold": handed.THRESHOLD, "step_cap": handed.CAP}
+        asked = [handed.Writing(Sampling(0.0), rule, seed) for seed in range(3)]
+        handed.write(handed.serving(alike), alike, asked)
+    results[f"steps {name}"] = [one.output_ids for one in asked]
 print(json.dumps(results), flush=True)
 torch.distributed.barrier()
 """
@@ -76,6 +92,8 @@ def test_all_ranks_follow_the_first_one() -> None:
     told = [json.loads(out.splitlines()[-1]) for out, _ in said]
     assert told[0]["apart"] == [[1], []] and told[1]["apart"] == [[], [1]]
     assert told[0]["hooked"] == told[1]["hooked"] == [[1], []]
+    assert told[0]["steps apart"] != told[1]["steps apart"]
+    assert told[0]["steps hooked"] == told[1]["steps hooked"] == told[0]["steps apart"]
 
 
 def _path() -> str:

@@ -80,9 +80,19 @@ def p_value(
     law: Mapping[Unit, float],
     payoff: Any = None,
     together: int = 50,
+    away: random.Random | None = None,
     **more: Any,
 ) -> float:
+    """``away``: by its coins requests leave the batch behind a pass and come back."""
     target, drafts = toy.models()["target"], drafts_of(toy, 1 + 2 * CAP)
+    if away is not None:
+
+        def interrupted(one: Asked, gained: list[int], rows: Tensor) -> list[int]:
+            if away.random() < 0.5:
+                drafts.erase_match_state([one.rid])
+            return gained
+
+        more["changed"] = interrupted
     if payoff is not None:
         drafts.payoff, drafts.may_drop = payoff, True
         drafts.options = replace(drafts.options, adaptive="steps")
@@ -116,6 +126,15 @@ def test_steps_have_the_law_of_the_loop(toy: Toy, draft_length: int, sampling: S
     law = law_of(toy, sampling, THRESHOLD)
     asked = steps(LogProb(threshold=THRESHOLD), draft_length=draft_length, step_cap=CAP)
     assert p_value(toy, asked, sampling, law) > SURE
+
+
+@pytest.mark.parametrize("threshold", [THRESHOLD, 0.0])
+def test_what_was_drawn_before_an_interruption_is_not_drawn_again(threshold: float) -> None:
+    """A loop that begins behind a text has other random numbers than the one that wrote it."""
+    sampling = Sampling(0.8)
+    law = law_of(TOY, sampling, threshold)
+    asked = steps(LogProb(threshold=threshold), step_cap=CAP)
+    assert p_value(TOY, asked, sampling, law, away=random.Random(4)) > SURE
 
 
 def test_a_rule_that_rejects_everything_leaves_the_target_s_law() -> None:
@@ -155,6 +174,8 @@ def test_a_token_of_the_target_behind_each_kept_step_is_found_at_once() -> None:
         row = target.logits[tuple([*one.prompt, *one.output, *gained][-2:])]
         return [*gained, draw(probabilities(row, sampling), rng.random())]
 
-    law = law_of(TOY, sampling, THRESHOLD)
-    asked = steps(LogProb(threshold=THRESHOLD), step_cap=CAP)
+    often = -4.0  # most steps pass: what the target writes of a rejected one has its law anyway
+    law = law_of(TOY, sampling, often)
+    asked = steps(LogProb(threshold=often), step_cap=CAP)
+    assert p_value(TOY, asked, sampling, law) > SURE
     assert p_value(TOY, asked, sampling, law, changed=and_one_more) < 1e-12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from semspec.decoding.sampling import draw, probabilities
 from semspec.engines.toy import Toy, ToyEngine
 from semspec.protocols import Rule
 from semspec.sglang_plugin.answers import Rows
@@ -95,7 +97,7 @@ def run(
 
     ``changed`` may do with the tokens of a pass what it should not.
     """
-    n, running = drafts.n, list(requests)
+    n, running, coins = drafts.n, list(requests), random.Random(requests[0].rid)
     while running:
         drafts.meet([(one.rid, one, one.prompt, one.output) for one in running])
         rids = [one.rid for one in running]
@@ -104,8 +106,11 @@ def run(
         for one, loop, own in zip(running, drafts.loops, nodes.reshape(-1, n), strict=True):
             text = [*one.prompt, *one.output]
             assert own[0] == text[-1]
-            if loop is None:
-                raise AssertionError("nothing judges this draft")
+            if loop is None:  # it rests, and SGLang draws
+                assert drafts._sessions[one.rid].resting is not None, "nothing judges this draft"
+                row = probabilities(rows_of(target, text, [])[0], one.sampling)
+                one.output.append(draw(row, coins.random()))
+                continue
             drafted = own[1 : 1 + len(loop.verifies.tokens)].tolist()  # type: ignore[union-attr]
             rows = rows_of(target, text, drafted)
             padded = torch.cat([rows, torch.full((n - len(rows), rows.shape[1]), torch.nan)])

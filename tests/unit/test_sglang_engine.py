@@ -20,7 +20,7 @@ from semspec.engines._sglang.http import Http
 from semspec.engines._sglang.replicas import Replicas
 from semspec.engines._sglang.requests import Paths, Writing
 from semspec.engines._sglang.server import LostError, Reply, Server
-from semspec.engines.sglang import Sglang
+from semspec.engines.sglang import KEY, Sglang
 from semspec.errors import UserError
 from semspec.splitters.paragraph import ParagraphBoundary
 from semspec.splitters.token import TokenBoundary
@@ -82,6 +82,45 @@ def test_answers_in_chunks_are_joined() -> None:
         return await Http(url).request("POST", "/generate", {})
 
     assert asyncio.run(speaking(talk, ask)) == (200, b'{"a":1}')
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_router_s_workers_say_themselves_what_they_are(
+    reachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are where the router says, so that none of them is shown the key; a silent one leaves all unknown."""
+    monkeypatch.setenv(KEY, "secret")
+    asked: list[tuple[str, bool]] = []
+    addresses: list[str] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError:
+                writer.close()
+                return
+            path = head.split(b" ")[1].decode()
+            asked.append((path, b"Bearer secret" in head))
+            told: dict[str, Any] = {"router_manager": True}
+            if path == "/workers":
+                told = {"workers": [{"url": one} for one in addresses]}
+            elif not asked[-1][1]:
+                told = {"internal_states": [{"semspec": {"draft": "d"}}]}
+            body = json.dumps(told).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+
+    async def look(url: str) -> tuple[bool, Any]:
+        addresses[:] = [url, url if reachable else "http://127.0.0.1:9"]
+        place = Server(url, timeout=5, patience=0.1)
+        info = await place.info()
+        await place.close()
+        return place.routed, identity.inside(info)
+
+    routed, found = asyncio.run(speaking(talk, look))
+    assert routed and found == ({"draft": "d"} if reachable else None)
+    assert ("/workers", True) in asked
+    assert not reachable or ("/server_info", False) in asked
 
 
 async def pieces(url: str, patience: float = 0.5) -> list[Any]:

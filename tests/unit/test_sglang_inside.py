@@ -105,6 +105,28 @@ def test_what_no_round_accounts_for_is_the_target_s() -> None:
         assert found[missing].handed == outcome.rounds[missing].tokens
 
 
+def test_where_a_loop_rests_the_target_s_tokens_need_not_wait_for_a_round() -> None:
+    outcome = in_the_loop(TOYS[1], LogProb(threshold=-2.0))
+    first, second, *_ = told(outcome)
+    tokens, behind = outcome.tokens, second["at"]
+    rests, wakes = rounds.mark(behind, True), rounds.mark(behind + 3, False)
+
+    def read(entries: Any, upto: int, **more: Any) -> list[list[int]]:
+        found = rounds.read({protocol.ROUNDS: entries}, tokens[:upto], **more)
+        return [done.tokens for done in found]
+
+    assert read([rests], 9, ended=False, known=1) == [tokens[:9]]
+    assert read([first, rests], behind + 2, ended=False) == [tokens[:behind], tokens[behind:behind + 2]]  # fmt: skip
+    known = {"known": 2, "upto": behind + 2, "ended": False}
+    assert read([first, rests], behind + 3, **known) == [[tokens[behind + 2]]]
+    # it judges again: what stands behind belongs to a round that is not over
+    assert read([first, rests, wakes], behind + 5, **known) == [[tokens[behind + 2]]]
+    assert read([rounds.mark(0, True)], len(tokens)) == [tokens]
+    for wrong in (rounds.mark(len(tokens) + 1, True), rounds.mark(0, True)):
+        with pytest.raises(UserError, match="does not tell"):
+            read([first, wrong], len(tokens))
+
+
 def test_other_rounds_are_refused_in_a_line() -> None:
     outcome = in_the_loop(TOYS[1], LogProb(threshold=-2.0))
     first, *more = told(outcome)

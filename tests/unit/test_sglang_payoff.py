@@ -143,6 +143,13 @@ def drafted_by_a_model(
     requests = [Asked(str(i), [i, 1], 1200, steps, GREEDY) for i in range(3)]
     rids = [one.rid for one in requests]
     while len(requests[0].output) < 600:
+        if drafts.rests(rids):  # SGLang decodes them by itself
+            now += PLAIN
+            read.append(False)
+            for one in requests:
+                row = rows_of(target, [*one.prompt, *one.output], [])[0]
+                one.output.append(int(row.argmax()))
+            continue
         drafts.meet([(one.rid, one, one.prompt, one.output) for one in requests])
         texts = [[*one.prompt, *one.output] for one in requests]
         nodes, _ = drafts.batch_get(rids, [text[-8:] for text in texts], list(map(len, texts)))
@@ -190,6 +197,70 @@ def test_steps_are_drafted_where_that_pays_if_it_is_asked_for(
     assert rarely < 0.06 and took < 1.06 * 600 * PLAIN
     often, took, _ = drafted_by_a_model(monkeypatch, 15.0, like=True, steps=Steps(rule=LogProb(threshold=-9.0)), adaptive="steps")  # fmt: skip
     assert often > 0.9 and took < 0.65 * 600 * PLAIN
+
+
+def test_what_the_target_writes_alone_passes_by_the_loop() -> None:
+    """Where drafts of steps do not pay, it is asked rarely whether they do; a step that was begun is finished by the target."""
+    toy, cap = Toy(vocabulary=6, seed=4, likeness=0.0), 7
+    target = toy.models()["target"]
+    alone: list[int] = []
+    while len(alone) < 300:
+        alone.append(int(rows_of(target, [0, 1, *alone], [])[0].argmax()))
+    drafts = drafts_of(toy, 1 + cap)
+    drafts.options = replace(drafts.options, adaptive="steps")
+    drafts.payoff, drafts.may_drop = Coin(random.Random(1)), True
+    one = Asked("a", [0, 1], 300, Steps(rule=LogProb(threshold=0.0), step_cap=cap), GREEDY)
+    rested = asked = 0
+    told: list[tuple[int, int]] = []
+    while len(one.output) < 300:
+        if drafts.rests(["a"]):
+            rested += 1
+            one.output.append(int(rows_of(target, [*one.prompt, *one.output], [])[0].argmax()))
+            continue
+        asked += 1
+        drafts.meet([("a", one, one.prompt, one.output)])
+        text = [*one.prompt, *one.output]
+        drafts.batch_get(["a"], [text[-2 * (1 + cap) :]], [len(text)])
+        (loop,) = drafts.loops
+        if loop is None:
+            assert drafts.nothing_drafted and drafts.nothing_judged
+            one.output.append(int(rows_of(target, text, [])[0].argmax()))
+            continue
+        assert not drafts.nothing_judged
+        one.output += loop.verified(rows_of(target, text, drafts._sessions["a"].tree.tokens))  # type: ignore[union-attr]
+        session = drafts._sessions["a"]
+        told += [(len(done.drafted), len(done.kept)) for done in loop.problem.rounds]
+        assert session.resting is None
+    assert one.output[:300] == alone[:300]
+    assert rested > 100 and asked > 20 and any(drafted for drafted, _ in told)
+    assert not any(kept for _, kept in told)
+    drafts.erase_match_state(["a"])
+    assert not drafts._sessions
+
+
+class Coin(Payoff):
+    """Decides by a coin."""
+
+    def __init__(self, coins: random.Random) -> None:
+        super().__init__()
+        self.coins = coins
+
+    def pays(self, drafts: Sequence[Proposed]) -> bool:
+        return self.coins.random() < 0.5
+
+
+def test_passes_that_were_not_decided_about_share_the_time() -> None:
+    payoff = Payoff()
+    draft = Proposed("a", None, 1, 1)
+    payoff.begin(["a"], 0.0)
+    payoff.decided([draft], False, 0.0)
+    for _ in range(3):
+        payoff.again_so()
+    payoff.begin(["a"], 8.0)
+    assert payoff.seconds[False, 1].value() == 2.0 and payoff.passes == 4
+    payoff.decided([draft], True, 8.0)
+    payoff.begin(["a"], 11.0)
+    assert payoff.seconds[True, 1].value() == 3.0
 
 
 def test_what_may_depend_on_a_clock_has_three_words() -> None:

@@ -287,7 +287,7 @@ class SglangEngine:
     ) -> None:
         ids = [*query.context.tokens, *query.tokens]
         place = self.replicas.of(query.context)
-        whole = place.routed or place.name in self._in_one_piece or requests.by_tokens(inside)
+        whole = place.name in self._in_one_piece or requests.by_tokens(inside)
         if ask.piecewise and not whole:
             await self._write_on(query, ask, inside, ids, answer)
             return

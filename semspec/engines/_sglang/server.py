@@ -19,6 +19,7 @@ from semspec.sglang_plugin import protocol
 # Seconds for which a connection may fail and be re-established unnoticed; a server that is away for
 # longer is checked again before it gets a query.
 BLIP = 1.0
+WORKERS = 3.0  # seconds for what a router's workers say; they may be out of reach
 FIRST_PAUSE = 0.1  # seconds between attempts, doubled each time
 BUSY = frozenset({429, 502, 503, 504})  # of a router, or of a server that is starting
 
@@ -156,10 +157,38 @@ class Server:
                 with contextlib.suppress(UserError):
                     info |= await self._patiently("GET", f"/get_{path[1:]}")
         self.routed = bool(info.get("router_manager"))
+        if self.routed:  # it passes on nothing of what its workers say of themselves
+            info["internal_states"] = await self._states_of_workers()
         return info
+
+    async def _states_of_workers(self) -> list[Any]:
+        """Ask a router's workers themselves what they say of their schedulers; [] unless all of them answer.
+
+        Where they are says the router, so that none of them is shown the key.
+        """
+        found: list[Any] = []
+        with contextlib.suppress(UserError, LostError, OSError, EOFError, SilentError, ValueError):
+            listed = await self._once("GET", "/workers", None, WORKERS)
+            places = [str(one["url"]) for one in listed.get("workers", ())]
+            told = await asyncio.gather(*(_server_info(url) for url in places))
+            found = [state for info in told for state in info.get("internal_states") or [None]]
+        return found
 
     async def close(self) -> None:
         self.http.close()
+
+
+async def _server_info(url: str) -> Mapping[str, Any]:
+    async with asyncio.timeout(WORKERS):
+        http = Http(url)
+        try:
+            status, body = await http.request("GET", "/server_info", timeout=WORKERS)
+        finally:
+            http.close()
+    info = json.loads(body)
+    if status != 200 or not isinstance(info, dict):
+        raise ValueError(f"status {status}")
+    return info
 
 
 def _message(reply: Any, body: bytes) -> str:

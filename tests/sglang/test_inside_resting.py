@@ -1,0 +1,169 @@
+"""Steps inside one server whose small model is of no use: it is hardly asked, and the target decodes as if it were alone.
+
+The draft model has random weights. What is left over of its drafts, and all that is written meanwhile, has to be the target's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from semspec.sglang_plugin import rounds
+from tests.sglang.test_tiny_models_load import rendered
+from tests.support import sglang_env
+from tests.support.pair import DRAFT, TARGET
+
+pytestmark = pytest.mark.deep
+LIMIT, CAP, SURE = 160, 24, 1e-4
+RULE: dict[str, Any] = {"accept": "logprob", "threshold": -6.0, "whole_rounds": True}
+
+
+@pytest.fixture(scope="module")
+def useless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the draft's shape and tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "useless"
+    files = shutil.ignore_patterns("*.safetensors", "manifest.json")
+    shutil.copytree(DRAFT, folder, ignore=files)
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(DRAFT)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine(useless: Path) -> Iterator[Any]:
+    asked = {
+        "drafting": {"lm": {"model": str(useless), "adaptive": "steps"}},
+        "verification": {},
+    }
+    with sglang_env.engine_inside(
+        TARGET,
+        asked,
+        CAP,
+        max_running_requests=8,
+        max_total_tokens=900,
+        schedule_conservativeness=0.01,  # take in more than there will be room for
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
+    return [tokenizer(question)["input_ids"] for question, _ in rendered(tokenizer, 4)]
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.float32).eval()
+
+
+def rows(target: Any, ids: Sequence[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = target(torch.tensor([list(ids)])).logits[0]
+    return found
+
+
+def passes(engine: Any) -> Counter[str]:
+    (state,) = engine.get_server_info()["internal_states"]
+    return Counter(state["semspec_passes"])
+
+
+def check(target: Any, prompt: Sequence[int], answer: Any) -> int:
+    """Each token is the target's first choice, or of a step that the rule kept; return how many drafts were judged."""
+    text = answer["output_ids"]
+    told = rounds.read(answer["meta_info"], text, upto=1)
+    assert sum(len(done.tokens) for done in told) == len(text) - 1
+    given = rows(target, [*prompt, *text])[len(prompt) - 1 : -1]
+    kept = [0]  # the first token is SGLang's
+    for done in told:
+        kept += [*[1] * len(done.kept), *[0] * (len(done.tokens) - len(done.kept))]
+    choices, chances = given.argmax(-1).tolist(), given.log_softmax(-1)
+    for i, (token, own) in enumerate(zip(text, kept, strict=True)):
+        if own:
+            assert chances[i, token] >= RULE["threshold"] - 1e-3
+        else:
+            assert token == choices[i]
+    return sum(bool(done.drafted) for done in told)
+
+
+def test_the_target_decodes_by_itself_and_texts_are_its_own(
+    engine: Any, prompts: Any, target: Any
+) -> None:
+    params = {"temperature": 0, "max_new_tokens": LIMIT, "custom_params": {"semspec": RULE}}
+    judged = 0
+    for some in (prompts[:1], prompts[:2], prompts * 2):
+        before = passes(engine)
+        answers = engine.generate(input_ids=some, sampling_params=params)
+        for prompt, answer in zip(some, answers, strict=True):
+            judged += check(target, prompt, answer)
+        new = passes(engine) - before
+        assert new["plain"] > 3 * new["drafted"], new
+    assert judged > 4
+    assert sum(answer["meta_info"]["num_retractions"] for answer in answers) > 0
+
+
+def test_requests_that_sglang_cannot_draw_alike_go_beside(
+    engine: Any, prompts: Any, target: Any
+) -> None:
+    """Penalties, grammars and log-probabilities: no decoding pass then, and the same texts."""
+    plain = {"temperature": 0, "max_new_tokens": 60}
+    by_steps = {**plain, "custom_params": {"semspec": RULE}}
+    given = [
+        ({}, by_steps),
+        ({"return_logprob": True}, by_steps),
+        ({}, {**plain, "regex": "[a-z ]{20,40}"}),
+        ({}, {**plain, "custom_params": {"semspec": {"accept": "off"}}}),
+        ({}, {**plain, "frequency_penalty": 0.5}),
+    ]
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(
+            *(
+                engine.async_generate(input_ids=prompts[i % 4], sampling_params=params, **more)
+                for i, (more, params) in enumerate(given)
+            )
+        )
+
+    found = engine.loop.run_until_complete(together())
+    check(target, prompts[0], found[0])
+    check(target, prompts[1], found[1])
+    assert len(found[1]["meta_info"]["output_token_logprobs"]) == len(found[1]["output_ids"])
+    greedy = engine.generate(input_ids=prompts[3], sampling_params=plain)["output_ids"]
+    choices = rows(target, [*prompts[3], *greedy]).argmax(-1)[len(prompts[3]) - 1 : -1]
+    assert greedy == choices.tolist() == found[3]["output_ids"]
+    told = [value for value, *_ in found[1]["meta_info"]["output_token_logprobs"]]
+    text = found[1]["output_ids"]
+    expected = rows(target, [*prompts[1], *text]).log_softmax(-1)[len(prompts[1]) - 1 : -1]
+    assert told == pytest.approx([float(row[t]) for row, t in zip(expected, text, strict=True)], abs=1e-3)  # fmt: skip
+
+
+def test_what_is_drawn_meanwhile_has_the_target_s_law(
+    engine: Any, prompts: Any, target: Any
+) -> None:
+    """The second token of texts whose first one is the same: by a decoding pass, at temperature .8."""
+    off = {"custom_params": {"semspec": {"accept": "off"}}, "max_new_tokens": 2}
+    before = passes(engine)
+    params = {**off, "temperature": 0.8, "top_p": 1.0}
+    found = engine.generate(input_ids=[prompts[0]] * 600, sampling_params=params)
+    assert passes(engine)["drafted"] == before["drafted"]
+    pairs = Counter((first, second) for first, second in (one["output_ids"] for one in found))
+    (first, _), *_ = Counter(pair[0] for pair in pairs.elements()).most_common(1)
+    law = (rows(target, [*prompts[0], first])[-1].float() / 0.8).softmax(-1)
+    count = sum(n for pair, n in pairs.items() if pair[0] == first)
+    common = [token for token, chance in enumerate(law.tolist()) if chance * count >= 5]
+    observed = [pairs[first, token] for token in common]
+    expected = [float(law[token]) * count for token in common]
+    assert count > 100 and len(common) > 1
+    observed.append(count - sum(observed))
+    expected.append(max(count - sum(expected), 1e-9))
+    scale = count / sum(expected)
+    assert chisquare(observed, [one * scale for one in expected]).pvalue > SURE
