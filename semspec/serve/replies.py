@@ -120,8 +120,7 @@ class Reply:
             "finish_reason": choice.finish,
         }
         if self.wants_steps:
-            steps = [item for item in choice.take().items if isinstance(item, Step)]
-            told["semspec"] = {"steps": [step_told(step) for step in steps]}
+            told["semspec"] = {"steps": [step_told(step) for step in choice.steps]}
         return told
 
     def _logprobs(self, index: int, entries: Sequence[Logprob]) -> dict[str, Any] | None:
