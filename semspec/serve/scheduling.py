@@ -24,7 +24,7 @@ from semspec.types import Context
 
 State = Literal["starting", "ready", "draining", "over", "failed"]
 LEAST_SHARED = 16  # tokens of a prompt that are worth a session that is kept
-PAUSE = 0.02  # seconds between two deliveries of what an answer tells
+PAUSE = 0.05  # seconds between two deliveries of what an answer tells
 AGAIN = 15.0  # seconds after which a drafter that was lost is tried again
 
 

@@ -144,6 +144,20 @@ def test_kept_steps_come_whole_and_the_targets_tokens_as_they_are_written(live: 
     ) < 8 * len(own)
 
 
+@pytest.mark.parametrize("more", [{}, {"stop": ["never said"]}])
+def test_an_answer_in_one_piece_has_the_steps_of_its_stream(
+    live: Live, more: dict[str, Any]
+) -> None:
+    """Whether who reads along decodes the text, or the driver follows it for a stop."""
+    fields = {"seed": 0, "max_tokens": 160, "semspec": {"steps": True}, **more}
+    whole = live.chat(**fields)["choices"][0]["semspec"]["steps"]
+    _, _, raw = live.ask("/v1/chat/completions", {"messages": TURN, "stream": True, **fields})
+    deltas = [event["choices"][0]["delta"].get("semspec", {}) for event in events_of(raw)]
+    assert [step for step in deltas if "accepted" in step] == whole
+    assert {step["author"] for step in whole} == {"draft", "target"}
+    assert {step["accepted"] for step in whole} == {True, False}
+
+
 def test_the_same_seed_gives_the_same_text_whatever_else_is_running(live: Live) -> None:
     alone = [live.chat(seed=seed)["choices"][0]["message"] for seed in range(3)]
 
