@@ -195,7 +195,7 @@ class _Work:
             began,
         )
         self.first: float | None = None  # seconds until the first text
-        self.mailbox = Mailbox(reply.choices)
+        self.mailbox = Mailbox(reply.choices, lambda: service.scheduler.busy)
 
     def begin(self) -> None:
         for choice in self.reply.choices:

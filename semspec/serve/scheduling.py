@@ -25,6 +25,7 @@ from semspec.types import Context
 State = Literal["starting", "ready", "draining", "over", "failed"]
 LEAST_SHARED = 16  # tokens of a prompt that are worth a session that is kept
 PAUSE = 0.05  # seconds between two deliveries of what an answer tells
+SHARE = 0.004  # the same, for each answer that is under way: the longer one counts
 AGAIN = 15.0  # seconds after which a drafter that was lost is tried again
 
 
@@ -163,11 +164,13 @@ class Mailbox:
     """What the choices of one request tell, for the event loop.
 
     To wake the loop costs the driver's thread a system call, and then its turn while the loop works. So what comes
-    within ``PAUSE`` of the last delivery is delivered together, and an end at once.
+    within ``PAUSE`` of the last delivery is delivered together, and an end at once. Where many answers are under way the pause is
+    longer, so that all of them together are not told more often than every ``SHARE`` seconds.
     """
 
-    def __init__(self, choices: Sequence[Choice]) -> None:
-        self._choices = choices
+    def __init__(self, choices: Sequence[Choice], busy: Callable[[], int] = lambda: 1) -> None:
+        """``busy``: how many answers are under way."""
+        self._choices, self._busy = choices, busy
         self._event, self._loop = asyncio.Event(), asyncio.get_running_loop()
         self._quiet = self._told = False  # the loop wants no call; there is something for it
         for choice in choices:
@@ -198,4 +201,4 @@ class Mailbox:
                     left.discard(number)
                 if news.items or news.logprobs or news.ended:
                     yield number, news
-            self._loop.call_later(PAUSE, self._listen)
+            self._loop.call_later(max(PAUSE, SHARE * self._busy()), self._listen)
