@@ -20,7 +20,7 @@ import http.client
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -51,12 +51,23 @@ PATIENCE = 900.0  # seconds for an answer, and for a server to load and to measu
 BASE = ("temperature=0", "max_new_tokens=512", "queue=256", f"concurrency={max(CLIENTS)}")
 ENGINES = {"hf": "engine=hf", "sglang": "SGLang servers, accept=logprob"}
 OVERHEAD = "overhead"
+LENGTHS = (
+    0,
+    700,
+)  # of answers by which the server's own time is measured; 0: as the model ends them
 ARMS: dict[str, tuple[str, Mapping[str, Any]]] = {  # the server and what a request says
     "target alone": ("fixed", {"off": True}),
     "drafts": ("fixed", {}),
     "drafts that follow the load": ("adaptive", {}),
 }
 SERVERS = {"fixed": (), "adaptive": ("adaptive=true",)}
+OVERHEAD_HEADINGS = (
+    "answers",
+    "questions",
+    "ms without a server, median",
+    "ms added, median",
+    "added in all [95 %]",
+)
 HEADINGS = (
     "clients",
     "",
@@ -82,13 +93,14 @@ class Client:
     def __init__(self, port: int) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
 
-    def ask(self, problem: BenchmarkProblem, semspec: Mapping[str, Any]) -> Answer:
-        """Ask one question in a stream and read it to its end."""
+    def ask(self, problem: BenchmarkProblem, semspec: Mapping[str, Any], length: int = 0) -> Answer:
+        """Ask one question in a stream and read it to its end; ``length``: it goes on to so many tokens."""
         body: dict[str, Any] = {
             "messages": [{"role": "user", "content": problem.question}],
             "stream": True,
             "stream_options": {"include_usage": True},
             **({"semspec": semspec} if semspec else {}),
+            **({"ignore_eos": True, "max_tokens": length} if length else {}),
         }
         began, first, tokens = time.perf_counter(), 0.0, 0
         thought, said = [], []
@@ -178,30 +190,40 @@ def load_rows(
 
 
 def overhead_figures(
-    port: int, solver: Solver, problems: Sequence[BenchmarkProblem], turns: int
+    port: int, solver: Solver, problems: Sequence[BenchmarkProblem], turns: int, length: int
 ) -> dict[str, Any]:
     """Solve the same problems one after the other in this process and through the server, in turn.
 
-    Greedy, so that the texts are the same; each pair of times is of one problem.
+    Greedy, so that the texts are the same; each pair of times is of one problem. ``length``: texts go on to so many tokens.
     """
-    list(solver.solve(problems[:1], "speculative"))
+    own_solver = solver.variant(ignore_eos=True) if length else solver
     client = Client(port)
-    client.ask(problems[0], {})
-    pairs = []
-    for number in range(turns):
-        for problem in problems:
-            if number % 2:  # who is first changes
-                answer, served = _timed(lambda p=problem: client.ask(p, {}))
-            (done,), own = _timed(lambda p=problem: list(solver.solve([p], "speculative")))
-            if not number % 2:
-                answer, served = _timed(lambda p=problem: client.ask(p, {}))
-            if answer.tokens != len(done.outcome.tokens):
-                raise UserError(f"{problem.id}: {answer.tokens} tokens from the server, {len(done.outcome.tokens)} without it")  # fmt: skip
-            pairs.append((served, own))
-    client.close()
+
+    def own(problem: BenchmarkProblem) -> int:
+        (done,) = own_solver.solve([problem], "speculative", length or None)
+        return len(done.outcome.tokens)
+
+    def served(problem: BenchmarkProblem) -> int:
+        return client.ask(problem, {}, length).tokens
+
+    with closing(client):
+        for warm in (own, served):
+            warm(problems[0])
+        pairs = []
+        for number in range(turns):
+            for problem in problems:
+                took = {}
+                for way in (own, served) if number % 2 else (served, own):  # who is first changes
+                    began = time.perf_counter()
+                    tokens = way(problem)
+                    took[way] = time.perf_counter() - began, tokens
+                if took[served][1] != took[own][1]:
+                    raise UserError(f"{problem.id}: {took[served][1]} tokens from the server, {took[own][1]} without it")  # fmt: skip
+                pairs.append((took[served][0], took[own][0]))
     return {
         "problems": len(problems),
         "turns": turns,
+        "length": length,
         "ratio": sum(s for s, _ in pairs) / sum(o for _, o in pairs),
         "ratio_interval": ratio_interval(pairs),
         "seconds": median(own for _, own in pairs),
@@ -209,23 +231,13 @@ def overhead_figures(
     }
 
 
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    began = time.perf_counter()
-    return work(), time.perf_counter() - began
-
-
 def text(found: Mapping[str, Any]) -> str:
     """Return what stands between the page's marks."""
     machine = found["provenance"]["machine"]
     lines = []
     if over := found.get(OVERHEAD):
-        low, high = over["ratio_interval"]
-        lines += [
-            f"**What the server adds**: {100 * (over['ratio'] - 1):+.1f} % [{100 * (low - 1):+.1f}, {100 * (high - 1):+.1f}] of the same run"
-            f" without a server: {over['milliseconds']:+.1f} ms an answer of {1000 * over['seconds']:.0f} ms, medians ({over['problems']} questions,"
-            f" {over['turns']} times, one at a time).",
-            "",
-        ]
+        lines += ["**What the server adds** to the same run without a server, one answer at a time:", ""]  # fmt: skip
+        lines += [*markdown(OVERHEAD_HEADINGS, [_over_cells(one) for one in over]), ""]
     lines += [f"Machine: {machine['cpu']}, {machine['cores']} cores. {EACH} questions of each client in a turn; {_turns(found['load'])}.", ""]  # fmt: skip
     for engine, title in ENGINES.items():
         if rows := [row for row in found["load"] if row["engine"] == engine]:
@@ -240,6 +252,17 @@ def _turns(rows: Sequence[Mapping[str, Any]]) -> str:
     if len(counts) < 2:
         return f"{max(counts, default=0)} turns"
     return f"{min(counts)} to {max(counts)} turns"
+
+
+def _over_cells(over: Mapping[str, Any]) -> list[str]:
+    ends = (100 * (end - 1) for end in over["ratio_interval"])
+    return [
+        f"of {over['length']} tokens" if over["length"] else "as the model ends them",
+        f"{over['problems']}, {over['turns']} times",
+        f"{1000 * over['seconds']:.0f}",
+        f"{over['milliseconds']:+.1f}",
+        f"{100 * (over['ratio'] - 1):+.1f} % [{', '.join(f'{end:+.1f}' for end in ends)}]",
+    ]
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -314,7 +337,7 @@ def measure(a: argparse.Namespace, engine: str, options: Sequence[str], kept: Ke
         if overhead:
             with Solver(made) as solver:
                 asked = ports["fixed"], solver, problems[: a.problems], a.turns
-                kept.part(OVERHEAD, lambda: overhead_figures(*asked))
+                kept.part(OVERHEAD, lambda: [overhead_figures(*asked, n) for n in LENGTHS])
         for clients, turns in missing.items():
             for number in turns:
                 kept.part(
@@ -354,7 +377,7 @@ def main() -> int:
         clients=(CLIENTS, "at a time"),
         turns=(TURNS, "of every arm"),
         only=([OVERHEAD, "load"], "what is measured"),
-        problems=(24, "questions by which the server's own time is measured"),
+        problems=(12, "questions by which the server's own time is measured"),
         partly=(False, "write the page although parts are missing; it says which"),
         **FIGURES.options,
     ).parse_args(own)

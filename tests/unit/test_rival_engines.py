@@ -202,12 +202,13 @@ def served() -> dict[str, Any]:
     common = {"clients": 4, "ratio_interval": (1.9, 2.1), "first": 0.1, "first_p90": 0.2}
     common |= {"engine": "hf", "turns": 2, "right": 0.75, "answers": 8}
     over = {"problems": 3, "turns": 2, "ratio": 1.015, "milliseconds": 3.0, "seconds": 0.2}
+    over |= {"length": 0}
     return {
         "digest": "today",
         "provenance": {"machine": {"cpu": "a processor", "cores": 2}},
         "options": [],
         "lacking": [],
-        "overhead": {**over, "ratio_interval": (1.0, 1.03)},
+        "overhead": [{**over, "ratio_interval": (1.0, 1.03)}],
         "load": [
             {**common, "arm": "target alone", "tokens_per_second": 50.0, "ratio": 1.0},
             {**common, "arm": "drafts", "tokens_per_second": 100.0, "ratio": 2.0},
@@ -217,7 +218,7 @@ def served() -> dict[str, Any]:
 
 def test_the_servers_page_says_what_it_costs_and_what_drafts_bring() -> None:
     shown = bench_serve.text(served())
-    assert "+1.5 % [+0.0, +3.0] of the same run without a server: +3.0 ms an answer of 200" in shown
+    assert "| as the model ends them | 3, 2 times | 200 | +3.0 | +1.5 % [+0.0, +3.0] |" in shown
     assert "| 4 | drafts | 100 | 2.00x [1.90, 2.10] | 0.10 (0.20) | 0.75 of 8 |" in shown
     assert "| 4 | target alone | 50 |  |" in shown
     assert "**engine=hf**" in shown and "SGLang" not in shown and "Not measured" not in shown
