@@ -39,13 +39,16 @@ class Teller:
         return news
 
 
-def heard(tell: Any, pause: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Any]]:
+def heard(
+    tell: Any, pause: float, monkeypatch: pytest.MonkeyPatch, share: float = 0.0, busy: int = 1
+) -> list[tuple[float, Any]]:
     """Return what arrives, each with the seconds since the start."""
     monkeypatch.setattr(scheduling, "PAUSE", pause)
+    monkeypatch.setattr(scheduling, "SHARE", share)
 
     async def listen() -> list[tuple[float, Any]]:
         teller = Teller()
-        mailbox = Mailbox([cast(Choice, teller)])
+        mailbox = Mailbox([cast(Choice, teller)], lambda: busy)
         began = time.monotonic()
         thread = threading.Thread(target=tell, args=(teller,))
         thread.start()
@@ -56,7 +59,12 @@ def heard(tell: Any, pause: float, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     return asyncio.run(listen())
 
 
-def test_what_comes_within_the_pause_is_delivered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("pause", "share", "busy"), [(0.4, 0.01, 1), (0.01, 0.01, 40)])
+def test_what_comes_within_the_pause_is_delivered_together(
+    pause: float, share: float, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one answer, and of one among many."""
+
     def tell(teller: Teller) -> None:
         for number in range(40):
             teller.say(number)
@@ -64,7 +72,7 @@ def test_what_comes_within_the_pause_is_delivered_together(monkeypatch: pytest.M
         time.sleep(1)
         teller.end()
 
-    got = heard(tell, 0.4, monkeypatch)
+    got = heard(tell, pause, monkeypatch, share, busy)
     assert [one for _, items in got for one in items] == list(range(40))
     assert got[0][0] < 0.3  # the first at once
     assert 3 <= len(got) <= 8
