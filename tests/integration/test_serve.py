@@ -141,8 +141,8 @@ def test_kept_steps_come_whole_and_the_targets_tokens_as_they_are_written(live: 
     _, _, raw = live.ask("/v1/chat/completions", body)
     deltas = [event["choices"][0]["delta"] for event in events_of(raw)]
     pieces = [d.get("reasoning_content") or d.get("content", "") for d in deltas]
-    told = sum(map(len, pieces))  # as it comes: what 50 ms bring, and the first token at once
-    assert len([piece for piece in pieces if piece]) > 3 and max(map(len, pieces)) < 0.6 * told
+    told = sum(map(len, pieces))  # as it comes, and the first token at once
+    assert len([piece for piece in pieces if piece]) > 3 and max(map(len, pieces)) < 0.7 * told
     assert len(next(piece for piece in pieces if piece)) < 0.2 * told
 
 

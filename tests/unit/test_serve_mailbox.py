@@ -21,11 +21,13 @@ class Teller:
         self.wake: Any = None
         self.told: list[Any] = []
         self.ended = False
+        self.tokens = 0
         self._lock = threading.Lock()
 
     def say(self, *numbers: int) -> None:
         with self._lock:
             self.told += numbers
+            self.tokens += len(numbers)
         self.wake(False)
 
     def end(self) -> None:
@@ -34,7 +36,7 @@ class Teller:
 
     def take(self) -> News:
         with self._lock:
-            news = News(ended=self.ended)
+            news = News(tokens=self.tokens, ended=self.ended)
             news.items, self.told = self.told, []
         return news
 
@@ -78,6 +80,23 @@ def test_what_comes_within_the_pause_is_delivered_together(
     assert 3 <= len(got) <= 8
     # nothing that is told stays behind until more comes
     assert got[-2][0] < got[-1][0] - 0.3 and got[-1][1] == []
+
+
+def test_what_comes_faster_than_anybody_reads_is_told_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def tell(teller: Teller) -> None:
+        for number in range(200):
+            teller.say(number)
+            time.sleep(0.005)
+        teller.end()
+
+    monkeypatch.setattr(scheduling, "READABLE", 20)
+    monkeypatch.setattr(scheduling, "LONG", 0.5)
+    got = heard(tell, 0.02, monkeypatch)
+    assert [one for _, items in got for one in items] == list(range(200))
+    assert got[0][0] < 0.3
+    assert len(got) < 8  # instead of some fifty
 
 
 def test_the_end_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
