@@ -89,6 +89,10 @@ copying: $(RIVALS) ## What drafters that copy save on edits and corrections, int
 serving: $(CORE) ## The server at 1 to 64 clients, with drafts and without, into docs/measurements/serving.md (on a quiet machine)
 	@$(ONE_THREAD) .venv/bin/python scripts/bench_serve.py $(ARGS)
 
+.PHONY: serving-sglang
+serving-sglang: $(SGLANG) ## The same over SGLang servers on the CPU
+	@$(ONE_THREAD) .venv-sglang/bin/python scripts/bench_serve.py --engine sglang $(ARGS)
+
 ##@ Check
 
 .PHONY: test

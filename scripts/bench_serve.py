@@ -1,32 +1,37 @@
 """`make serving`: the server under load, with drafts and without, and what it adds to the same run without a server.
 
-    python scripts/bench_serve.py [--clients 1 4 16 64] [--turns 5] [--only load] [options of semspec.serve after --]
+    python scripts/bench_serve.py [--engine hf] [--clients 1 4 16 64] [--turns 3] [--only load] [options of semspec.serve after --]
+    .venv-sglang/bin/python scripts/bench_serve.py --engine sglang     the same over two SGLang servers on this machine's CPU
     python scripts/bench_serve.py --check      measure nothing: what is out of date?
 
 Two servers run at once, one of which lets drafts follow the load (adaptive=true). The same questions go to the target
 alone (`off`), with drafts, and with drafts that follow the load, in turn, so that what else the machine does meets all
-three; while one is asked the other server idles. A ratio is of whole turns, with a bootstrap over them. Figures
-go to results/serving.json and as tables to docs/measurements/serving.md. What was measured before a kill is kept.
+three; while one is asked the other server idles. A ratio is of whole turns, with a bootstrap over them.
+
+Every turn is kept when it is over (runs/serving.json), so that parts of the page can be measured one after the other and what was
+measured before a kill is not measured again. Once all parts are there, figures go to results/serving.json and as tables to
+docs/measurements/serving.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import count, islice, takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from figures_page import FiguresPage, Kept
-from script_kit import markdown, parser, server
+from script_kit import check_known, markdown, parser, server
 
 from semspec import config
 from semspec.errors import UserError
@@ -41,14 +46,28 @@ MARKS = "<!-- serving: written by make serving -->", "<!-- end of serving -->"
 ROOTS = ("Server", "Solver", "Solve", "speculate")
 CLIENTS = [1, 4, 16, 64]
 EACH = 2  # questions of a client in a turn
+TURNS = 3  # of every part, at least
 PATIENCE = 900.0  # seconds for an answer, and for a server to load and to measure costs
 BASE = ("temperature=0", "max_new_tokens=512", "queue=256", f"concurrency={max(CLIENTS)}")
+ENGINES = {"hf": "engine=hf", "sglang": "SGLang servers, accept=logprob"}
+OVERHEAD = "overhead"
+LENGTHS = (
+    0,
+    700,
+)  # of answers by which the server's own time is measured; 0: as the model ends them
 ARMS: dict[str, tuple[str, Mapping[str, Any]]] = {  # the server and what a request says
     "target alone": ("fixed", {"off": True}),
     "drafts": ("fixed", {}),
     "drafts that follow the load": ("adaptive", {}),
 }
 SERVERS = {"fixed": (), "adaptive": ("adaptive=true",)}
+OVERHEAD_HEADINGS = (
+    "answers",
+    "questions",
+    "ms without a server, median",
+    "ms added, median",
+    "added in all [95 %]",
+)
 HEADINGS = (
     "clients",
     "",
@@ -68,19 +87,26 @@ class Answer:
     text: str
 
 
-def ask(port: int, problem: BenchmarkProblem, semspec: Mapping[str, Any]) -> Answer:
-    """Ask one question in a stream and read it to its end."""
-    body: dict[str, Any] = {
-        "messages": [{"role": "user", "content": problem.question}],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        **({"semspec": semspec} if semspec else {}),
-    }
-    began, first, tokens = time.perf_counter(), 0.0, 0
-    thought, said = [], []
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})  # fmt: skip
-        got = connection.getresponse()
+class Client:
+    """One client, who keeps its connection as OpenAI's own does."""
+
+    def __init__(self, port: int) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+
+    def ask(self, problem: BenchmarkProblem, semspec: Mapping[str, Any], length: int = 0) -> Answer:
+        """Ask one question in a stream and read it to its end; ``length``: it goes on to so many tokens."""
+        body: dict[str, Any] = {
+            "messages": [{"role": "user", "content": problem.question}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **({"semspec": semspec} if semspec else {}),
+            **({"ignore_eos": True, "max_tokens": length} if length else {}),
+        }
+        began, first, tokens = time.perf_counter(), 0.0, 0
+        thought, said = [], []
+        kind = {"content-type": "application/json"}
+        self.connection.request("POST", "/v1/chat/completions", json.dumps(body), kind)
+        got = self.connection.getresponse()
         if got.status != 200:
             raise UserError(f"the server answered {got.status}: {got.read()[:300].decode()}")
         for line in got:
@@ -95,7 +121,10 @@ def ask(port: int, problem: BenchmarkProblem, semspec: Mapping[str, Any]) -> Ans
                     first = time.perf_counter() - began
                 thought.append(delta.get("reasoning_content") or "")
                 said.append(delta.get("content") or "")
-    return Answer(tokens, first, "".join(thought) + "</think>" + "".join(said))
+        return Answer(tokens, first, "".join(thought) + "</think>" + "".join(said))
+
+    def close(self) -> None:
+        self.connection.close()
 
 
 def turn(
@@ -104,7 +133,8 @@ def turn(
     """Let every client ask its questions one after the other; return seconds and answers."""
 
     def client(own: Sequence[BenchmarkProblem]) -> list[Answer]:
-        return [ask(port, problem, semspec) for problem in own]
+        with closing(Client(port)) as asking:
+            return [asking.ask(problem, semspec) for problem in own]
 
     began = time.perf_counter()
     with ThreadPoolExecutor(len(asked)) as pool:
@@ -112,103 +142,127 @@ def turn(
     return time.perf_counter() - began, answers
 
 
-def load_figures(
+def load_turn(
     ports: Mapping[str, int],
     benchmark: Benchmark,
     problems: Sequence[BenchmarkProblem],
     clients: int,
-    turns: int,
-) -> list[dict[str, Any]]:
-    """Measure all arms in turn with so many clients; return a row for each."""
+) -> dict[str, Any]:
+    """Let so many clients ask all arms in turn; return each arm's seconds and answers."""
     asked = [problems[at * EACH : (at + 1) * EACH] for at in range(clients)]
     order = [problem for own in asked for problem in own]
-    seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    answers: dict[str, list[Answer]] = {arm: [] for arm in ARMS}
-    for number in range(turns):
-        for arm, (name, semspec) in ARMS.items():
-            took, got = turn(ports[name], asked, semspec)
-            seconds[arm].append(took)
-            answers[arm] += got
-            print(f"{clients:3d} clients, turn {number + 1} of {turns}: {arm}: {sum(a.tokens for a in got) / took:.0f} tokens/s", flush=True)  # fmt: skip
+    found = {}
+    for arm, (name, semspec) in ARMS.items():
+        took, got = turn(ports[name], asked, semspec)
+        right = sum(benchmark.grade(p, a.text).correct for p, a in zip(order, got, strict=True))
+        tokens = sum(answer.tokens for answer in got)
+        firsts = [answer.first for answer in got]
+        found[arm] = {"seconds": took, "tokens": tokens, "firsts": firsts, "right": right}
+        print(f"{clients:3d} clients: {arm}: {tokens / took:.0f} tokens/s", flush=True)
+    return found
+
+
+def load_rows(
+    engine: str, clients: int, turns: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return a row for each arm of so many clients."""
     # tokens a second, and not seconds: texts of other drafts are other texts
-    size = len(order)
-    speeds = {
-        arm: [
-            sum(a.tokens for a in answers[arm][n * size : (n + 1) * size]) / took
-            for n, took in enumerate(seconds[arm])
-        ]
-        for arm in ARMS
-    }
-    plain = speeds["target alone"]
-    rows = []
+    speeds = {arm: [one[arm]["tokens"] / one[arm]["seconds"] for one in turns] for arm in ARMS}
+    plain, rows = speeds["target alone"], []
     for arm, own in speeds.items():
-        got, firsts = answers[arm], [answer.first for answer in answers[arm]]
-        right = [benchmark.grade(p, a.text).correct for p, a in zip(order * turns, got, strict=True)]  # fmt: skip
+        firsts = [first for one in turns for first in one[arm]["firsts"]]
         rows.append(
             {
+                "engine": engine,
                 "clients": clients,
+                "turns": len(turns),
                 "arm": arm,
                 "tokens_per_second": median(own),
                 "ratio": median(a / b for a, b in zip(own, plain, strict=True)),
                 "ratio_interval": ratio_interval(list(zip(own, plain, strict=True))),
                 "first": median(firsts),
                 "first_p90": quantile(firsts, 0.9),
-                "right": sum(map(bool, right)) / len(right),
-                "answers": len(got),
+                "right": sum(one[arm]["right"] for one in turns) / len(firsts),
+                "answers": len(firsts),
             }
         )
     return rows
 
 
 def overhead_figures(
-    port: int, solver: Solver, problems: Sequence[BenchmarkProblem], turns: int
+    port: int, solver: Solver, problems: Sequence[BenchmarkProblem], turns: int, length: int
 ) -> dict[str, Any]:
     """Solve the same problems one after the other in this process and through the server, in turn.
 
-    Greedy, so that the texts are the same; each pair of times is of one problem.
+    Greedy, so that the texts are the same; each pair of times is of one problem. ``length``: texts go on to so many tokens.
     """
-    list(solver.solve(problems[:1], "speculative"))
-    ask(port, problems[0], {})
-    pairs = []
-    for number in range(turns):
-        for problem in problems:
-            if number % 2:  # who is first changes
-                answer, served = _timed(lambda p=problem: ask(port, p, {}))
-            (done,), own = _timed(lambda p=problem: list(solver.solve([p], "speculative")))
-            if not number % 2:
-                answer, served = _timed(lambda p=problem: ask(port, p, {}))
-            if answer.tokens != len(done.outcome.tokens):
-                raise UserError(f"{problem.id}: {answer.tokens} tokens from the server, {len(done.outcome.tokens)} without it")  # fmt: skip
-            pairs.append((served, own))
+    own_solver = solver.variant(ignore_eos=True) if length else solver
+    client = Client(port)
+
+    def own(problem: BenchmarkProblem) -> int:
+        (done,) = own_solver.solve([problem], "speculative", length or None)
+        return len(done.outcome.tokens)
+
+    def served(problem: BenchmarkProblem) -> int:
+        return client.ask(problem, {}, length).tokens
+
+    with closing(client):
+        for warm in (own, served):
+            warm(problems[0])
+        pairs = []
+        for number in range(turns):
+            for problem in problems:
+                took = {}
+                for way in (own, served) if number % 2 else (served, own):  # who is first changes
+                    began = time.perf_counter()
+                    tokens = way(problem)
+                    took[way] = time.perf_counter() - began, tokens
+                if took[served][1] != took[own][1]:
+                    raise UserError(f"{problem.id}: {took[served][1]} tokens from the server, {took[own][1]} without it")  # fmt: skip
+                pairs.append((took[served][0], took[own][0]))
     return {
         "problems": len(problems),
         "turns": turns,
+        "length": length,
         "ratio": sum(s for s, _ in pairs) / sum(o for _, o in pairs),
         "ratio_interval": ratio_interval(pairs),
+        "seconds": median(own for _, own in pairs),
         "milliseconds": 1000 * median(s - o for s, o in pairs),
     }
-
-
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    began = time.perf_counter()
-    return work(), time.perf_counter() - began
 
 
 def text(found: Mapping[str, Any]) -> str:
     """Return what stands between the page's marks."""
     machine = found["provenance"]["machine"]
     lines = []
-    if over := found.get("overhead"):
-        low, high = over["ratio_interval"]
-        lines += [
-            f"**What the server adds**: {100 * (over['ratio'] - 1):+.1f} % [{100 * (low - 1):+.1f}, {100 * (high - 1):+.1f}] of the same run"
-            f" without a server ({over['milliseconds']:+.1f} ms an answer, median; {over['problems']} questions, {over['turns']} times, one at a time).",
-            "",
-        ]
-    if rows := found.get("load"):
-        lines += [f"Machine: {machine['cpu']}, {machine['cores']} cores. {found['turns']} turns, {EACH} questions of each client in a turn.", ""]  # fmt: skip
-        lines += markdown(HEADINGS, [_cells(row) for row in rows])
+    if over := found.get(OVERHEAD):
+        lines += ["**What the server adds** to the same run without a server, one answer at a time:", ""]  # fmt: skip
+        lines += [*markdown(OVERHEAD_HEADINGS, [_over_cells(one) for one in over]), ""]
+    lines += [f"Machine: {machine['cpu']}, {machine['cores']} cores. {EACH} questions of each client in a turn; {_turns(found['load'])}.", ""]  # fmt: skip
+    for engine, title in ENGINES.items():
+        if rows := [row for row in found["load"] if row["engine"] == engine]:
+            lines += [f"**{title}**", "", *markdown(HEADINGS, [_cells(row) for row in rows]), ""]
+    if found["lacking"]:
+        lines += [f"Not measured: {'; '.join(found['lacking'])}."]
     return "\n".join(lines).rstrip("\n")
+
+
+def _turns(rows: Sequence[Mapping[str, Any]]) -> str:
+    counts = {row["turns"] for row in rows}
+    if len(counts) < 2:
+        return f"{max(counts, default=0)} turns"
+    return f"{min(counts)} to {max(counts)} turns"
+
+
+def _over_cells(over: Mapping[str, Any]) -> list[str]:
+    ends = (100 * (end - 1) for end in over["ratio_interval"])
+    return [
+        f"of {over['length']} tokens" if over["length"] else "as the model ends them",
+        f"{over['problems']}, {over['turns']} times",
+        f"{1000 * over['seconds']:.0f}",
+        f"{over['milliseconds']:+.1f}",
+        f"{100 * (over['ratio'] - 1):+.1f} % [{', '.join(f'{end:+.1f}' for end in ends)}]",
+    ]
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -237,6 +291,80 @@ def digest() -> str:
     return code_digest(ROOT / "semspec", ROOTS)
 
 
+@contextmanager
+def pair_of(engine: str) -> Iterator[list[str]]:
+    """Start what an engine stands on; yield the options that name it."""
+    if engine == "hf":
+        yield ["engine=hf"]
+        return
+    from sglang_pair import mortal
+
+    # room for as many as ask, so that nobody waits within SGLang
+    room = {"max_running_requests": max(CLIENTS), "max_total_tokens": max(CLIENTS) * 1024}
+    roles = ("target", "draft")
+    servers = {role: mortal(role, **room) for role in roles}
+    try:
+        for one in servers.values():
+            one.start()
+        yield ["engine=sglang", "accept=logprob", *(f"engine.{role}_url={servers[role].url}" for role in roles)]  # fmt: skip
+    finally:
+        for one in servers.values():
+            if one.process is not None:
+                one.interrupt()
+
+
+def measure(a: argparse.Namespace, engine: str, options: Sequence[str], kept: Kept) -> None:
+    """Measure what was asked for over one engine, as far as it is not there yet."""
+    missing = {
+        clients: [n for n in range(a.turns) if not kept.has(part_of(engine, clients, n))]
+        for clients in a.clients
+        if "load" in a.only
+    }
+    overhead = OVERHEAD in a.only and engine == "hf" and not kept.has(OVERHEAD)
+    if not overhead and not any(missing.values()):
+        return
+    with ExitStack() as stack:
+        common = [*BASE, *stack.enter_context(pair_of(engine)), *options]
+        config.register_configs()
+        # fixed drafts, as the server has them unless told otherwise
+        own = [o for o in common if not o.startswith("queue=")]
+        made = config.build(config.compose(["adaptive=false", *own, "quiet=true"]))
+        most = max(a.problems, max(a.clients) * EACH)
+        problems = list(islice(made.benchmark.problems(), most))
+        ports = {
+            name: stack.enter_context(server(*common, *more)).port for name, more in SERVERS.items()
+        }
+        if overhead:
+            with Solver(made) as solver:
+                asked = ports["fixed"], solver, problems[: a.problems], a.turns
+                kept.part(OVERHEAD, lambda: [overhead_figures(*asked, n) for n in LENGTHS])
+        for clients, turns in missing.items():
+            for number in turns:
+                kept.part(
+                    part_of(engine, clients, number),
+                    partial(load_turn, ports, made.benchmark, problems, clients),
+                )
+
+
+def part_of(engine: str, clients: int, number: int) -> str:
+    return f"{engine}, {clients} clients, turn {number + 1}"
+
+
+def gathered(kept: Kept) -> dict[str, Any]:
+    """Return the figures of all that was measured, and which parts are missing."""
+    lacking, load = [] if kept.has(OVERHEAD) else [OVERHEAD], []
+    for engine in ENGINES:
+        for clients in CLIENTS:
+            names = (part_of(engine, clients, n) for n in count())
+            turns = [kept.part(name, dict) for name in takewhile(kept.has, names)]
+            if len(turns) < TURNS:
+                lacking.append(f"{engine}, {clients} clients: {len(turns)} of {TURNS} turns")
+            if turns:
+                load += load_rows(engine, clients, turns)
+    over = {OVERHEAD: kept.part(OVERHEAD, dict)} if kept.has(OVERHEAD) else {}
+    return {**over, "load": load, "lacking": lacking}
+
+
 def main() -> int:
     """Measure and write the page, or say what is out of date."""
     own, options = sys.argv[1:], list[str]()
@@ -245,49 +373,30 @@ def main() -> int:
         own, options = own[:at], own[at + 1 :]
     a = parser(
         __doc__,
+        engine=(["hf"], "engines: hf, sglang"),
         clients=(CLIENTS, "at a time"),
-        turns=(5, "of every arm"),
-        only=(["overhead", "load"], "what is measured"),
-        problems=(24, "questions by which the server's own time is measured"),
+        turns=(TURNS, "of every arm"),
+        only=([OVERHEAD, "load"], "what is measured"),
+        problems=(12, "questions by which the server's own time is measured"),
+        partly=(False, "write the page although parts are missing; it says which"),
         **FIGURES.options,
     ).parse_args(own)
     if (ended := FIGURES.asked(a, digest)) is not None:
         return ended
-    common = [*BASE, *options]
-    config.register_configs()
-    engine = [o for o in common if not o.startswith("queue=")]
-    # fixed drafts, as the server has them unless told otherwise
-    made = config.build(config.compose(["adaptive=false", *engine, "quiet=true"]))
-    count = max(a.problems, max(a.clients) * EACH)
-    problems = list(islice(made.benchmark.problems(), count))
+    check_known(a.engine, ENGINES)
     found: dict[str, Any] = {
         "digest": digest(),
         "provenance": provenance.collect(),
         "options": options,
-        "turns": a.turns,
     }
     of = {"digest": found["digest"], "machine": found["provenance"]["machine"]["cpu"]}
-    of |= {"options": options, "turns": a.turns, "problems": a.problems}
-    kept = Kept(ROOT / "runs/serving.json", of)
-    with ExitStack() as stack:
-        ports = {
-            name: stack.enter_context(server(*common, *more)).port for name, more in SERVERS.items()
-        }
-        if "overhead" in a.only:
-            with Solver(made) as solver:
-                ask_both = partial(overhead_figures, ports["fixed"], solver)
-                found["overhead"] = kept.part(
-                    "overhead", partial(ask_both, problems[: a.problems], a.turns)
-                )
-        if "load" in a.only:
-            ask_all = partial(load_figures, ports, made.benchmark, problems)
-            found["load"] = [
-                row
-                for clients in a.clients
-                for row in kept.part(f"{clients} clients", partial(ask_all, clients, a.turns))
-            ]
-    FIGURES.keep(found, set(a.only) == {"overhead", "load"} and not options)
-    kept.over()
+    kept = Kept(ROOT / "runs/serving.json", {**of, "options": options})
+    for engine in a.engine:
+        measure(a, engine, options, kept)
+    found |= gathered(kept)
+    FIGURES.keep(found, not options and (a.partly or not found["lacking"]))
+    if not found["lacking"]:
+        kept.over()
     return 0
 
 

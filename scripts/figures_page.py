@@ -30,10 +30,12 @@ class Kept:
         same = found is not None and found["of"] == self._of
         self._parts: dict[str, Any] = found["parts"] if found is not None and same else {}
 
+    def has(self, name: str) -> bool:
+        return name in self._parts
+
     def part(self, name: str, measure: Callable[[], Any]) -> Any:
         """Return a part that was kept, or measure and keep it."""
-        if name in self._parts:
-            print(f"{name}: measured before the restart")
+        if self.has(name):
             return self._parts[name]
         self._parts[name] = found = json.loads(json.dumps(measure()))
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,8 @@ class Started:
     """A server that answers."""
 
     url: str
-    pid: int
+    process: subprocess.Popen[str]
+    log: Path
 
     @property
     def port(self) -> int:
@@ -50,9 +51,10 @@ def server(*options: str) -> Iterator[Started]:
         found = re.search(r"http://\S+:\d+", process.stdout.readline())
         if found is None:
             raise UserError(f"the server did not start: see {log}")
-        yield Started(found[0], process.pid)
+        yield Started(found[0], process, log)
     finally:
-        process.terminate()
+        if process.poll() is None:
+            process.terminate()
         process.wait(PATIENCE)
 
 

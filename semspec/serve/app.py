@@ -182,7 +182,7 @@ class Service:
 
 
 class _Work:
-    """One request under way: submitted, followed, and given up if its client goes or its time is over."""
+    """One request under way: begun, followed, and given up if its client goes or its time is over."""
 
     def __init__(
         self, service: Service, http: HttpRequest, request: Request, reply: Reply, began: float
@@ -195,9 +195,11 @@ class _Work:
             began,
         )
         self.first: float | None = None  # seconds until the first text
-        self.mailbox = Mailbox(reply.choices)
-        for choice in reply.choices:
-            service.scheduler.submit(choice)
+        self.mailbox = Mailbox(reply.choices, lambda: service.scheduler.busy)
+
+    def begin(self) -> None:
+        for choice in self.reply.choices:
+            self.service.scheduler.submit(choice)
 
     def cancel(self) -> None:
         for choice in self.reply.choices:
@@ -211,6 +213,7 @@ class _Work:
                 if news.ended:
                     self._raise_errors()
 
+        self.begin()
         try:
             await self._unless_gone(follow(), self.http.receive)
         except ClientDisconnect:
@@ -255,18 +258,19 @@ class _Work:
         LOG.error("a request failed", exc_info=error)
         raise ApiError(500, "the server has failed to answer", code="internal")
 
-    async def events(self) -> AsyncIterator[bytes]:
-        """Yield the events of a stream."""
-        for first in self.reply.first():
-            yield first
+    async def events(self) -> AsyncIterator[tuple[bytes, bool]]:
+        """Yield the events of a stream, those that are there in one piece, and whether more are to come."""
+        part, left = b"".join(self.reply.first()), len(self.reply.choices)
         async for index, news in self.mailbox.news():
             self._raise_errors()
             if self.first is None and news.items:
                 self.first = time.perf_counter() - self.began
-            for chunk in self.reply.chunks(index, news):
-                yield chunk
-        for last in self.reply.last():
-            yield last
+            part += b"".join(self.reply.chunks(index, news))
+            left -= news.ended
+            if left:
+                yield part, True
+                part = b""
+        yield part + b"".join(self.reply.last()), False
 
     def told(self, outcome: str, status: int) -> None:
         """Count the request and write its line into the log."""
@@ -312,15 +316,15 @@ class Streamed(Response):
         work = self.work
 
         async def push() -> None:
-            async for part in work.events():
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+            async for part, more in work.events():
+                await send({"type": "http.response.body", "body": part, "more_body": more})
 
         outcome, status = "cancelled", 499
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            work.begin()  # from here on the models' thread wants the interpreter's lock
             await work._unless_gone(push(), receive)
             outcome, status = "ok", 200
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientDisconnect:
             return
         except ApiError as error:  # the stream has begun: it can only be told in it

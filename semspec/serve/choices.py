@@ -5,7 +5,8 @@ nobody. It is watched from outside: kept steps are told whole when the verdict i
 they are written. A stop text, a limit on the thinking or a drafter that is gone ends a *phase*; the next one goes
 on behind what has been told.
 
-Everything here runs in the driver's thread, but for ``take``.
+Everything here runs in the driver's thread, but for ``take``. A text in which nothing can end the phase is read there, too:
+who takes it decodes at once what has come since the last time, and the driver's thread has its hands free.
 """
 
 from __future__ import annotations
@@ -144,7 +145,12 @@ class Choice:
         )
         self.drafting = not task.off and (task.solver.drafts or bool(task.references))
         self.degraded = False  # True where it went on without drafts
-        self._news, self._lock = News(), threading.Lock()
+        self.steps: list[Step] = []  # that were told
+        # stop texts, closed thinkings, schemas and log-probabilities are followed token by token
+        followed = task.stops or task.stopping is not None or task.schema is not None
+        self._free = not followed and task.logprobs is None
+        self._unread: deque[tuple[Author, Sequence[int]] | Step] = deque()  # of a free text
+        self._news, self._lock = News(), threading.RLock()  # which guards the reader of a free text
         self.wake: Callable[[bool], None] = lambda ended: None  # there is news, or the end
         # of the phase
         self._stopping = task.stopping() if task.stopping else None
@@ -291,6 +297,7 @@ class Choice:
 
     def _keep_rounds(self, outcome: Outcome | None) -> None:
         """Keep the rounds of a phase, cut to what was told."""
+        self._read()
         told = len(self.tokens) - self._base
         if self._problem is None:
             whole = outcome.rounds if outcome else [Round(handed=self.tokens[self._base :])]
@@ -323,10 +330,7 @@ class Choice:
     def _hear(self, query: Query, token: int) -> None:
         """Take a token that the target has just written behind the context."""
         if query.model == "target" and not query.tokens and not self._cut:
-            self._heard += 1
-            self._untold.append(("target", token))
-            if self.task.logprobs is None:
-                self._flush()
+            self._take("target", (token,))
             self._call()
 
     def _look(self, context: Context, ended: bool = False) -> None:
@@ -350,6 +354,9 @@ class Choice:
 
     def _take(self, author: Author, tokens: Sequence[int]) -> None:
         self._heard += len(tokens)
+        if self._free:
+            self._unread.append((author, tokens))
+            return
         self._untold.extend((author, token) for token in tokens)
         if self.task.logprobs is None:
             self._flush()
@@ -383,7 +390,7 @@ class Choice:
             self._take("draft", kept)
             if len(done.kept) < end:
                 gone = done.drafted[max(start, len(done.kept)) : end]
-                if gone:
+                if gone and self.task.steps:
                     text = self.task.solver.said(gone)
                     self._step(Step("draft", False, len(gone), score, text))
                 return
@@ -391,9 +398,10 @@ class Choice:
             start = end
 
     def _step(self, step: Step) -> None:
-        if self.task.steps and not self._cut:
-            with self._lock:
-                self._news.items.append(step)
+        if self.task.steps and self._free:
+            self._unread.append(step)
+        elif self.task.steps and not self._cut:
+            self._tell_step(step)
 
     # ---- telling --------------------------------------------------------------------------------
 
@@ -442,29 +450,40 @@ class Choice:
         if self._cut:  # what is behind the cut is not told
             self._untold.clear()
             return
-        if len(self._untold) > 1 and self._stopping is None and self._due is None:
-            self._tell_run()
         while self._untold and self._due is None:
             author, token = self._untold.popleft()
             self._tell(author, token)
             if self._cut:
                 self._untold.clear()
 
-    def _tell_run(self) -> None:
-        """Tell what one author has written in one piece, if none of it can change what follows."""
-        author, _ = self._untold[0]
-        if any(who != author for who, _ in self._untold):
-            return
-        tokens = [token for _, token in self._untold][: self.task.budget - len(self.tokens)]
-        if tokens and (said := self.reader.feed_run(tokens)) is not None:
-            self.tokens += tokens
-            self._say(said, author)
-            self._untold.clear()
+    def _read(self) -> None:
+        """Read and tell what has come of a free text, what one author has written in one piece; for both threads."""
+        with self._lock:
+            while self._unread:
+                first = self._unread.popleft()
+                if isinstance(first, Step):
+                    self._tell_step(first)
+                    continue
+                author, run = first[0], list(first[1])
+                while self._unread and not isinstance(then := self._unread[0], Step):
+                    if then[0] != author:
+                        break
+                    run += then[1]
+                    self._unread.popleft()
+                run = run[: self.task.budget - len(self.tokens)]
+                self.tokens += run
+                self._say(self.reader.feed_run(run), author)
 
     def _call(self) -> None:
         """Let who reads along know that there is news: after a step as a whole, and after each of the target's tokens."""
-        if self._news.items or self._news.logprobs:
+        if self.task.live and (self._unread or self._news.items or self._news.logprobs):
             self.wake(False)
+
+    def _tell_step(self, step: Step) -> None:
+        self.steps.append(step)
+        if self.task.live:
+            with self._lock:
+                self._news.items.append(step)
 
     def _tell(self, author: Author, token: int, logprob: Logprob | None = None) -> None:
         if len(self.tokens) >= self.task.budget:
@@ -528,8 +547,9 @@ class Choice:
         self.wake(True)
 
     def take(self) -> News:
-        """Return the news since the last call; for the thread of the reader."""
+        """Return the news since the last call; for the thread of who reads along."""
         with self._lock:
+            self._read()
             news, self._news = self._news, News(tokens=self._news.tokens, ended=self._news.ended)
         return news
 

@@ -60,20 +60,23 @@ class Reader:
             self.thinking_tokens += 1
         return said
 
-    def feed_run(self, tokens: Sequence[int]) -> list[Said] | None:
-        """Return what tokens add together, read at once; None where they are to be fed one by one.
+    def feed_run(self, tokens: Sequence[int]) -> list[Said]:
+        """Return what tokens add, decoded together as far as that can be done.
 
-        That is where one of them may end the thinking or the text, or leaves half a character.
+        It cannot where one of them may end the thinking or the text, or the last leaves half a character: they are then
+        read in halves.
         """
-        if self._state == "begins" or self._stops or self._one_call or "<" in self._pending:
-            return None
-        text = self._spelling.peek(tokens)
-        if text.endswith(HALF) or (self.thinks and "<" in text):
-            return None
-        self._pending += self._spelling.take(tokens, text)
-        if self.thinks:
-            self.thinking_tokens += len(tokens)
-        return self._read()
+        if len(tokens) < 2:
+            return self.feed(tokens[0]) if tokens else []
+        if not (self._state == "begins" or self._stops or self._one_call or "<" in self._pending):
+            text = self._spelling.peek(tokens)
+            if not (text.endswith(HALF) or (self.thinks and "<" in text)):
+                self._pending += self._spelling.take(tokens, text)
+                if self.thinks:
+                    self.thinking_tokens += len(tokens)
+                return self._read()
+        half = len(tokens) // 2
+        return [*self.feed_run(tokens[:half]), *self.feed_run(tokens[half:])]
 
     _closed = False  # by the last token
 

@@ -134,8 +134,7 @@ class Reply:
             "finish_reason": finish_reason(choice),
         }
         if self.wants_steps:
-            steps = [item for item in choice.take().items if isinstance(item, Step)]
-            told["semspec"] = {"steps": [step_told(step) for step in steps]}
+            told["semspec"] = {"steps": [step_told(step) for step in choice.steps]}
         return told
 
     def _logprobs(self, index: int, entries: Sequence[Logprob]) -> dict[str, Any] | None:

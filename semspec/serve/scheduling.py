@@ -24,7 +24,10 @@ from semspec.types import Context
 
 State = Literal["starting", "ready", "draining", "over", "failed"]
 LEAST_SHARED = 16  # tokens of a prompt that are worth a session that is kept
-PAUSE = 0.02  # seconds between two deliveries of what an answer tells
+PAUSE = 0.05  # seconds between two deliveries of what an answer tells
+SHARE = 0.004  # the same, for each answer that is under way: the longer one counts
+LONG = 0.2  # the same, of an answer that comes faster than anybody reads
+READABLE = 100  # tokens a second
 AGAIN = 15.0  # seconds after which a drafter that was lost is tried again
 
 
@@ -162,14 +165,18 @@ class Scheduler:
 class Mailbox:
     """What the choices of one request tell, for the event loop.
 
-    To wake the loop costs the driver's thread a system call, and then its turn while the loop works. So what comes
-    within ``PAUSE`` of the last delivery is delivered together, and an end at once.
+    To wake the loop costs the driver's thread a system call, and then its turn while the loop works: a delivery takes the
+    interpreter's lock three times, and each time the other thread has to be woken. So what comes within ``PAUSE`` of the last
+    delivery is delivered together, and an end at once. The pause is longer where the text comes faster than anybody reads (``LONG``), and
+    where many answers are under way, so that all of them together are not told more often than every ``SHARE`` seconds.
     """
 
-    def __init__(self, choices: Sequence[Choice]) -> None:
-        self._choices = choices
+    def __init__(self, choices: Sequence[Choice], busy: Callable[[], int] = lambda: 1) -> None:
+        """``busy``: how many answers are under way."""
+        self._choices, self._busy = choices, busy
         self._event, self._loop = asyncio.Event(), asyncio.get_running_loop()
         self._quiet = self._told = False  # the loop wants no call; there is something for it
+        self._pause, self._tokens = PAUSE, 0  # the last one, and what was told before it
         for choice in choices:
             choice.wake = self._wake
 
@@ -187,15 +194,23 @@ class Mailbox:
 
     async def news(self) -> AsyncIterator[tuple[int, News]]:
         """Yield what is new, with the number of its choice, until all have ended."""
-        left = set(range(len(self._choices)))
+        left, tokens = set(range(len(self._choices))), [0] * len(self._choices)
         while left:
             await self._event.wait()
             self._event.clear()
             self._quiet, self._told = True, False
             for number in sorted(left):
                 news = self._choices[number].take()
+                tokens[number] = news.tokens
                 if news.ended:
                     left.discard(number)
                 if news.items or news.logprobs or news.ended:
                     yield number, news
-            self._loop.call_later(PAUSE, self._listen)
+            self._loop.call_later(self._next_pause(sum(tokens)), self._listen)
+
+    def _next_pause(self, tokens: int) -> float:
+        """Return how long nothing is to be told, now that so many tokens have been."""
+        fast = tokens - self._tokens > READABLE * self._pause * len(self._choices)
+        self._tokens = tokens
+        self._pause = max(LONG if fast else PAUSE, SHARE * self._busy())
+        return self._pause

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -22,15 +23,33 @@ from semspec.serve.wire import MOST, wire
 from semspec.solver import Solver
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TICK = 1.0  # seconds
+# Seconds that a thread waits for the interpreter's lock before it asks for it. Python's 5 ms are long here: the models' thread
+# lets the lock go for each operation, and each time wakes the event loop, which finds it taken again.
+SWITCH = 0.0002
 NAP = 0.05  # seconds between looks at what is still in flight, once the end is asked for
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, but signals are ours."""
+    """uvicorn's, but signals are ours, and it does not look ten times a second whether it is to end."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # which also brings the date of responses up to date
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK):
+                    await self._leaving.wait()
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._leaving.set()
 
 
 def serve(
@@ -50,6 +69,7 @@ def serve(
     ``make`` loads the models. ``told`` gets the address as soon as the server is ready.
     """
     check_bind(host, keys, insecure)
+    sys.setswitchinterval(SWITCH)
     listening = _listen(host, port)
     asyncio.run(_run(make, settings, keys, listening, concurrency, keep, told))
 
@@ -123,7 +143,7 @@ async def _run(
         while scheduler.state == "draining" and (scheduler.busy or service.in_flight):
             await asyncio.sleep(NAP)
     finally:
-        server.should_exit = True
+        server.leave()
         await serving
         if scheduler.state != "starting":
             scheduler.close()

@@ -136,12 +136,28 @@ def test_kept_steps_come_whole_and_the_targets_tokens_as_they_are_written(live: 
         text = one.get("reasoning_content") or one.get("content", "")
         assert len(text.split()) > 3, one
     assert all(d["semspec"]["text"].strip() for d in gone)
-    own = [d for d in deltas if d.get("semspec") == {"author": "target"}]
-    assert len(own) > 5
-    # a few words at a time: those of 20 ms
-    assert sum(
-        len((d.get("reasoning_content") or d.get("content", "")).split()) for d in own
-    ) < 8 * len(own)
+    assert [d for d in deltas if d.get("semspec") == {"author": "target"}]
+    body |= {"semspec": {"off": True}, "ignore_eos": True, "max_tokens": 400}
+    _, _, raw = live.ask("/v1/chat/completions", body)
+    deltas = [event["choices"][0]["delta"] for event in events_of(raw)]
+    pieces = [d.get("reasoning_content") or d.get("content", "") for d in deltas]
+    told = sum(map(len, pieces))  # as it comes, and the first token at once
+    assert len([piece for piece in pieces if piece]) > 3 and max(map(len, pieces)) < 0.7 * told
+    assert len(next(piece for piece in pieces if piece)) < 0.2 * told
+
+
+@pytest.mark.parametrize("more", [{}, {"stop": ["never said"]}])
+def test_an_answer_in_one_piece_has_the_steps_of_its_stream(
+    live: Live, more: dict[str, Any]
+) -> None:
+    """Whether who reads along decodes the text, or the driver follows it for a stop."""
+    fields = {"seed": 0, "max_tokens": 160, "semspec": {"steps": True}, **more}
+    whole = live.chat(**fields)["choices"][0]["semspec"]["steps"]
+    _, _, raw = live.ask("/v1/chat/completions", {"messages": TURN, "stream": True, **fields})
+    deltas = [event["choices"][0]["delta"].get("semspec", {}) for event in events_of(raw)]
+    assert [step for step in deltas if "accepted" in step] == whole
+    assert {step["author"] for step in whole} == {"draft", "target"}
+    assert {step["accepted"] for step in whole} == {True, False}
 
 
 def test_the_same_seed_gives_the_same_text_whatever_else_is_running(live: Live) -> None:

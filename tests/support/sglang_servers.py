@@ -47,11 +47,10 @@ def free_port() -> int:
         return int(held.getsockname()[1])
 
 
-def launch_options(target_port: int, draft_port: int) -> list[str]:
-    """Options of ``semspec.launch`` for small servers on the CPU."""
-    arguments = sglang_env.server_arguments(
-        max_running_requests=32, max_total_tokens=16384, **NO_SPACES
-    )
+def launch_options(target_port: int, draft_port: int, **changes: Any) -> list[str]:
+    """Options of ``semspec.launch`` for small servers on the CPU; ``changes`` are arguments of SGLang's."""
+    usual: dict[str, Any] = {"max_running_requests": 32, "max_total_tokens": 16384, **NO_SPACES}
+    arguments = sglang_env.server_arguments(**{**usual, **changes})
     return [
         f"target_port={target_port}",
         f"draft_port={draft_port}",
@@ -113,9 +112,9 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 class Mortal:
     """A server by ``semspec.launch start=true`` that can be killed and started again."""
 
-    def __init__(self, folder: Path, *more: str) -> None:
-        """``more``: options of the launcher, ``model.path=`` for one."""
-        self.port, self.folder, self.more = free_port(), folder, more
+    def __init__(self, folder: Path, *more: str, **changes: Any) -> None:
+        """``more``: options of the launcher, ``model.path=`` for one. ``changes``: arguments of SGLang's."""
+        self.port, self.folder, self.more, self.changes = free_port(), folder, more, changes
         self.process: subprocess.Popen[str] | None = None
 
     @property
@@ -123,7 +122,7 @@ class Mortal:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> str:
-        options = launch_options(self.port, free_port())
+        options = launch_options(self.port, free_port(), **self.changes)
         words = [sys.executable, "-m", "semspec.launch", "start=true", "draft=none", *options]
         words += ["accept=logprob", *self.more]  # no probe, and so no plugin
         self.process = subprocess.Popen(

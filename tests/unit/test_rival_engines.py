@@ -18,6 +18,7 @@ import bench_copying
 import bench_rivals
 import bench_serve
 import make_edits
+from figures_page import Kept
 from rivals import figures, page
 from rivals.base import Problem, Workload, cut
 from rivals.catalogue import OURS, REFERENCE
@@ -199,14 +200,15 @@ def copied() -> dict[str, Any]:
 
 def served() -> dict[str, Any]:
     common = {"clients": 4, "ratio_interval": (1.9, 2.1), "first": 0.1, "first_p90": 0.2}
-    common |= {"right": 0.75, "answers": 8}
-    over = {"problems": 3, "turns": 2, "ratio": 1.015, "milliseconds": 3.0}
+    common |= {"engine": "hf", "turns": 2, "right": 0.75, "answers": 8}
+    over = {"problems": 3, "turns": 2, "ratio": 1.015, "milliseconds": 3.0, "seconds": 0.2}
+    over |= {"length": 0}
     return {
         "digest": "today",
         "provenance": {"machine": {"cpu": "a processor", "cores": 2}},
         "options": [],
-        "turns": 2,
-        "overhead": {**over, "ratio_interval": (1.0, 1.03)},
+        "lacking": [],
+        "overhead": [{**over, "ratio_interval": (1.0, 1.03)}],
         "load": [
             {**common, "arm": "target alone", "tokens_per_second": 50.0, "ratio": 1.0},
             {**common, "arm": "drafts", "tokens_per_second": 100.0, "ratio": 2.0},
@@ -216,9 +218,32 @@ def served() -> dict[str, Any]:
 
 def test_the_servers_page_says_what_it_costs_and_what_drafts_bring() -> None:
     shown = bench_serve.text(served())
-    assert "+1.5 % [+0.0, +3.0] of the same run without a server (+3.0 ms" in shown
+    assert "| as the model ends them | 3, 2 times | 200 | +3.0 | +1.5 % [+0.0, +3.0] |" in shown
     assert "| 4 | drafts | 100 | 2.00x [1.90, 2.10] | 0.10 (0.20) | 0.75 of 8 |" in shown
     assert "| 4 | target alone | 50 |  |" in shown
+    assert "**engine=hf**" in shown and "SGLang" not in shown and "Not measured" not in shown
+
+
+def test_the_servers_page_is_measured_in_parts(tmp_path: Path) -> None:
+    """What is there is not measured again, and what is missing is named."""
+    of = {"digest": "today"}
+    arms = {
+        arm: {"seconds": 2.0, "tokens": 100 * speed, "firsts": [0.1, 0.2], "right": 1}
+        for speed, arm in enumerate(bench_serve.ARMS, start=1)
+    }
+    kept = Kept(tmp_path / "parts.json", of)
+    for number in range(bench_serve.TURNS):
+        kept.part(bench_serve.part_of("sglang", 4, number), lambda: arms)
+    found = bench_serve.gathered(Kept(tmp_path / "parts.json", of))
+    assert [row["tokens_per_second"] for row in found["load"]] == [50, 100, 150]
+    assert [row["ratio"] for row in found["load"]] == [1, 2, 3]
+    assert "overhead" in found["lacking"] and "hf, 4 clients: 0 of 3 turns" in found["lacking"]
+    assert not [part for part in found["lacking"] if part.startswith("sglang, 4 ")]
+    shown = bench_serve.text({**served(), **found, "overhead": None})
+    assert (
+        "| 4 | drafts | 100 | 2.00x" in shown and "Not measured: overhead; hf, 1 clients" in shown
+    )
+    assert bench_serve.gathered(Kept(tmp_path / "parts.json", {"digest": "tomorrow"}))["load"] == []
 
 
 def test_saved_passes_and_seconds() -> None:

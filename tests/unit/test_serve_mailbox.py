@@ -21,11 +21,13 @@ class Teller:
         self.wake: Any = None
         self.told: list[Any] = []
         self.ended = False
+        self.tokens = 0
         self._lock = threading.Lock()
 
     def say(self, *numbers: int) -> None:
         with self._lock:
             self.told += numbers
+            self.tokens += len(numbers)
         self.wake(False)
 
     def end(self) -> None:
@@ -34,18 +36,21 @@ class Teller:
 
     def take(self) -> News:
         with self._lock:
-            news = News(ended=self.ended)
+            news = News(tokens=self.tokens, ended=self.ended)
             news.items, self.told = self.told, []
         return news
 
 
-def heard(tell: Any, pause: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Any]]:
+def heard(
+    tell: Any, pause: float, monkeypatch: pytest.MonkeyPatch, share: float = 0.0, busy: int = 1
+) -> list[tuple[float, Any]]:
     """Return what arrives, each with the seconds since the start."""
     monkeypatch.setattr(scheduling, "PAUSE", pause)
+    monkeypatch.setattr(scheduling, "SHARE", share)
 
     async def listen() -> list[tuple[float, Any]]:
         teller = Teller()
-        mailbox = Mailbox([cast(Choice, teller)])
+        mailbox = Mailbox([cast(Choice, teller)], lambda: busy)
         began = time.monotonic()
         thread = threading.Thread(target=tell, args=(teller,))
         thread.start()
@@ -56,7 +61,12 @@ def heard(tell: Any, pause: float, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     return asyncio.run(listen())
 
 
-def test_what_comes_within_the_pause_is_delivered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("pause", "share", "busy"), [(0.4, 0.01, 1), (0.01, 0.01, 40)])
+def test_what_comes_within_the_pause_is_delivered_together(
+    pause: float, share: float, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one answer, and of one among many."""
+
     def tell(teller: Teller) -> None:
         for number in range(40):
             teller.say(number)
@@ -64,12 +74,29 @@ def test_what_comes_within_the_pause_is_delivered_together(monkeypatch: pytest.M
         time.sleep(1)
         teller.end()
 
-    got = heard(tell, 0.4, monkeypatch)
+    got = heard(tell, pause, monkeypatch, share, busy)
     assert [one for _, items in got for one in items] == list(range(40))
     assert got[0][0] < 0.3  # the first at once
     assert 3 <= len(got) <= 8
     # nothing that is told stays behind until more comes
     assert got[-2][0] < got[-1][0] - 0.3 and got[-1][1] == []
+
+
+def test_what_comes_faster_than_anybody_reads_is_told_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def tell(teller: Teller) -> None:
+        for number in range(200):
+            teller.say(number)
+            time.sleep(0.005)
+        teller.end()
+
+    monkeypatch.setattr(scheduling, "READABLE", 20)
+    monkeypatch.setattr(scheduling, "LONG", 0.5)
+    got = heard(tell, 0.02, monkeypatch)
+    assert [one for _, items in got for one in items] == list(range(200))
+    assert got[0][0] < 0.3
+    assert len(got) < 8  # instead of some fifty
 
 
 def test_the_end_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,7 @@ def test_tokens_read_in_runs_say_what_they_say_one_by_one(text: str, opened: boo
     while left:
         size = runs.pop() if runs else 3
         run, left = left[:size], left[size:]
-        together = reader.feed_run(run)
-        said += [one for token in run for one in reader.feed(token)] if together is None else together  # fmt: skip
+        said += reader.feed_run(run)
     parts = {"reasoning": "", "content": ""}
     for channel, part in [*said, *reader.flush()]:
         parts[channel] += part
