@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from semspec.cli.launch import answers
 from semspec.engines.pool import Engines
+from semspec.engines.servers import answers
 from tests.support import sglang_env
 from tests.support.processes import finished, hear_interrupts
 from tests.support.sglang_servers import free_port
