@@ -33,9 +33,9 @@ from semspec.storage.files import replacing, write_all
 from semspec.types import Answer, Context, Generate, Query, Read, Sampling, What
 
 SHARD = 64  # questions; they are written and answered together
-ASKING = Sampling(1.0, top_p=0.9)
-QUESTION = 64  # tokens of a question at most; longer ones are left out
-APART = 2  # shards that are not trained on
+ASKING = Sampling(0.9)
+QUESTION = 48  # tokens of a question at most; longer ones are left out
+APART = 1  # shards that are not trained on
 WORDS = {
     "what": "An EAGLE-3 head",
     "owner": "SmolLM2-135M-Instruct",
@@ -123,8 +123,8 @@ def rows_of(path: Path) -> list[Row]:
 def main() -> None:
     a = parser(
         __doc__, work=Path, out=Path, target="packaged/smollm2-135m-instruct", seed=0,
-        solutions=(1536, "questions that the head is trained on"), tokens=(160, "of an answer at most"),
-        temperature=(0.5, "of the answers"), steps=400, batch=8, inner=768, unroll=(3, "tokens of a draft that are learned"),
+        solutions=(512, "questions that the head is trained on"), tokens=(192, "of an answer at most"),
+        temperature=(0.5, "of the answers"), steps=160, batch=8, inner=768, unroll=(3, "tokens of a draft that are learned"),
         vocabulary=(6144, "tokens that can be drafted"),
     ).parse_args()  # fmt: skip
     torch.set_num_threads(1)
