@@ -123,7 +123,7 @@ def rows_of(path: Path) -> list[Row]:
 def main() -> None:
     a = parser(
         __doc__, work=Path, out=Path, target="packaged/smollm2-135m-instruct", seed=0,
-        solutions=(512, "questions that the head is trained on"), tokens=(192, "of an answer at most"),
+        solutions=(384, "questions that the head is trained on"), tokens=(192, "of an answer at most"),
         temperature=(0.5, "of the answers"), steps=160, batch=8, inner=768, unroll=(3, "tokens of a draft that are learned"),
         vocabulary=(6144, "tokens that can be drafted"),
     ).parse_args()  # fmt: skip
