@@ -1,29 +1,43 @@
-"""Measures what thresholds of ``accept=logprob`` do to the embedded target's accuracy with other drafts.
+"""Measures what thresholds of ``accept=logprob`` do to a target's accuracy, the one that a run measures among them.
 
-    python scripts/measure_thresholds.py --drafts embedded/tiny-draft runs/drafts/noise-0.2 --out runs/thresholds
+    python scripts/measure_thresholds.py --drafts runs/variants/noise-0.2 --out runs/thresholds
+    python scripts/measure_thresholds.py --target runs/variants/sharpness-0.3/target --temperature 0.18 \\
+        --drafts runs/variants/sharpness-0.3/noise-0.2 --out runs/softer
 
-Every pair solves the same problems, the target alone first. A trajectory depends on a threshold only through its
-verdicts, so a threshold at which every verdict stays what it was is not run again: its line is copied. Lines go to
-``OUT/NAME.jsonl``, one a problem and threshold, and a killed run goes on there.
+Every draft solves the same problems, after the target alone. ``measured`` is the threshold that ``accept=logprob`` comes
+to before the first of these problems, as in a run. A trajectory depends on a threshold only through its verdicts, so a
+threshold at which every verdict stays what it was is not run again: its line is copied. Lines go to ``OUT/NAME.jsonl``,
+one a problem and threshold, and a killed run goes on there.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from script_kit import parser
+from script_kit import markdown, parser, read
 
 from semspec.config import build, compose
 from semspec.protocols import BenchmarkProblem
+from semspec.results.metrics import wilson
+from semspec.results.significance import paired_by_problem
 from semspec.rules.logprob import LogProb
 from semspec.solver import Solution, Solver
-from semspec.storage.files import LineFile, cut_torn_line, parse, whole_lines
+from semspec.storage.files import LineFile, cut_torn_line, parse, whole_lines, write_json
 
-THRESHOLDS = [-8.0, -6.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.5]
+THRESHOLDS = [-4.0]
 Line = dict[str, Any]
+HEADINGS = (
+    "threshold",
+    "pass@1 [95 %]",
+    "against alone, points",
+    "steps accepted",
+    "by target",
+    "tokens a pass",
+)
 
 
 def line_of(solver: Solver, done: Solution, threshold: float | None) -> Line:
@@ -52,37 +66,42 @@ def same(line: Mapping[str, Any], threshold: float) -> bool:
     return bool(line["threshold"] <= threshold <= line["lowest_accepted"])
 
 
-def measure(
-    target: str,
-    draft: str,
-    problems: int,
-    seed: int,
-    temperature: float,
-    at_once: int,
-    thresholds: Sequence[float],
-    file: Path,
-) -> None:
-    """Write the lines of one pair that are missing; ``draft=""`` is the target alone."""
-    options = [f"benchmark.seed={seed}", f"concurrency={at_once}", "accept=logprob", "split=paragraph"]  # fmt: skip
-    options += [f"model.path={target}", f"temperature={temperature}"]
+def measured(solver: Solver, asked: Sequence[BenchmarkProblem], file: Path) -> float:
+    """Return the threshold that a run on these problems begins with; keep what is said of it in a file."""
+    if not file.exists():
+        solver.measure(asked, tell=print)
+        write_json(file, solver.rule.measured())
+        print(solver.rule.origin(), flush=True)
+    found = read(file)["chosen"]
+    assert found is not None, "too few steps were drafted to measure a threshold"
+    return float(found["threshold"])
+
+
+def measure(a: Namespace, draft: str) -> Path:
+    """Write the lines of one draft that are missing, and return their file; ``draft=""`` is the target alone."""
+    file = a.out / f"{Path(draft).name or 'alone'}.jsonl"
+    options = [f"benchmark.seed={a.seed}", f"concurrency={a.at_once}", "accept=logprob", "split=paragraph"]  # fmt: skip
+    options += [f"model.path={a.target}", f"temperature={a.temperature}", "adaptive=false"]
     options += ["draft=lm", f"draft.model.path={draft}"] if draft else ["draft=none"]
     cut_torn_line(file)
-    known = {(x["id"], x["threshold"]): x for raw in whole_lines(file) if (x := parse(raw))}
+    known = {(x["id"], x["threshold"]): x for x in lines_of(file)}
     with Solver(build(compose(options))) as solver, LineFile(file) as out:
-        asked = list(islice(solver.config.benchmark.problems(), problems))
+        asked = list(islice(solver.config.benchmark.problems(), a.problems))
+        thresholds = list(a.thresholds)
+        if draft:
+            thresholds.append(measured(solver, asked, file.with_suffix(".measured.json")))
 
         def write(lines: Iterable[Line]) -> None:
             for line in lines:
                 known[line["id"], line["threshold"]] = line
                 out.append(line)
 
-        for start in range(0, len(asked), 2 * at_once):
-            group = asked[start : start + 2 * at_once]
+        for start in range(0, len(asked), 2 * a.at_once):
+            group = asked[start : start + 2 * a.at_once]
             if not draft:
                 left = [p for p in group if (p.id, None) not in known]
-                if not left:
-                    continue
-                write(line_of(solver, done, None) for done in solver.solve(left, "plain"))
+                if left:
+                    write(line_of(solver, done, None) for done in solver.solve(left, "plain"))
                 continue
             before: float | None = None
             for threshold in sorted(thresholds):
@@ -96,24 +115,55 @@ def measure(
                     else:
                         left.append(problem)
                 solver.rule = LogProb(threshold=threshold)
-                write(line_of(solver, done, threshold) for done in _solved(solver, left))
+                if left:
+                    solved = solver.solve(left, "speculative")
+                    write(line_of(solver, done, threshold) for done in solved)
                 before = threshold
+    return file
 
 
-def _solved(solver: Solver, problems: Sequence[BenchmarkProblem]) -> Iterable[Solution]:
-    return solver.solve(problems, "speculative") if problems else ()
+def lines_of(file: Path) -> list[Line]:
+    return [line for raw in whole_lines(file) if (line := parse(raw))]
+
+
+def shown(lines: Sequence[Line], alone: Mapping[str, bool]) -> list[list[str]]:
+    """Return a row of the table for each threshold, over the problems that it was tried on."""
+    rows = []
+    for threshold in sorted({line["threshold"] for line in lines}):
+        own = [line for line in lines if line["threshold"] == threshold]
+        right = [bool(line["correct"]) for line in own]
+        low, high = wilson(sum(right), len(own)) or (0.0, 1.0)
+        change, (least, most) = paired_by_problem(
+            [[(alone[line["id"]], bool(line["correct"]))] for line in own]
+        )
+        drafted, kept, tokens = (sum(x[k] for x in own) for k in ("drafted", "kept", "tokens"))
+        rows.append(
+            [
+                f"{threshold:.2f} ({len(own)})",
+                f"{sum(right) / len(own):.3f} [{low:.3f}, {high:.3f}]",
+                f"{100 * change:+.1f} [{100 * least:+.1f}, {100 * most:+.1f}]",
+                f"{kept / drafted:.1%}",
+                f"{sum(x['by_target'] for x in own) / tokens:.0%}",
+                f"{tokens / sum(x['passes']['target'] for x in own):.2f}",
+            ]
+        )
+    return rows
 
 
 def main() -> None:
     a = parser(
-        __doc__, target="embedded/tiny-target", drafts=[""], out=Path, problems=200, seed=20261214,
-        temperature=0.6, at_once=16, thresholds=THRESHOLDS,
+        __doc__, target="embedded/tiny-target", drafts=["embedded/tiny-draft"], out=Path, problems=500,
+        seed=20261214, temperature=0.6, at_once=50, thresholds=THRESHOLDS,
     ).parse_args()  # fmt: skip
     a.out.mkdir(parents=True, exist_ok=True)
+    alone = {line["id"]: bool(line["correct"]) for line in lines_of(measure(a, ""))}
+    print(
+        f"{a.target} alone, T = {a.temperature:g}: {sum(alone.values())} of {len(alone)}",
+        flush=True,
+    )
     for draft in a.drafts:
-        name = Path(draft).name or "alone"
-        how = a.seed, a.temperature, a.at_once, a.thresholds
-        measure(a.target, draft, a.problems, *how, a.out / f"{name}.jsonl")
+        rows = shown(lines_of(measure(a, draft)), alone)
+        print(f"\n{draft}\n\n" + "\n".join(markdown(HEADINGS, rows)), flush=True)
 
 
 if __name__ == "__main__":

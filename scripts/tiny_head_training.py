@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 from script_kit import HUB, parser
-from tiny_head_data import Batch, Row, batches, collect
+from tiny_head_data import Batch, Row, batches
 from torch import Tensor
 from training_kit import Optimizers, write_training
 
@@ -27,6 +27,7 @@ from semspec.storage.swap import check_replaceable
 
 EVERY = 50  # steps between two lines and two states on disk
 HELD_OUT = 100  # solutions
+TINY = {"owner": "semspec's embedded target", "data": "solutions of the embedded world"}
 Loss = Callable[[dict[str, Tensor], Batch], tuple[Tensor, list[float]]]
 """The loss, and how often the head's favourite is the target's, of each token it looks ahead."""
 
@@ -45,23 +46,24 @@ def begin(doc: str | None, name: str, **own: Any) -> tuple[Namespace, Path, Spec
 
 def learn(
     a: Namespace,
-    name: str,
-    what: str,
+    script: str,
+    words: Mapping[str, str],
     rows: Sequence[Row],
-    layers: Sequence[int],
+    fresh: Callable[[], Sequence[Row]],
     parameters: dict[str, Tensor],
     loss_of: Loss,
     outer: Collection[str],
 ) -> dict[str, Any]:
     """Train the parameters in place, and return what training.json says.
 
-    ``outer`` names matrices that Muon is not for: those that give the logits.
+    ``words`` are for the card (TINY). ``fresh`` gives rows that it is measured on and not trained on. ``outer`` names
+    matrices that Muon is not for: those that give the logits.
     """
     for p in parameters.values():
         p.requires_grad_(True)
     matrices = {n for n, p in parameters.items() if p.ndim == 2 and n not in outer}
     optimizers = Optimizers(parameters, matrices, (3e-3, 2e-3), decay=0.01)
-    state = a.work / f"{name}-{a.seed}.safetensors"
+    state = a.work / f"{script}-{a.seed}.safetensors"
     first, seconds = _restore(state, parameters, optimizers)
     drawn, began = batches(rows, a.batch, a.seed, first), time.process_time() - seconds
     for step in range(first, a.steps):
@@ -76,14 +78,14 @@ def learn(
             _keep(state, parameters, optimizers, step + 1, seconds)
     for p in parameters.values():
         p.requires_grad_(False)
-    # how often the favourite is the target's over solutions that it was not trained on
-    target = ModelConfig(path=a.target).fetch()
-    fresh = batches(collect(target, layers, HELD_OUT, a.seed + 1, a.work), 10, 0)
+    # how often the favourite is the target's over rows that it was not trained on
+    apart = fresh()
+    drawn = islice(batches(apart, 10, 0), len(apart) // 10)
     with torch.no_grad():
-        rights = [loss_of(parameters, batch)[1] for batch in islice(fresh, HELD_OUT // 10)]
+        rights = [loss_of(parameters, batch)[1] for batch in drawn]
     return {
-        "what": what,
-        "script": f"scripts/train_{name}.py",
+        **words,
+        "script": f"scripts/{script}.py",
         "target": a.target,
         "seconds": seconds,
         "agreement": [sum(column) / len(column) for column in zip(*rights, strict=True)],
@@ -132,11 +134,11 @@ tags: [semspec, speculative-decoding, tiny]
 ---
 # {name}
 
-{what} of semspec's embedded target (`{target}`), in the format of the published ones, bfloat16,
-{parameters:.2f} M parameters. Trained by `{script}` on {solutions} solutions of the embedded
-world in {seconds:.0f} CPU seconds, against the target's own distribution.
+{what} of {owner} (`{target}`), in the format of the published ones, bfloat16,
+{parameters:.2f} M parameters. Trained by `{script}` on {rows} {data}
+in {seconds:.0f} CPU seconds, against the target's own distribution.
 
-How often its favourite token is the target's, over solutions that it was not trained on and given
+How often its favourite token is the target's, over such rows that it was not trained on and given
 that the tokens before are right, for the first, second, ... token of a draft:
 {right}
 
@@ -161,7 +163,11 @@ def write_head(
         name=folder.name,
         parameters=sum(t.numel() for t in tensors.values() if t.is_floating_point()) / 1e6,
         right=", ".join(f"{r:.3f}" for r in training["agreement"]) + ".",
-        **{name: training[name] for name in ("what", "target", "script", "solutions", "seconds")},
+        rows=training["solutions"],
+        **{
+            name: training[name]
+            for name in ("what", "owner", "data", "target", "script", "seconds")
+        },
     )
     (folder / CARD_NAME).write_text(card, encoding="utf-8")
     inspection.seal(folder)

@@ -9,21 +9,23 @@ Both stages go on after a kill: the target's states in shards, the training from
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from tiny_head_data import Batch, collect, common_tokens
-from tiny_head_training import begin, learn, write_head
+from tiny_head_data import Batch, Row, collect, common_tokens
+from tiny_head_training import HELD_OUT, TINY, begin, learn, write_head
 from torch import Tensor
 from training_kit import narrow
 
 from semspec.heads._files import from_target
 from semspec.heads.eagle3 import EMBEDDING, LAST, Attend, Eagle3, Shape, config_of
 from semspec.models.folder import read_json
+from semspec.models.spec import Spec
 
 DECAY = 0.8  # what a step further on counts, relative to the one before it
-INNER = 384
 
 
 def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
@@ -99,20 +101,26 @@ def loss_of(
     return total, right
 
 
-def main() -> None:
-    unroll = (5, "tokens of a draft that are learned")
-    vocabulary = (224, "tokens that can be drafted")
-    a, target, spec, layers = begin(
-        __doc__, "eagle3", steps=850, batch=8, unroll=unroll, vocabulary=vocabulary
-    )
-    rows = collect(target, (*layers, -1), a.solutions, a.seed, a.work)
+def train(
+    a: Namespace,
+    script: str,
+    words: Mapping[str, str],
+    target: Path,
+    spec: Spec,
+    rows: Sequence[Row],
+    fresh: Callable[[], Sequence[Row]],
+) -> None:
+    """Train a head on rows whose states are those of ``a.layers`` and the last one, and write it.
+
+    ``a`` has what ``learn`` takes, and ``vocabulary``, ``inner``, ``unroll``, ``out``.
+    """
     ids = torch.tensor(common_tokens(rows, a.vocabulary, sorted(spec.stop_ids)))
     alike = ("width", "heads", "kv_heads", "head_dim", "eps", "vocabulary", "frequencies")
     shape = Shape(
         target_width=spec.width,
-        inner=INNER,
+        inner=a.inner,
         draft_vocabulary=len(ids),
-        layers=layers,
+        layers=a.layers,
         **{name: getattr(spec, name) for name in (*alike, "rope_scale")},
     )
     size = (spec.vocabulary, spec.width)
@@ -138,13 +146,26 @@ def main() -> None:
             head = Eagle3(shape, own | maps | {EMBEDDING: embedding})
             return loss_of(head, teacher, sizes, a.unroll, batch)
 
-    read = (*layers, -1)
-    training = learn(
-        a, "eagle3", "An EAGLE-3 head", rows, read, parameters, loss, {"lm_head.weight"}
-    )
+    training = learn(a, script, words, rows, fresh, parameters, loss, {"lm_head.weight"})
     parameters["fc.weight"] = parameters["fc.weight"] / sizes.flatten()
-    config = config_of(shape, read_json(target / "config.json"))
-    write_head(a.out, parameters | maps, config, training)
+    write_head(
+        a.out, parameters | maps, config_of(shape, read_json(target / "config.json")), training
+    )
+
+
+def main() -> None:
+    unroll = (5, "tokens of a draft that are learned")
+    vocabulary = (224, "tokens that can be drafted")
+    a, target, spec, layers = begin(
+        __doc__, "eagle3", steps=850, batch=8, unroll=unroll, vocabulary=vocabulary, inner=384
+    )
+    a.layers, read = layers, (*layers, -1)
+    rows = collect(target, read, a.solutions, a.seed, a.work)
+
+    def fresh() -> list[Row]:
+        return collect(target, read, HELD_OUT, a.seed + 1, a.work)
+
+    train(a, "train_eagle3", TINY | {"what": "An EAGLE-3 head"}, target, spec, rows, fresh)
 
 
 if __name__ == "__main__":

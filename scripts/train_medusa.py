@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from tiny_head_data import Batch, collect
-from tiny_head_training import begin, learn, write_head
+from tiny_head_data import Batch, Row, collect
+from tiny_head_training import HELD_OUT, TINY, begin, learn, write_head
 from torch import Tensor
 from training_kit import narrow
 
@@ -59,7 +59,12 @@ def main() -> None:
             return loss_of(Medusa(shape, own), teacher, batch)
 
     outer = {n for n, p in parameters.items() if tuple(p.shape) == size}
-    training = learn(a, "medusa", "Medusa heads", rows, layers, parameters, loss, outer)
+
+    def fresh() -> list[Row]:
+        return collect(target, layers, HELD_OUT, a.seed + 1, a.work)
+
+    words = TINY | {"what": "Medusa heads"}
+    training = learn(a, "train_medusa", words, rows, fresh, parameters, loss, outer)
     write_head(a.out, parameters, config_of(shape, a.target), training)
 
 

@@ -7,12 +7,12 @@ import difflib
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from semspec import registry
 from semspec.deferred import hydra
@@ -383,6 +383,20 @@ def build(composed: DictConfig) -> RunConfig:
 def one_line(error: BaseException) -> str:
     while error.__cause__ is not None:  # Hydra wraps what says more
         error = error.__cause__
+    if isinstance(error, ConfigKeyError | ConfigAttributeError) and (told := _unknown(error)):
+        return told
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     kept = [x for x in lines if not x.startswith(("full_key", "object_type", "reference_type"))]
     return "; ".join(kept[:2]) or type(error).__name__
+
+
+def _unknown(error: ConfigKeyError | ConfigAttributeError) -> str:
+    """Name an option that a plugin or a group does not have, and the nearest that it has; empty for other errors."""
+    if not (error.full_key and is_dataclass(error.object_type)):
+        return ""
+    group, dot, name = error.full_key.rpartition(".")
+    known = [f.name for f in fields(error.object_type)]
+    near = did_you_mean(name, known).replace(" '", f" '{group}{dot}")
+    if not group:
+        return f"unknown option '{name}'{near} --help lists all"
+    return f"unknown option '{error.full_key}'{near} known: {', '.join(f'{group}.{one}' for one in known) or 'none'}"

@@ -22,8 +22,8 @@ from semspec.errors import UserError
 from semspec.models import hub
 from semspec.models.hub import Stock
 from semspec.models.location import ModelConfig, canonical_name
-from semspec.models.memory import PROMPT, gib, held, shown
-from semspec.models.packaged import PACKAGED
+from semspec.models.memory import PROMPT, gib, held, machine_memory, shown, visible_gpus
+from semspec.models.packaged import PACKAGED, check_installed
 from semspec.models.published import published
 from semspec.models.text import Text
 from semspec.models.wanted import MODEL, WITHOUT_WEIGHTS
@@ -64,7 +64,9 @@ class Plan:
         name = canonical_name(model)
         if model.path.startswith(PACKAGED) and not Path(model.location).is_dir():
             self.known = False
-            self.say(role, f"{name}: out of a package of this environment, at its first use")
+            with self.checked(role):
+                check_installed(model.path)
+                self.say(role, f"{name}: out of a package of this environment, at its first use")
             return
         with self.checked(role):
             found = hub.stock(model.location, model.revision, wanted)
@@ -98,10 +100,14 @@ class Plan:
         """Say what the models take of this machine, or of any where only their published sizes are known."""
         listed = {role: published(model.path) for role, model in models.items()}
         if not self.known and all(listed.values()):
+            needed = 0
             for role, known in listed.items():
                 assert known is not None
                 tokens = min(max_new_tokens + PROMPT, known.size.context) * problems
+                needed += known.size.weights + tokens * known.size.token
                 self.say("memory", f"{role} {held(known.size, tokens)} at most, as published")
+            if engine.holds_weights:  # not where servers are named
+                self.say("memory", _there(needed))
             return
         if not self.known:
             self.say("memory", "not known before the models are")
@@ -132,6 +138,17 @@ class Plan:
             console.print(Line(f"first: {command}"), soft_wrap=True)  # commands can be copied
         if self.refused is not None:
             raise self.refused
+
+
+def _there(needed: int) -> str:
+    """Say what memory is here, and that it is too little for so many bytes, if it is all together."""
+    gpus = visible_gpus()
+    if gpus:
+        held, told = sum(gpu.total for gpu in gpus), ", ".join(map(str, gpus))
+    else:
+        held = machine_memory()
+        told = f"{gib(held)} of RAM and no GPU"
+    return f"{told}: too little" if needed > held else f"{told} here"
 
 
 def _stocked(name: str, revision: str | None, found: Stock | None) -> str:

@@ -120,6 +120,8 @@ def own_shape(folder: Path, config: Mapping[str, Any]) -> Shape:
 
     Raises UserError if it is none.
     """
+    if "medusa_num_heads" in config:
+        raise UserError(f"{folder} holds Medusa heads: use draft=medusa, or name an EAGLE-3 head")
     spec = spec_of(folder, config, 0)
     other = [n for n in ("norm_before_fc", "fc_norm", "norm_output") if config.get(n)]
     if spec.layers != 1 or spec.qk_norm or other:

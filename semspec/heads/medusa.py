@@ -113,6 +113,11 @@ def shape_of(config: Mapping[str, Any], naming: MedusaNaming, width: int, vocabu
     """
     layers = ("medusa_num_layers", "num_hidden_layers" if naming.vllm else "medusa_num_layers")
     many = ("medusa_num_heads", "num_heads" if naming.vllm else "medusa_num_heads")
+    if not naming.heads and not any(name in config for name in many):
+        raise UserError(
+            "neither the file nor its config.json has Medusa heads: name another head, or use draft=eagle3"
+            " if it is one of EAGLE-3"
+        )
     claimed = [
         number(config, next((n for n in names if n in config), names[0]), found or None, most=MOST)
         for names, found in ((many, naming.heads), (layers, naming.blocks))

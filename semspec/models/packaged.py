@@ -87,24 +87,33 @@ def repository_of(name: str) -> str | None:
     return source.repository if source else None
 
 
-def convert_once(path: str) -> None:
-    """Convert ``packaged/NAME`` into its folder, if that has not been done.
-
-    Raise UserError if there is no such model, if what it needs is not installed, or if it cannot be written.
-    """
+def check_installed(path: str) -> None:
+    """Raise UserError if there is no such model as ``packaged/NAME``, or if what it needs is not installed."""
     name = path.removeprefix(PACKAGED)
     if name not in MODELS:
         raise UserError(f"no packaged model '{name}': there is {', '.join(MODELS)}")
-    source, folder = MODELS[name], folder_of(path)
+    source = MODELS[name]
     if _version(source) is None:
         raise UserError(f"{path} comes with the package {source.package}: {source.install}")
-    if _is_whole(folder):
+    if _is_whole(folder_of(path)):
         return
-    file = Path(str(metadata.distribution(source.package).locate_file(source.file)))
-    if not file.is_file():
+    if not _file_of(source).is_file():
         raise UserError(f"{source.package} has no {source.file}: {source.install}")
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{path} is read with the package gguf: {source.install}")
+
+
+def convert_once(path: str) -> None:
+    """Convert ``packaged/NAME`` into its folder, if that has not been done.
+
+    Raise UserError where it is not installed (``check_installed``), or if it cannot be written.
+    """
+    check_installed(path)
+    name, folder = path.removeprefix(PACKAGED), folder_of(path)
+    if _is_whole(folder):
+        return
+    source = MODELS[name]
+    file = _file_of(source)
     try:
         with _alone(folder):
             if not _is_whole(folder):  # another process was faster
@@ -115,6 +124,10 @@ def convert_once(path: str) -> None:
             f"cannot write {folder}: {error.strerror or error}; free space there, or set HF_HOME to a"
             " folder that can be written"
         ) from error
+
+
+def _file_of(source: Source) -> Path:
+    return Path(str(metadata.distribution(source.package).locate_file(source.file)))
 
 
 def _convert(name: str, source: Source, file: Path, folder: Path) -> None:

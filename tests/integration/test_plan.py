@@ -271,6 +271,32 @@ def test_a_training_s_plan_is_the_whole_road(
     assert f"accept=semantic_plus accept.target_probe={tmp_path / 'samples' / 'probe'}" in told
 
 
+@pytest.mark.parametrize(
+    ("mebibytes", "options", "told"),
+    [
+        ((), (), " GiB of RAM and no GPU"),
+        ((24_576,), (), "NVIDIA H100 80GB (24 GiB free of 24 GiB): too little"),
+        ((81_559, 81_559), (), "NVIDIA H100 80GB (80 GiB free of 80 GiB) here"),
+        ((24_576,), ("engine=sglang", "engine.target_url=http://127.0.0.1:9"), ""),
+    ],
+)
+def test_offline_a_plan_holds_published_sizes_against_the_machine(
+    mebibytes: tuple[int, ...],
+    options: tuple[str, ...],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    if mebibytes:
+        nvidia_smi.install(tmp_path / "bin", monkeypatch, nvidia_smi.table(*mebibytes))
+    shown = planned(capsys, "model=qwq32b", "engine=hf", *options)
+    assert "target 61 GiB of weights and 8.5 GiB of KV cache" in shown
+    assert told in shown if told else "80GB" not in shown
+
+
 def test_offline_the_road_to_a_probe_of_the_papers_pair_is_planned_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,12 @@ FROM_CONTEXT = [
     *("prompt_lookup", "suffix", "pld_plus", "adapld", "token_recycling", "logitspec", "hybrid")
 ]
 FROM_CORPUS = ["rest", "dresd"]
+FROM_REFERENCES = ["reference"]
 
 
 def test_no_drafter_that_copies_is_left_out() -> None:
     others = {"none", "lm", "eagle3", "medusa"}  # nothing, a model, heads
-    assert set(plugins("drafter")) - others == {*FROM_CONTEXT, *FROM_CORPUS}
+    assert set(plugins("drafter")) - others == {*FROM_CONTEXT, *FROM_CORPUS, *FROM_REFERENCES}
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,20 @@ def test_a_corpus_of_real_text_is_copied_from(
     found = solve(
         engines, corrections(COUNT), "speculative", *more, "accept=lossless", "split=token"
     )
+    assert texts(found) == texts(plain)
+    assert passes(found) < 0.6 * passes(plain)
+
+
+@pytest.mark.parametrize("drafter", FROM_REFERENCES)
+def test_a_reference_that_comes_with_the_question_is_copied_from(
+    engines: Engines, plain: list[Solution], drafter: str
+) -> None:
+    asked = [
+        replace(problem, references=(problem.question.partition("\n\n")[2],))
+        for problem in corrections(COUNT)
+    ]
+    more = (f"draft={drafter}", "accept=lossless", "split=token")
+    found = solve(engines, asked, "speculative", *more)
     assert texts(found) == texts(plain)
     assert passes(found) < 0.6 * passes(plain)
 

@@ -53,5 +53,6 @@ def solve(
         *OPTIONS, "engine=hf", "temperature=0", f"max_new_tokens={LIMIT}", *overrides
     )
     with Solver(made, shared=engines) as solver:
+        solver.fetch()
         solver.load()
         return sorted(solver.solve(problems, mode), key=lambda done: done.problem.id)

@@ -60,6 +60,23 @@ def test_an_option_of_another_rule_stays_unknown() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("accept.thresold=-3", "; did you mean 'accept.threshold'? known: accept."),
+        ("draft.model.pth=x", "; did you mean 'draft.model.path'? known: draft.model.path, "),
+        ("engine.server_args.x=2", "; known: engine.dtype, "),
+        ("nested.lenth=2", "; known: none"),
+    ],
+)
+def test_a_mistyped_option_of_a_plugin_names_the_nearest(given: str, told: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_arguments([given, "engine=hf"])
+    key = given.partition("=")[0].removesuffix(".x")
+    assert str(refused.value).startswith(f"unknown option '{key}'{told}")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("known", "command", "mistake", "near"),
     [
         (launch.read, "launch", "target_prot=3", "target_port"),

@@ -382,6 +382,7 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(
     ("more", "told"),
     [
         ({"num_hidden_layers": 2}, "no EAGLE-3 head as published"),
+        ({"medusa_num_heads": 4}, "holds Medusa heads: use draft=medusa"),
         ({"attention_bias": True}, "missing tensors: midlayer.self_attn.k_proj.bias"),
         ({"norm_output": True}, "no EAGLE-3 head as published .*norm_output"),
         ({"vocab_size": 21}, "drafts for a vocabulary of 21, the target's has 20"),

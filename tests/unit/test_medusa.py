@@ -105,6 +105,16 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(
         Medusa.load(folder, target)
 
 
+def test_a_head_of_another_kind_is_named(target: Path, tmp_path: Path) -> None:
+    weights = {
+        "midlayer.self_attn.q_proj.weight": torch.zeros(8, 16),
+        "fc.weight": torch.zeros(8, 24),
+    }
+    folder = write(tmp_path / "head", {"draft_vocab_size": 8}, weights, "model.safetensors")
+    with pytest.raises(UserError, match="use draft=eagle3 if it is one of EAGLE-3"):
+        Medusa.load(folder, target)
+
+
 def test_heads_for_another_width_are_refused(published: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"shape \[16, 16\], not \[8, 8\]"):
         Medusa.load(published, target_folder(tmp_path / "other", VOCABULARY, 8, 3))

@@ -45,6 +45,12 @@ def test_without_the_package_a_run_and_a_launch_say_how_to_install_it(
         main()
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"semspec: {told}\n"
+    monkeypatch.setattr(sys, "argv", ["semspec.run", *more, "plan=true"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.err == f"semspec: {told}\n" and f"refused: {told}" in shown.out
     with pytest.raises(UserError) as refused:
         launch.plan(*launch.read(["model=smollm2-135m", "draft=none", "accept=logprob"]))
     assert str(refused.value) == told
