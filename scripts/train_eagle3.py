@@ -14,16 +14,23 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 from tiny_head_data import Batch, collect, common_tokens
-from tiny_head_training import begin, learn, write_head
+from tiny_head_training import begin, layers_of, learn, write_head
 from torch import Tensor
 from training_kit import narrow
 
 from semspec.heads._files import from_target
 from semspec.heads.eagle3 import EMBEDDING, LAST, Attend, Eagle3, Shape, config_of
 from semspec.models.folder import read_json
+from semspec.models.spec import Spec
 
 DECAY = 0.8  # what a step further on counts, relative to the one before it
 INNER = 384
+OPTIONS = {
+    "steps": 850,
+    "batch": 8,
+    "unroll": (5, "tokens of a draft that are learned"),
+    "vocabulary": (224, "tokens that can be drafted"),
+}
 
 
 def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
@@ -99,22 +106,23 @@ def loss_of(
     return total, right
 
 
-def main() -> None:
-    unroll = (5, "tokens of a draft that are learned")
-    vocabulary = (224, "tokens that can be drafted")
-    a, target, spec, layers = begin(
-        __doc__, "eagle3", steps=850, batch=8, unroll=unroll, vocabulary=vocabulary
-    )
-    rows = collect(target, (*layers, -1), a.solutions, a.seed, a.work)
-    ids = torch.tensor(common_tokens(rows, a.vocabulary, sorted(spec.stop_ids)))
+def shape_of(spec: Spec, vocabulary: int) -> Shape:
+    """Return the shape of the head that is trained for a target."""
     alike = ("width", "heads", "kv_heads", "head_dim", "eps", "vocabulary", "frequencies")
-    shape = Shape(
+    return Shape(
         target_width=spec.width,
         inner=INNER,
-        draft_vocabulary=len(ids),
-        layers=layers,
+        draft_vocabulary=vocabulary,
+        layers=layers_of(spec),
         **{name: getattr(spec, name) for name in (*alike, "rope_scale")},
     )
+
+
+def main() -> None:
+    a, target, spec, layers = begin(__doc__, "eagle3", **OPTIONS)
+    rows = collect(target, (*layers, -1), a.solutions, a.seed, a.work)
+    ids = torch.tensor(common_tokens(rows, a.vocabulary, sorted(spec.stop_ids)))
+    shape = shape_of(spec, len(ids))
     size = (spec.vocabulary, spec.width)
     embedding = from_target(target, f"model.{EMBEDDING}", size).float()
     teacher = embedding if spec.tied else from_target(target, "lm_head.weight", size).float()
