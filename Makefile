@@ -81,6 +81,10 @@ rivals: $(RIVALS) ## semspec beside transformers, llama.cpp and OpenVINO GenAI, 
 certificates: $(RIVALS) ## Is the speculation of llama.cpp and OpenVINO GenAI lossless? Into docs/certify.md (half an hour)
 	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/certify_rivals.py $(ARGS)
 
+.PHONY: artifacts
+artifacts: $(CORE) ## Make again what depends on the pair and is not as its script makes it; ARGS="--check", "--list" or "--only NAME"
+	@$(ONE_THREAD) .venv/bin/python scripts/make_artifacts.py $(ARGS)
+
 .PHONY: copying
 copying: $(RIVALS) ## What drafters that copy save on edits and corrections, into docs/measurements/copying.md
 	@$(ONE_THREAD) HF_HOME=$(CURDIR)/.venv-rivals/cache .venv-rivals/bin/python scripts/bench_copying.py $(ARGS)

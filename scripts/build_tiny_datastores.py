@@ -12,18 +12,27 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from script_kit import parser
+from script_kit import HUB, check_known, parser
 
 from semspec.cli.build_datastore import main as build
-from semspec.storage.packaged import beside_package
+
+PROBLEMS = 90
+COMMON = ("model=tiny", "batch=30")
+KINDS: dict[str, tuple[str, ...]] = {"sparse": (), "dense": ("dims=32", "prompts=false")}
+
+
+def options_of(kind: str, problems: int = PROBLEMS) -> list[str]:
+    """Return the options of semspec.build_datastore for one of the two, without its places."""
+    return [f"kind={kind}", *COMMON, f"problems={problems}", *KINDS[kind]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    a = parser(__doc__, problems=90, work=Path("runs/tiny-datastores")).parse_args(arguments)
-    common = ("model=tiny", "batch=30", f"problems={a.problems}")
-    for kind, options in (("sparse", []), ("dense", ["dims=32", "prompts=false"])):
-        out = beside_package("hub_artifacts") / f"{kind}-tiny"
-        build([f"kind={kind}", f"folder={a.work / kind}", f"out={out}", *common, *options])
+    work, only = Path("runs/tiny-datastores"), ([], "sparse or dense")
+    a = parser(__doc__, problems=PROBLEMS, work=work, out=HUB, only=only).parse_args(arguments)
+    check_known(a.only, KINDS)
+    for kind in a.only or KINDS:
+        places = [f"folder={a.work / kind}", f"out={a.out / f'{kind}-tiny'}"]
+        build([*options_of(kind, a.problems), *places])
     return 0
 
 

@@ -28,6 +28,7 @@ from semspec.storage.files import write_json
 
 SEED = 20261124  # of contexts and samples; training used others, and its errors were read on others
 TEMPERATURES = (0.6, 1.0)
+CONTEXTS, SAMPLES = 200, 20
 SOURCES = ("tiny-target", "tiny-draft")
 
 
@@ -98,12 +99,15 @@ ROWS = (
 
 def main() -> None:
     threads = torch.get_num_threads()
-    options = parser(__doc__, models=HUB, contexts=200, samples=20, threads=threads)
+    nli = (HUB / "tiny-nli", "what is measured")
+    options = parser(
+        __doc__, models=HUB, nli=nli, contexts=CONTEXTS, samples=SAMPLES, threads=threads
+    )
     options.add_argument("--steps", type=Path, help="keeps the sampled steps here, as JSON")
     a = options.parse_args()
     torch.set_num_threads(a.threads)
     texts = contexts(SEED, a.contexts)
-    folder = a.models / "tiny-nli"
+    folder = a.nli
     found: dict[str, Any] = {}
     for source in SOURCES:
         for temperature in TEMPERATURES:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from script_kit import HUB, markdown, parser, read
+from script_kit import HUB, check_known, markdown, parser, read
 from tiny_reward_data import alone
 
 from semspec import world
@@ -24,6 +24,7 @@ from semspec.storage.files import write_json
 
 SEED = 20261121  # of the problems
 TEMPERATURES = (0.0, 0.6)
+PROBLEMS = 500
 
 
 def evaluate(folder: Path, temperature: float, count: int) -> dict[str, Any]:
@@ -144,9 +145,11 @@ def lines(f: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    a = parser(__doc__, problems=500, models=HUB).parse_args()
+    only = ([], "one of the two models")
+    a = parser(__doc__, problems=PROBLEMS, models=HUB, only=only).parse_args()
+    check_known(a.only, WHAT)
     console = Console()
-    for name in WHAT:
+    for name in a.only or WHAT:
         folder = a.models / name
         found = {f"T={t:g}": evaluate(folder, t, a.problems) for t in TEMPERATURES}
         write_json(folder / "evaluation.json", found)

@@ -28,6 +28,7 @@ from semspec.types import LAST_STATES, Context, Query, Sampling
 
 SEED = 20261131  # of the problems
 TEMPERATURES = (0.6, 1.0)
+PROBLEMS = 400
 
 
 def rewards(engine: Engine, head: ScoreHead, batches: Batches, row: Row) -> list[float]:
@@ -101,7 +102,7 @@ LINES = {
 
 
 def main() -> None:
-    a = parser(__doc__, problems=400, models=HUB, draft=HUB / "tiny-draft").parse_args()
+    a = parser(__doc__, problems=PROBLEMS, models=HUB, draft=HUB / "tiny-draft").parse_args()
     folder = a.models / "tiny-reward"
     engine, head = Hf().load(str(folder)), read_score_head(folder)
     batches = Batches(Text(str(folder)), [], 0)

@@ -52,10 +52,14 @@ class ToldSession(WatchingSession):
 
     def judge(self, context: Context, draft: Draft) -> Plan[Verdict]:
         at = len(context) - context.prompt_length
+        yield from self.note(context, draft, at)
+        return Verdict(0, list(self.steps[at]))
+
+    def note(self, context: Context, draft: Draft, at: int) -> Plan[None]:
+        """Have the target read the drafted step; keep what it says of it."""
         step = draft.tokens[: draft.ends[0]]
         drafted = yield from self.lowest(context, step)
         self.places.append(Place(self.kit.prompt, at, 0.0, drafted, self.steps[at], step))
-        return Verdict(0, list(self.steps[at]))
 
 
 def told(solver: Solver, problems: Mapping[str, BenchmarkProblem]) -> Chains:

@@ -20,13 +20,15 @@ from training_kit import Optimizers, write_training
 from semspec.artifacts import inspection
 from semspec.artifacts.base import CARD as CARD_NAME
 from semspec.artifacts.base import CONFIG, TENSORS
-from semspec.models.location import ModelConfig
+from semspec.models.location import ModelConfig, weights_fingerprint
 from semspec.models.spec import Spec, read_spec
 from semspec.storage.files import replacing, write_all
 from semspec.storage.swap import check_replaceable
 
 EVERY = 50  # steps between two lines and two states on disk
 HELD_OUT = 100  # solutions
+TARGET = "embedded/tiny-target"
+COMMON = {"solutions": 1600, "seed": 0}
 TINY = {"owner": "semspec's embedded target", "data": "solutions of the embedded world"}
 Loss = Callable[[dict[str, Tensor], Batch], tuple[Tensor, list[float]]]
 """The loss, and how often the head's favourite is the target's, of each token it looks ahead."""
@@ -34,14 +36,19 @@ Loss = Callable[[dict[str, Tensor], Batch], tuple[Tensor, list[float]]]
 
 def begin(doc: str | None, name: str, **own: Any) -> tuple[Namespace, Path, Spec, tuple[int, ...]]:
     """Read the command line; return it with the target's folder, its shape, and three of its layers."""
-    common = {"out": HUB / f"{name}-tiny", "target": "embedded/tiny-target", "solutions": 1600}
     work = (Path, "states of the target, and progress")
-    a = parser(doc, work=work, **common, **own, seed=0).parse_args()
+    places = {"work": work, "out": HUB / f"{name}-tiny", "target": TARGET}
+    a = parser(doc, **places, **own, **COMMON).parse_args()
     check_replaceable(a.out, f"{name}_head")
     torch.set_num_threads(1)
     folder = ModelConfig(path=a.target).fetch()
     spec = read_spec(folder, 0)
-    return a, folder, spec, (2, spec.layers // 2, spec.layers - 3)
+    return a, folder, spec, layers_of(spec)
+
+
+def layers_of(spec: Spec) -> tuple[int, ...]:
+    """Return the layers whose states are kept: a low, a middle and a high one."""
+    return 2, spec.layers // 2, spec.layers - 3
 
 
 def learn(
@@ -87,6 +94,7 @@ def learn(
         **words,
         "script": f"scripts/{script}.py",
         "target": a.target,
+        "fingerprint": weights_fingerprint(ModelConfig(path=a.target).fetch().resolve()),
         "seconds": seconds,
         "agreement": [sum(column) / len(column) for column in zip(*rights, strict=True)],
         **{k: v for k, v in vars(a).items() if k not in ("work", "out", "target")},

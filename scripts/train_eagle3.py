@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from tiny_head_data import Batch, Row, collect, common_tokens
-from tiny_head_training import HELD_OUT, TINY, begin, learn, write_head
+from tiny_head_training import HELD_OUT, TINY, begin, layers_of, learn, write_head
 from torch import Tensor
 from training_kit import narrow
 
@@ -26,6 +26,13 @@ from semspec.models.folder import read_json
 from semspec.models.spec import Spec
 
 DECAY = 0.8  # what a step further on counts, relative to the one before it
+INNER = 384
+OPTIONS = {
+    "steps": 850,
+    "batch": 8,
+    "unroll": (5, "tokens of a draft that are learned"),
+    "vocabulary": (224, "tokens that can be drafted"),
+}
 
 
 def unrolled(steps_keys: list[Tensor], steps_values: list[Tensor]) -> Attend:
@@ -101,6 +108,20 @@ def loss_of(
     return total, right
 
 
+def shape_of(
+    spec: Spec, vocabulary: int, inner: int = INNER, layers: tuple[int, ...] = ()
+) -> Shape:
+    """Return the shape of the head that is trained for a target."""
+    alike = ("width", "heads", "kv_heads", "head_dim", "eps", "vocabulary", "frequencies")
+    return Shape(
+        target_width=spec.width,
+        inner=inner,
+        draft_vocabulary=vocabulary,
+        layers=layers or layers_of(spec),
+        **{name: getattr(spec, name) for name in (*alike, "rope_scale")},
+    )
+
+
 def train(
     a: Namespace,
     script: str,
@@ -115,14 +136,7 @@ def train(
     ``a`` has what ``learn`` takes, and ``vocabulary``, ``inner``, ``unroll``, ``out``.
     """
     ids = torch.tensor(common_tokens(rows, a.vocabulary, sorted(spec.stop_ids)))
-    alike = ("width", "heads", "kv_heads", "head_dim", "eps", "vocabulary", "frequencies")
-    shape = Shape(
-        target_width=spec.width,
-        inner=a.inner,
-        draft_vocabulary=len(ids),
-        layers=a.layers,
-        **{name: getattr(spec, name) for name in (*alike, "rope_scale")},
-    )
+    shape = shape_of(spec, len(ids), a.inner, a.layers)
     size = (spec.vocabulary, spec.width)
     embedding = from_target(target, f"model.{EMBEDDING}", size).float()
     teacher = embedding if spec.tied else from_target(target, "lm_head.weight", size).float()
@@ -154,11 +168,7 @@ def train(
 
 
 def main() -> None:
-    unroll = (5, "tokens of a draft that are learned")
-    vocabulary = (224, "tokens that can be drafted")
-    a, target, spec, layers = begin(
-        __doc__, "eagle3", steps=850, batch=8, unroll=unroll, vocabulary=vocabulary, inner=384
-    )
+    a, target, spec, layers = begin(__doc__, "eagle3", inner=INNER, **OPTIONS)
     a.layers, read = layers, (*layers, -1)
     rows = collect(target, read, a.solutions, a.seed, a.work)
 

@@ -20,6 +20,7 @@ from semspec.heads._files import from_target
 from semspec.heads.medusa import Medusa, Shape, config_of
 
 DECAY = 0.8  # what a head counts, relative to the one before it
+OPTIONS = {"steps": 1500, "batch": 12, "heads": 4}
 
 
 def loss_of(heads: Medusa, teacher: Tensor, batch: Batch) -> tuple[Tensor, list[float]]:
@@ -41,7 +42,7 @@ def loss_of(heads: Medusa, teacher: Tensor, batch: Batch) -> tuple[Tensor, list[
 
 
 def main() -> None:
-    a, target, spec, some = begin(__doc__, "medusa", steps=1500, batch=12, heads=4)
+    a, target, spec, some = begin(__doc__, "medusa", **OPTIONS)
     layers = (*some, -1)  # of which only the last is read: the others are kept for EAGLE-3
     rows = collect(target, layers, a.solutions, a.seed, a.work)
     size = (spec.vocabulary, spec.width)

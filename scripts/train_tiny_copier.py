@@ -24,6 +24,7 @@ from train_tiny_pair import Rows, Stage, configuration, fit, ship, task_row
 from training_kit import write_legs
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from semspec.models.location import weights_fingerprint
 from semspec.storage.packaged import beside_package
 from semspec.storage.swap import check_replaceable
 from semspec.world.reuse import Editing, Grounded, Reuse
@@ -80,7 +81,8 @@ def main() -> int:
             model = shortened(model, tokenizer)
         done.append((stage, fit(model, stage, batches(rows, stage.seed), rows.is_value)))
         ship(model, a.out, tokenizer)
-        write_legs(a.out, "scripts/train_tiny_copier.py", done)
+        begun = weights_fingerprint(target.resolve())
+        write_legs(a.out, "scripts/train_tiny_copier.py", done, fingerprint=begun)
     return 0
 
 

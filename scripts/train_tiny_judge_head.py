@@ -33,6 +33,7 @@ from semspec.training.probes.metrics import auroc
 from semspec.types import LAST_STATES, Context, Query, Sampling
 
 SEED = 20261209  # of problems; evaluation, probes and benchmarks use others
+PROBLEMS = 250
 TARGET = "embedded/tiny-target"
 NAME = "judge-head-tiny-target"
 TESTED = 0.2  # of the problems, held out
@@ -114,7 +115,7 @@ def measured(head: JudgeHead, x: Tensor, right: Tensor) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    a = parser(__doc__, problems=250, seed=SEED, out=HUB).parse_args(arguments)
+    a = parser(__doc__, problems=PROBLEMS, seed=SEED, out=HUB).parse_args(arguments)
     started = time.perf_counter()
     model = ModelConfig(path=TARGET)
     text = Text(str(model.fetch()))

@@ -30,11 +30,13 @@ from training_kit import IGNORED, completing, falling, for_blocks, narrow, write
 from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
+from semspec.models.location import weights_fingerprint
 from semspec.probes.cluster import Entailment
 from semspec.storage.swap import check_replaceable
 
 LONGEST = 128  # tokens in an input: both steps, and what they leave of the context, twice
 BATCH = 48
+SEED = 0  # of the whole; each stage adds its own
 LABELS = {CONTRADICTION: "CONTRADICTION", NEUTRAL: "NEUTRAL", ENTAILMENT: "ENTAILMENT"}
 
 
@@ -213,20 +215,21 @@ def train(stage: Stage, before: Path | None, work: Path, tokenizer: Tokenizer,
         (folder / "seconds.json").write_text(json.dumps(time.perf_counter() - started))
 
 
-def export(work: Path, folder: Path, tokenizer: Tokenizer) -> None:
+def export(work: Path, folder: Path, tokenizer: Tokenizer, draft: Path, seed: int) -> None:
     lessons = Lessons(configuration(tokenizer))
     load_model(lessons, work / STAGES[-1].name / "lessons.safetensors")
     folder.mkdir(parents=True, exist_ok=True)
     lessons.model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     legs = [(stage, read(work / stage.name / "seconds.json")) for stage in STAGES]
-    write_legs(folder, "scripts/train_tiny_nli.py", legs)
+    begun = weights_fingerprint(draft.resolve())
+    write_legs(folder, "scripts/train_tiny_nli.py", legs, seed=seed, fingerprint=begun)
 
 
 def main() -> None:
     threads, out, draft = os.cpu_count() or 1, HUB / "tiny-nli", HUB / "tiny-draft"
     work = (Path, "stages are kept here")
-    a = parser(__doc__, work=work, out=out, draft=draft, seed=0, threads=threads).parse_args()
+    a = parser(__doc__, work=work, out=out, draft=draft, seed=SEED, threads=threads).parse_args()
     torch.set_num_threads(a.threads)
     check_replaceable(a.out, "model")
     a.work.mkdir(parents=True, exist_ok=True)
@@ -237,7 +240,7 @@ def main() -> None:
             written = samples(a.draft, a.seed) if stage.sampled else None
             train(stage, before, a.work, tokenizer, written, a.seed)
         before = a.work / stage.name
-    export(a.work, a.out, tokenizer)
+    export(a.work, a.out, tokenizer, a.draft, a.seed)
 
 
 def samples(draft: Path, seed: int) -> Iterator[Pair]:

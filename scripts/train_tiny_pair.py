@@ -39,6 +39,7 @@ from semspec.world.weekdays import WEEKDAYS
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 ADDED = ["<think>", "</think>", "\n\n"]  # one token each; "\n\n" ends a step
+SEED = 0  # of the whole; each stage adds its own
 VOCABULARY, DOUBTFUL = (
     704,
     768,
@@ -386,10 +387,10 @@ def fit(
     return time.perf_counter() - started
 
 
-def export(source: Path, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+def export(source: Path, folder: Path, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
     ship(LlamaForCausalLM.from_pretrained(source, dtype=torch.float32), folder, tokenizer)
     legs = [(s, read(source.parent / s.name / "seconds.json")) for s in ancestry(source.name)]
-    write_legs(folder, "scripts/train_tiny_pair.py", legs)
+    write_legs(folder, "scripts/train_tiny_pair.py", legs, seed=seed)
 
 
 def ship(model: LlamaForCausalLM, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -410,7 +411,11 @@ def ancestry(name: str) -> list[Stage]:
 
 def main() -> None:
     options = parser(
-        __doc__, work=(Path, "stages are kept here"), out=HUB, seed=0, threads=os.cpu_count() or 1
+        __doc__,
+        work=(Path, "stages are kept here"),
+        out=HUB,
+        seed=SEED,
+        threads=os.cpu_count() or 1,
     )
     options.add_argument("--until", choices=[s.name for s in STAGES], help="the last stage")
     options.add_argument("--only", choices=["tiny-draft", "tiny-target"], help="the other is left")
@@ -439,7 +444,7 @@ def main() -> None:
             break
     for name, stage_name in models.items():
         if (a.work / stage_name).exists():
-            export(a.work / stage_name, a.out / name, tokenizer)
+            export(a.work / stage_name, a.out / name, tokenizer, a.seed)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ SAMPLING = {
 KEPT = "pooling=[mean,max,last]"  # for all probes of a model
 COMMON = (KEPT, "draft=tiny", "chains=mixed", "definitions=[1,8]", "per_problem=4", "batch=140")
 PROBLEMS = {"": "problems=420", "-sentence": "problems=140"}
+CLUSTER = "oracle"
 TRAINING = ("hidden=[32,16]", "dropout=0.3", "rate=5e-4", "weight_decay=0.1", "epochs=40")
-PROBES = {
+PROBES: dict[str, tuple[str, ...]] = {
     "target-paper": ("features=paper",),
     "target-last-layer": ("features=last_layer",),
     "target-plus": ("features=plus",),
@@ -53,24 +54,39 @@ PROBES = {
 }
 
 
+def made(name: str) -> str:
+    """Return the folder of a probe."""
+    return "router-tiny-draft" if name == "router" else f"probe-tiny-{name}"
+
+
+def samples(name: str) -> str:
+    """Return what the folder of a probe's samples is called: those of a model serve all of its probes."""
+    return name.partition("-")[0] + name.endswith("-sentence") * "-sentence"
+
+
+def options_of(name: str, *more: str, cluster: str = CLUSTER) -> list[str]:
+    """Return the options of semspec.train_probe that make a probe; of ``more``, each wins over the same before."""
+    role, split = name.partition("-")[0], name.endswith("-sentence") * "-sentence"
+    given = (*COMMON, PROBLEMS[split], *SAMPLING[role], *TRAINING, f"cluster={cluster}")
+    options = {word.partition("=")[0]: word for word in (*given, *PROBES[name], *more)}
+    return list(options.values())
+
+
 def main() -> int:
     only = ([], "names, such as target-paper")
-    known = parser(__doc__, work=Path("runs/tiny-probes"), out=HUB, only=only, cluster="oracle")
+    known = parser(__doc__, work=Path("runs/tiny-probes"), out=HUB, only=only, cluster=CLUSTER)
     known.add_argument("more", nargs="*", help="options for all of them: problems=20 ...")
     a = known.parse_intermixed_args()
     console = open_console()
     began, cpu = time.monotonic(), time.process_time()
-    for name, own in PROBES.items():
+    for name in PROBES:
         if a.only and name not in a.only:
             continue
-        role, split = name.partition("-")[0], name.endswith("-sentence") * "-sentence"
-        made = "router-tiny-draft" if name == "router" else f"probe-tiny-{name}"
-        places = (f"folder={a.work / (role + split)}", f"out={a.out / made}")
-        given = (*COMMON, PROBLEMS[split], *SAMPLING[role], *TRAINING, f"cluster={a.cluster}")
-        options = {word.partition("=")[0]: word for word in (*given, *places, *own, *a.more)}
-        console.print(f"\n[bold]{made}[/]")
+        places = (f"folder={a.work / samples(name)}", f"out={a.out / made(name)}")
+        console.print(f"\n[bold]{made(name)}[/]")
         try:
-            probe, _ = make(build(list(options.values())), Steps(console))
+            options = options_of(name, *places, *a.more, cluster=a.cluster)
+            probe, _ = make(build(options), Steps(console))
         except UserError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 2

@@ -25,6 +25,7 @@ from tiny_reward_data import ROWS, Batches, Row, sample
 from training_kit import completing, for_blocks, narrow
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
+from semspec.models.location import weights_fingerprint
 from semspec.models.text import Text
 from semspec.storage.files import write_json
 from semspec.storage.swap import check_replaceable
@@ -33,6 +34,7 @@ LAYERS = 4
 SEED = 20261130  # of problems; evaluation, probes and benchmarks use others
 SAMPLED = {0.6: 1400, 1.0: 800}  # temperature -> solutions written by the draft
 LEGS, STEPS = 4, 160  # of the training
+TRAIN_SEED = 0  # of weights and batches
 RATES, WARMUP = (3e-3, 2e-3), 30  # of matrices and of all else
 
 
@@ -87,9 +89,20 @@ def save(model: Any, folder: Path, training: dict[str, Any]) -> None:
         write_json(unfinished / "training.json", training)
 
 
+def described(seed: int = TRAIN_SEED) -> dict[str, Any]:
+    """Return what training.json says of the options."""
+    return {
+        "script": "scripts/train_tiny_reward.py",
+        "seed": seed,
+        "sampled": {f"T={t:g}": n for t, n in SAMPLED.items()},
+        "steps": LEGS * STEPS,
+        "rows_a_step": ROWS,
+    }
+
+
 def main() -> None:
     work, draft = (Path, "stages are kept here"), HUB / "tiny-draft"
-    a = parser(__doc__, work=work, out=HUB, draft=draft, seed=0, threads=1).parse_args()
+    a = parser(__doc__, work=work, out=HUB, draft=draft, seed=TRAIN_SEED, threads=1).parse_args()
     torch.set_num_threads(a.threads)
     a.work.mkdir(parents=True, exist_ok=True)
     rows, sampling = list[Row](), 0.0
@@ -113,11 +126,8 @@ def main() -> None:
         else:
             train(leg, model, batches, folder)
     training = {
-        "script": "scripts/train_tiny_reward.py",
-        "seed": a.seed,
-        "sampled": {f"T={t:g}": n for t, n in SAMPLED.items()},
-        "steps": LEGS * STEPS,
-        "rows_a_step": ROWS,
+        **described(a.seed),
+        "fingerprint": weights_fingerprint(a.draft.resolve()),
         "seconds_sampling": round(sampling),
         "seconds": round(
             sum(read(a.work / f"leg{i}/training.json")["seconds"] for i in range(LEGS))

@@ -126,8 +126,8 @@ def write_training(folder: Path, training: Mapping[str, Any]) -> None:
     (folder / "training.json").write_text(text, encoding="utf-8")
 
 
-def write_legs(folder: Path, script: str, legs: Sequence[tuple[Any, float]]) -> None:
+def write_legs(folder: Path, script: str, legs: Sequence[tuple[Any, float]], **more: Any) -> None:
     """Say in training.json how a model was trained: every leg (a dataclass) with its seconds."""
     stages = [asdict(stage) | {"seconds": seconds} for stage, seconds in legs]
     seconds = sum(seconds for _, seconds in legs)
-    write_training(folder, {"script": script, "seconds": seconds, "stages": stages})
+    write_training(folder, {"script": script, **more, "seconds": seconds, "stages": stages})

@@ -116,13 +116,19 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, dict[str, str]]:
     return options, passed
 
 
-def calibrate(arguments: Sequence[str], steps: Steps) -> tuple[ArcCalibration, Path]:
-    """Do all stages; return the artifact and its folder. UserError if that was begun with other options."""
+def composed(arguments: Sequence[str]) -> tuple[Options, list[ProbeConfig]]:
+    """Return the command's own options, and a configuration for each temperature."""
     options, passed = split_options(arguments)
     configs = []
     for temperature in options.temperatures:
         given = {"problems": "200", **passed, "temperature": f"{temperature}"}
         configs.append(build([f"{k}={v}" for k, v in given.items()], COMMAND, names(Options)))
+    return options, configs
+
+
+def calibrate(arguments: Sequence[str], steps: Steps) -> tuple[ArcCalibration, Path]:
+    """Do all stages; return the artifact and its folder. UserError if that was begun with other options."""
+    options, configs = composed(arguments)
     first = configs[0]
     if options.fit == "drafted" and first.draft.plain:
         raise UserError("fit=drafted needs a draft model: add draft=tiny, or another one")
@@ -166,7 +172,7 @@ def _all(
         settings.append(fit_setting(pairs, config.temperature, options.quantiles, options.fit))
         evidence.append(pairs)
         prompts |= dict.fromkeys(hashed(chain.prompt) for chain in chains)
-    data = _config(options, configs, facts, settings, list(prompts))
+    data = recorded(options, configs, facts, settings, list(prompts))
     tensors = {"sigma": sigma.cpu(), "evidence": torch.cat(evidence)}
     texts = {"README.md": card(name, data)} | plots(evidence, settings)
     return ArcCalibration(data, tensors, texts, name)
@@ -184,13 +190,14 @@ def _sigma(pair: Pair) -> torch.Tensor:
     return cast("torch.Tensor", done.value)
 
 
-def _config(
+def recorded(
     options: Options,
     configs: Sequence[ProbeConfig],
     model: ModelFacts,
     settings: Sequence[Setting],
     prompts: Sequence[str],
 ) -> dict[str, Any]:
+    """Return the artifact's config."""
     config, highest = configs[0], max(options.temperatures)
     return {
         "kind": ArcCalibration.kind,

@@ -102,6 +102,20 @@ def drafted_steps(
     probe: Probe | None, arguments: Sequence[str], steps: Steps, cascade: bool = False
 ) -> Judged:
     """Sample, cluster and score: with a probe, or by the lowest log-probability, which needs no states."""
+    config = composed(probe, arguments)
+    name = canonical_name(config.model).rpartition("/")[2]
+    own = probe.name if probe else f"{'cascade' if cascade else 'logprob'}-{name}"
+    folder = Path(config.folder or f"runs/risk-{own}-{config.seed}")
+    with hold(folder):
+        chains, facts = sampled(config, folder, steps)
+        if probe:
+            probe.check(facts, split=config.split, temperature=config.temperature, role="target")
+        rows = labelled_rows(config, folder, chains, facts, steps)
+        return _judged(probe, rows, config, facts, cascade)
+
+
+def composed(probe: Probe | None, arguments: Sequence[str]) -> ProbeConfig:
+    """Return the configuration of the steps that are sampled."""
     given = dict(GIVEN)
     read: dict[str, Any] = {"pooling": [], "layers": "all", "logprobs": True}
     if probe:
@@ -120,17 +134,7 @@ def drafted_steps(
     model = probe.config["model"]["id"] if probe else canonical_name(_composed(given).model)
     oracle = "oracle" if model.startswith(EMBEDDED) else "nli"
     config = _composed({"cluster": oracle} | given)
-    config = dataclasses.replace(config, features=dataclasses.replace(config.features, **read))
-    own = (
-        probe.name if probe else f"{'cascade' if cascade else 'logprob'}-{model.rpartition('/')[2]}"
-    )
-    folder = Path(config.folder or f"runs/risk-{own}-{config.seed}")
-    with hold(folder):
-        chains, facts = sampled(config, folder, steps)
-        if probe:
-            probe.check(facts, split=config.split, temperature=config.temperature, role="target")
-        rows = labelled_rows(config, folder, chains, facts, steps)
-        return _judged(probe, rows, config, facts, cascade)
+    return dataclasses.replace(config, features=dataclasses.replace(config.features, **read))
 
 
 def _composed(given: Mapping[str, str]) -> ProbeConfig:
@@ -141,6 +145,12 @@ def drawn(config: ProbeConfig) -> dict[str, Any]:
     """Describe how the steps are drawn: a guarantee holds only for steps drawn the same way."""
     draft = None if config.draft.plain else canonical_name(config.draft.model)
     return {**dataclasses.asdict(config.sampling), "draft": draft}
+
+
+def origin(config: ProbeConfig) -> dict[str, Any]:
+    """Describe where problems and meanings come from."""
+    meanings = {"samples": config.samples, "cluster": config.cluster.name, "seed": config.seed}
+    return provenance_of(config) | meanings
 
 
 def _judged(
@@ -162,13 +172,12 @@ def _judged(
         scores = torch.zeros(len(rows))
         for batch in rows.batches(chosen, 512):
             scores[batch.index] = probe.of_rows(batch.x)
-    meanings = {"samples": config.samples, "cluster": config.cluster.name, "seed": config.seed}
     return Judged(
         scores[chosen].tolist(),
         rows.target[chosen].tolist(),
         [numbers[rows.chains[i]] for i in chosen],
         drawn(config),
-        provenance_of(config) | meanings,
+        origin(config),
         model,
         config.split,
         drafts,

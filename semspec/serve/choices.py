@@ -146,8 +146,8 @@ class Choice:
         self.drafting = not task.off and (task.solver.drafts or bool(task.references))
         self.degraded = False  # True where it went on without drafts
         self.steps: list[Step] = []  # that were told
-        # stop texts, closed thinkings, schemas and log-probabilities are followed token by token
-        followed = task.stops or task.stopping is not None or task.schema is not None
+        # stop texts, closed thinkings, grammars, single calls and log-probabilities are followed token by token
+        followed = task.stops or task.one_call or task.stopping or task.grammar is not None
         self._free = not followed and task.logprobs is None
         self._unread: deque[tuple[Author, Sequence[int]] | Step] = deque()  # of a free text
         self._news, self._lock = News(), threading.RLock()  # which guards the reader of a free text

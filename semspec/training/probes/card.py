@@ -11,6 +11,7 @@ import numpy as np
 
 from semspec.models import packaged
 from semspec.report.svg import Plot
+from semspec.training.probes.judging import section
 
 SHOWN = 600  # points of a scatter plot
 
@@ -56,8 +57,9 @@ Semantic-Aware Speculative Decoding" (SemanticSpec).
 {table}
 
 *own*: steps that this model sampled; *drafted*: steps of the other model, which is what a rule asks about.
-The lowest log-probability is what `accept=logprob` goes by; it only orders steps.
-
+The lowest log-probability is what `accept=logprob` goes by; it only orders steps. An AUROC at 0.5 also counts how often a right step
+is said, which no rule asks.
+{judging}
 ![calibration](calibration.svg) ![scatter](scatter.svg) ![learning curve](learning_curve.svg){states}
 """
 STATES = """ ![states](states.svg)
@@ -78,6 +80,10 @@ def card(name: str, config: Mapping[str, Any], states: bool = False) -> str:
         for kind in ("r2", "spearman", "auroc", "ece")
         if shown[kind] is not None
     ]
+    judging = metrics.get("judging", {})
+    judged = judging.get("fresh") or judging.get("test") or {}
+    if judged.get("auroc") is not None:
+        listed.append(f"    - type: auroc_right_wrong\n      value: {judged['auroc']:.4f}")
     source = data.get("data") or "semspec's embedded world"
     return CARD.format(
         **common(config),
@@ -91,6 +97,7 @@ def card(name: str, config: Mapping[str, Any], states: bool = False) -> str:
         data=_data(data),
         **{f"{part}_rows": count for part, count in training["rows"].items()},
         table="\n".join(rows),
+        judging=section(judging),
         states=STATES if states else "",
     )
 

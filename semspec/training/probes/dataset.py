@@ -43,12 +43,13 @@ class Rows:
         features: Features,
         size: int,
         memory: float,
+        right: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         self.folder, self.pooling, self.features, self.size = folder, pooling, features, size
         self.limit = int(memory * 2**30)
         self.chains, self.domains, self.contexts = list[str](), list[str](), list[str]()
         # for so many rows, lists would be large
-        free, lowest, drafted = array("f"), array("f"), array("f")
+        free, lowest, drafted, truth = array("f"), array("f"), array("f"), array("f")
         own, target = list[bool](), list[float]()
         self._by_file: dict[str, list[int]] = {}
         self._place: list[int] = []
@@ -68,12 +69,16 @@ class Rows:
             self.contexts.append(sample.context)
             own.append(sample.writer == "own")
             target.append(semantic[sample.context][at])
+            if right is not None:
+                truth.append(right[sample.context][at])
         self.free = np.array(free, dtype=np.float32).reshape(-1, len(LOGPROB_NAMES))
         self.lowest = np.array(lowest, dtype=np.float32)  # what accept=logprob goes by
         # the same of the draft model, where that wrote the step; not a number where nothing was kept of it
         self.drafted = np.array(drafted, dtype=np.float32)
         self.own = np.array(own, dtype=bool)
         self.target = torch.tensor(target)
+        # 1 for a right step, 0 for a wrong one, not a number where it cannot be said; None: nothing knows
+        self.right = None if right is None else np.array(truth, dtype=np.float32)
         # of a router's rows: what their targets, which are labels then, were made of
         self.advantage: Tensor | None = None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from semspec.training.probes.dataset import Rows
 
 BINS = 10
 MAJORITY = 0.5  # a step that most samples agree with
+DRAWS = 300  # of the bootstrap
 Figures = dict[str, Any]
 
 
@@ -33,6 +35,32 @@ def auroc(score: np.ndarray, truth: np.ndarray, at: float = MAJORITY) -> float |
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(above, score))
+
+
+def interval_of(
+    figure: Callable[[list[int]], float | None], groups: Sequence[str], seed: int
+) -> tuple[float, ...]:
+    """Return the interval (95 %) of a figure of rows: bootstrap over problems, whose steps stand and fall together."""
+    members = defaultdict(list)
+    for at, group in enumerate(groups):
+        members[group].append(at)
+    names, rng = sorted(members), random.Random(f"{seed} auroc")
+
+    def draws() -> Iterator[float]:
+        for _ in range(DRAWS):
+            rows = [at for name in rng.choices(names, k=len(names)) for at in members[name]]
+            if (found := figure(rows)) is not None:
+                yield found
+
+    found = list(draws())
+    return tuple(float(x) for x in np.quantile(found, (0.025, 0.975))) if found else ()
+
+
+def auroc_interval(
+    score: np.ndarray, truth: np.ndarray, groups: Sequence[str], seed: int
+) -> tuple[float, ...]:
+    """Return the AUROC's interval (95 %) for probabilities of one half."""
+    return interval_of(lambda rows: auroc(score[rows], truth[rows]), groups, seed)
 
 
 def calibration(score: np.ndarray, truth: np.ndarray) -> list[dict[str, float]]:

@@ -24,6 +24,7 @@ from semspec.training.probes.card import PLACED, card, plots, states_plot
 from semspec.training.probes.contexts import FILE as CHAINS
 from semspec.training.probes.contexts import Chain, provenance_of, read_chains
 from semspec.training.probes.dataset import Rows, divided
+from semspec.training.probes.judging import ACCEPTABLE, held_out, truths
 from semspec.training.probes.sample import FOLDER
 from semspec.training.probes.semantic import cluster_samples, path_of, try_out
 from semspec.training.probes.semantic import options as cluster_options
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from semspec.training.probes.train import Trained
 
 CURVE = (0.12, 0.25, 0.5, 1.0)  # of the training chains: the learning curve
-ACCEPTABLE = 0.05  # least semantic probability of a step that may be kept
 GUARD = 0.002  # share of the acceptable training steps that lies below the guard
 
 
@@ -90,7 +90,10 @@ def labelled_rows(
     if config.routes:
         samples = drafted(samples)
         semantic = advantages(path_of(config, folder), read_samples(into))
-    rows = Rows(into, samples, semantic, config.pooling, features, size, config.memory)
+    right = None
+    if config.source == "embedded" and not config.routes:
+        right = truths(chains, read_samples(into))
+    rows = Rows(into, samples, semantic, config.pooling, features, size, config.memory, right)
     if config.routes:
         mark(rows, config.margin)
     return rows
@@ -132,8 +135,11 @@ def _trained(config: ProbeConfig, rows: Rows, model: ModelFacts, name: str, step
             baselines[f"{label}, drafted"] = found["drafted"]
     test = metrics.parts(score, rows, index["test"])
     measured = {"test": test, "baselines": baselines, "calibration": bins, "learning_curve": curve}
+    if not config.routes:
+        judging = held_out(score, rows, index["test"], config.role, config.train_seed)
+        measured |= {"judging": {"test": judging}} if judging else {}
     training = described(config, made, rows, index)
-    about = _config(config, rows, model, made, training, measured)
+    about = _config(config, rows, model, training, measured)
     tensors = tensors_of(made, rows, score, index["test"])
     if config.routes:
         return router(about, tensors, config, rows, score, index["test"])
@@ -183,14 +189,27 @@ def _config(
     config: ProbeConfig,
     rows: Rows,
     model: ModelFacts,
-    made: Trained,
     training: dict[str, Any],
     measured: dict[str, Any],
 ) -> dict[str, Any]:
+    about = recorded(config, model)
+    sizes = {"contexts": len(set(rows.contexts)), "rows": len(rows)}
     return {
         "kind": Probe.kind,
         "version": Probe.version,
         "provenance": base.made_with(),
+        **about,
+        "data": about["data"] | sizes,
+        "training": training,
+        "metrics": measured,
+    }
+
+
+def recorded(config: ProbeConfig, model: ModelFacts) -> dict[str, Any]:
+    """Return what the options alone decide of a probe's config."""
+    features = resolve(config.features, model.layers)
+    size = features.size(model.layers, model.width)
+    return {
         "role": config.role,
         "model": binding.of(model),
         "split": config.split,
@@ -199,12 +218,10 @@ def _config(
             "lowest": 0.0,
             "highest": max(config.max_temperature, config.temperature),
         },
-        "features": rows.features.to_json()
-        | {"inputs": rows.size, "hidden": made.hidden, "activation": made.activation},
+        "features": features.to_json()
+        | {"inputs": size, "hidden": list(config.hidden), "activation": config.activation},
         "data": provenance_of(config)
         | {
-            "contexts": len(set(rows.contexts)),
-            "rows": len(rows),
             "samples": config.samples,
             "drafted": config.drafted if config.both_write else 0,
             **{name: getattr(config, name) for name in ("top_k", "top_p", "min_p", "seed")},
@@ -212,6 +229,5 @@ def _config(
             "cluster_options": cluster_options(config),
             "trained_on": list(config.train_on),
         },
-        "training": training,
-        "metrics": measured,
+        "training": config.learning,
     }

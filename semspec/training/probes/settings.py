@@ -164,6 +164,13 @@ class ProbeConfig(Decoding):
             return (self.role == "target" or self.routes) and not self.draft.plain
         return self.writers == "both"
 
+    @property
+    def learning(self) -> dict[str, Any]:
+        """Return how a perceptron learns, as the config of an artifact has it."""
+        names = ("loss", "rate", "weight_decay", "dropout")
+        kept = {name: getattr(self, name) for name in names}
+        return kept | {"batch": self.train_batch, "seed": self.train_seed}
+
     def sampled(self) -> dict[str, Any]:
         """Return the options that samples depend on: a folder resumes only with the same."""
         names = (

@@ -187,11 +187,9 @@ def described(
 ) -> dict[str, Any]:
     """Return how it was trained, for an artifact's config."""
     return {
-        **{k: getattr(config, k) for k in ("loss", "rate", "weight_decay", "dropout")},
-        "batch": config.train_batch,
+        **config.learning,
         "epochs": made.epochs,
         "best_epoch": made.best_epoch,
-        "seed": config.train_seed,
         "rows": {part: len(index[part]) for part in Parts},
         "problems": {part: len({rows.chains[i] for i in index[part]}) for part in Parts},
     }

@@ -8,9 +8,7 @@ In the folder are::
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -34,7 +32,6 @@ from semspec.training.stopping.head_card import card
 from semspec.training.stopping.watch import tried
 
 STATES = "states"
-DRAWS = 300  # of the bootstrap
 MEMORY = 2.0  # GiB of states that are held
 
 
@@ -140,7 +137,7 @@ def made(
         },
         metrics={
             "test": {"all": figures},
-            "auroc_interval": list(auroc_interval(score, label, chains, seed)),
+            "auroc_interval": list(metrics.auroc_interval(score, label, chains, seed)),
             "auroc_of_length": metrics.auroc(lengths(folder, rows, test), label),
             "calibration": bins,
         },
@@ -155,25 +152,6 @@ def lengths(folder: Path, rows: Rows, index: Sequence[int]) -> np.ndarray:
     lines = tried(folder)
     places = (rows.contexts[i].rpartition("/") for i in index)
     return np.array([lines[name]["trials"][int(step)][0] for name, _, step in places], dtype=float)
-
-
-def auroc_interval(
-    score: np.ndarray, truth: np.ndarray, groups: Sequence[str], seed: int
-) -> tuple[float, ...]:
-    """Return the AUROC's interval (95 %): bootstrap over problems, whose steps stand and fall together."""
-    members = defaultdict(list)
-    for at, group in enumerate(groups):
-        members[group].append(at)
-    names, rng = sorted(members), random.Random(f"{seed} auroc")
-
-    def draws() -> Iterator[float]:
-        for _ in range(DRAWS):
-            rows = [at for name in rng.choices(names, k=len(names)) for at in members[name]]
-            if (found := metrics.auroc(score[rows], truth[rows])) is not None:
-                yield found
-
-    found = list(draws())
-    return tuple(float(x) for x in np.quantile(found, (0.025, 0.975))) if found else ()
 
 
 def seen(config: Mapping[str, Any]) -> str:

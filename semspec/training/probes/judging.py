@@ -1,0 +1,181 @@
+"""Measure what a rule needs of a probe: does its score tell right drafted steps from wrong ones?
+
+Held against semantic probabilities of one half, an AUROC also rewards a probe for knowing how often a right step is
+said, which no rule asks. *Right* here is what the embedded world's oracle says of a step, its context being true; elsewhere a
+step that the target itself says now and then (``ACCEPTABLE``).
+
+    metrics.judging.test     of held-out problems of the probe's own data
+    metrics.judging.fresh    of drafted steps in fresh, true contexts, beside the probe of the other model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from semspec import world
+from semspec.training.probes import metrics
+from semspec.training.probes.contexts import Chain
+from semspec.training.probes.dataset import Rows
+from semspec.training.probes.shards import Sample
+
+ACCEPTABLE = 0.05  # least semantic probability of a step that may be kept
+SMALLEST = 1e-6  # what accept=semantic takes for the draft's score where that is 0
+UNKNOWN = float("nan")
+Figures = dict[str, Any]
+
+
+def truths(chains: Sequence[Chain], samples: Iterable[Sample]) -> dict[str, list[float]]:
+    """Return by context 1 for each sample that is right and may come next, 0 for any other.
+
+    Behind an error nothing is right or wrong: there every sample is ``UNKNOWN``.
+    """
+    by_id = {chain.id: chain for chain in chains}
+    found: dict[str, list[float]] = {}
+    for name, members in groupby(samples, key=lambda sample: sample.context):
+        group = list(members)
+        chain = by_id[group[0].chain]
+        problem = world.find_problem(chain.question)
+        before = None if problem is None else _true(problem, chain.texts[: group[0].cut])
+        if problem is None or before is None:
+            found[name] = [UNKNOWN] * len(group)
+            continue
+        said = [world.meaning(problem, sample.text) for sample in group]
+        found[name] = [float(world.is_next(problem, before, meaning)) for meaning in said]
+    return found
+
+
+def _true(problem: world.Problem, steps: Sequence[str]) -> list[world.Meaning] | None:
+    """Return the meanings of steps; None if one of them is not right."""
+    before: list[world.Meaning] = []
+    for step in steps:
+        meaning = world.meaning(problem, step)
+        if meaning is None or not world.is_next(problem, before, meaning):
+            return None
+        before.append(meaning)
+    return before
+
+
+def held_out(
+    score: np.ndarray, rows: Rows, test: Sequence[int], role: str, seed: int
+) -> Figures | None:
+    """Return the figures of a probe's test rows that its draft model wrote; None if nothing says which are right."""
+    index = np.array(test)
+    drafted = rows.own[index] == (role == "draft")
+    if rows.right is not None:
+        right, truth = rows.right[index], "oracle"
+    elif role == "target":
+        right = (rows.target.numpy()[index] >= ACCEPTABLE).astype(float)
+        truth = f"semantic probability of at least {ACCEPTABLE:g}"
+    else:  # what the draft says of its own steps is no truth
+        return None
+    chosen = np.flatnonzero(drafted & ~np.isnan(right))
+    if not len(chosen):
+        return None
+    groups = [rows.chains[i] for i in index[chosen]]
+    figures = told_apart(score[chosen], right[chosen], groups, seed)
+    lowest = metrics.auroc(rows.lowest[index[chosen]], right[chosen])
+    return {"truth": truth, **figures, "lowest": lowest}
+
+
+def told_apart(
+    score: np.ndarray, right: np.ndarray, groups: Sequence[str], seed: int = 0
+) -> Figures:
+    """Return how many steps there are, how many are wrong, and how well a score tells them apart."""
+    return {
+        "steps": len(right),
+        "wrong": int((right == 0).sum()),
+        "auroc": metrics.auroc(score, right),
+        "interval": list(metrics.auroc_interval(score, right, groups, seed)),
+    }
+
+
+def together(
+    target: np.ndarray, draft: np.ndarray, right: np.ndarray, groups: Sequence[str], seed: int = 0
+) -> Figures:
+    """Return what the rule makes of both probes' scores: it keeps a step with probability min(1, f_T / f_D)."""
+    ratio = target / np.maximum(draft, SMALLEST)
+    kept, true = np.minimum(ratio, 1.0), right > 0
+
+    def share(of: np.ndarray) -> Figures:
+        """Return the chance of a step of these to be kept, and its interval."""
+
+        def mean(rows: list[int]) -> float | None:
+            among = kept[rows][of[rows]]
+            return float(among.mean()) if len(among) else None
+
+        whole = list(range(len(kept)))
+        return {"kept": mean(whole), "interval": list(metrics.interval_of(mean, groups, seed))}
+
+    return {
+        **told_apart(ratio, right, groups, seed),
+        "right_kept": share(true),
+        "wrong_kept": share(~true),
+    }
+
+
+def section(judging: Mapping[str, Any]) -> str:
+    """Return a card's part about right and wrong drafted steps, "" where nothing was measured."""
+    rows, notes = [], list[str]()
+    if test := judging.get("test"):
+        rows += _rows("held-out problems", test)
+        notes.append(f"Held-out problems: of this probe's data; right is by {test['truth']}.")
+    if fresh := judging.get("fresh"):
+        rows += _rows("fresh problems", fresh)
+        notes.append(FRESH.format(**fresh))
+    if not rows:
+        return ""
+    parts = [SECTION.format(rows="\n".join(rows), notes=" ".join(notes))]
+    if pairs := judging.get("fresh", {}).get("pairs"):
+        lines = (
+            f"| `{name}` | {_auroc(pair)} | {_share(pair['right_kept'])} | {_share(pair['wrong_kept'])} |"
+            for name, pair in sorted(pairs.items())
+        )
+        parts.append(PAIRS.format(rows="\n".join(lines)))
+    return "\n".join(parts)
+
+
+SECTION = """
+## Right and wrong drafted steps
+
+What a rule needs is told apart here: AUROC of right against wrong steps of the draft model.
+
+| | steps | wrong | AUROC right / wrong [95 %] | of the lowest log-probability |
+|---|---|---|---|---|
+{rows}
+
+{notes} Intervals by bootstrap over problems.
+"""
+FRESH = (
+    "Fresh problems: {problems} of the embedded world (seed {seed}), drafted at T = {temperature:g} behind true steps that the world words;"
+    " right is by the oracle."
+)
+PAIRS = """\
+Together with a probe of the other model, on the same fresh steps: `accept=semantic` keeps a step with probability min(1, f_T / f_D).
+
+| other probe | AUROC of f_T / f_D [95 %] | right steps kept [95 %] | wrong steps kept [95 %] |
+|---|---|---|---|
+{rows}
+"""
+
+
+def _rows(label: str, f: Mapping[str, Any]) -> list[str]:
+    lowest = "-" if f.get("lowest") is None else f"{f['lowest']:.3f}"
+    return [f"| {label} | {f['steps']:,} | {f['wrong']:,} | {_auroc(f)} | {lowest} |"]
+
+
+def _auroc(f: Mapping[str, Any]) -> str:
+    if f["auroc"] is None:
+        return "-"
+    return f"{f['auroc']:.3f}{_between(f['interval'])}"
+
+
+def _share(f: Mapping[str, Any]) -> str:
+    return "-" if f["kept"] is None else f"{f['kept']:.3f}{_between(f['interval'])}"
+
+
+def _between(interval: Sequence[float]) -> str:
+    return f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
