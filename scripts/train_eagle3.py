@@ -109,13 +109,13 @@ def loss_of(
 
 
 def shape_of(
-    spec: Spec, vocabulary: int, inner: int = INNER, layers: tuple[int, ...] = ()
+    spec: Spec, vocabulary: int, inner: int = 0, layers: tuple[int, ...] = ()
 ) -> Shape:
     """Return the shape of the head that is trained for a target."""
     alike = ("width", "heads", "kv_heads", "head_dim", "eps", "vocabulary", "frequencies")
     return Shape(
         target_width=spec.width,
-        inner=inner,
+        inner=inner or INNER,
         draft_vocabulary=vocabulary,
         layers=layers or layers_of(spec),
         **{name: getattr(spec, name) for name in (*alike, "rope_scale")},
