@@ -40,6 +40,7 @@ WORDS = {
     "what": "An EAGLE-3 head",
     "owner": "SmolLM2-135M-Instruct",
     "data": "answers of the model to questions of its own",
+    "page": "docs/packaged.md",
 }
 
 

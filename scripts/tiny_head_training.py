@@ -29,7 +29,11 @@ EVERY = 50  # steps between two lines and two states on disk
 HELD_OUT = 100  # solutions
 TARGET = "embedded/tiny-target"
 COMMON = {"solutions": 1600, "seed": 0}
-TINY = {"owner": "semspec's embedded target", "data": "solutions of the embedded world"}
+TINY = {
+    "owner": "semspec's embedded target",
+    "data": "solutions of the embedded world",
+    "page": "docs/token_level.md",
+}
 Loss = Callable[[dict[str, Tensor], Batch], tuple[Tensor, list[float]]]
 """The loss, and how often the head's favourite is the target's, of each token it looks ahead."""
 
@@ -150,7 +154,7 @@ How often its favourite token is the target's, over such rows that it was not tr
 that the tokens before are right, for the first, second, ... token of a draft:
 {right}
 
-`docs/token_level.md` has what it gains when it drafts.
+`{page}` has what it gains when it drafts.
 """
 
 
@@ -174,7 +178,7 @@ def write_head(
         rows=training["solutions"],
         **{
             name: training[name]
-            for name in ("what", "owner", "data", "target", "script", "seconds")
+            for name in ("what", "owner", "data", "page", "target", "script", "seconds")
         },
     )
     (folder / CARD_NAME).write_text(card, encoding="utf-8")

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-OWN_REJECTED = 0.01  # of the target's own steps, the share that the threshold may reject (docs/measurements/thresholds.md)
+OWN_REJECTED = 0.02  # of the target's own steps, the share that the threshold may reject (docs/measurements/thresholds.md)
 DELTA = 0.05
 FEWEST = 40  # steps of each kind; from fewer the quantile is a guess
 

@@ -142,13 +142,12 @@ class Plan:
 
 def _there(needed: int) -> str:
     """Say what memory is here, and that it is too little for so many bytes, if it is all together."""
-    gpus = visible_gpus()
-    if gpus:
-        held, told = sum(gpu.total for gpu in gpus), ", ".join(map(str, gpus))
+    if gpus := visible_gpus():
+        total, told = sum(gpu.total for gpu in gpus), ", ".join(map(str, gpus))
     else:
-        held = machine_memory()
-        told = f"{gib(held)} of RAM and no GPU"
-    return f"{told}: too little" if needed > held else f"{told} here"
+        total = machine_memory()
+        told = f"{gib(total)} of RAM and no GPU"
+    return f"{told}: too little" if needed > total else f"{told} here"
 
 
 def _stocked(name: str, revision: str | None, found: Stock | None) -> str:

@@ -122,7 +122,8 @@ class LogProb(Certifiable):
         if bench.target == KNOWN_TARGET and bench.draft in KNOWN_DRAFTS:
             return self.bound(why=f"threshold {THRESHOLD:g}, the constant: of the embedded pair it"
                               " was measured that it keeps the accuracy")  # fmt: skip
-        place = cache("thresholds") / digest(bench.identity)
+        # what an earlier version has chosen otherwise is another threshold
+        place = cache("thresholds") / digest({**bench.identity, "rejects": measuring.OWN_REJECTED})
         try:
             known = _known(place, bench)
         except UserError as error:

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 
 from semspec.artifacts.threshold import MeasuredThreshold
+from semspec.calibration.threshold import OWN_REJECTED
 from semspec.config import build, compose
 from semspec.runner import execute
 from tests.support.pair import DRAFT
@@ -61,7 +62,7 @@ def test_a_run_measures_its_threshold_and_goes_on_with_it(
     made = MeasuredThreshold.load(place)
     threshold = made.config["threshold"]
     assert len(made.tensors["own"]) >= 40 and made.config["data"]["tokens"] < 1600 + 4 * 200
-    assert -8 < threshold < 0 and made.config["metrics"]["own_rejected"] <= 0.01
+    assert -8 < threshold < 0 and made.config["metrics"]["own_rejected"] <= OWN_REJECTED
     assert f"threshold {threshold:.2f}, measured now on" in said
     kept = json.loads((folder / "measured.json").read_text())
     assert kept["chosen"]["threshold"] == pytest.approx(threshold)
