@@ -476,10 +476,6 @@ KNOWN = {
     },
     **{(name, f"{TRAINING} seed"): _LATER for name in (DRAFT, TARGET, "tiny-nli")},
     **{
-        (CARDS, f"{name}/{CONFIG} metrics.judging"): "not measured yet; --only probe-cards does it"
-        for name in MAKINGS[CARDS].needs
-    },
-    **{
         ("tiny-nli", place): "measured on 120 contexts, with --contexts 120"
         for place in (
             f'{CARD} "200 fresh contexts"',

@@ -83,6 +83,8 @@ CHANGES: list[tuple[str, Any, str, Callable[[Any], Any], str]] = [
      lambda words: other_word(words, "per_problem=4", "per_problem=5"), "config.json data.contexts"),
     ("router-tiny-draft", train_tiny_probes, "PROBES",
      lambda probes: probes | {"router": ("features=paper",)}, "config.json features.logprobs"),
+    (CARDS, make_artifacts.judging, "SEED", lambda _: 1,
+     f"{PROBE}/config.json metrics.judging.fresh.seed"),
     ("dense-tiny", make_artifacts.datastores, "KINDS", lambda kinds: kinds | {"dense": ("dims=16",)},
      "config.json dims"),
     ("sparse-tiny", make_artifacts.datastores, "COMMON", lambda words: (*words, "seed=3"),
