@@ -213,7 +213,7 @@ def aimed_at_tools(rng: random.Random) -> tuple[str, bytes]:
     return path, spelt(told, rng.choice(NUMBERS))
 
 
-TOOLS = Target(with_tools, aimed_at_tools, (), "x-semspec", BODY, 2.0)
+TOOLS = Target(with_tools, aimed_at_tools, PATHS[:-1], "x-semspec", BODY, 2.0)
 
 
 def taught(folder: Path) -> tuple[str, ...]:

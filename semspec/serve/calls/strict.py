@@ -86,13 +86,10 @@ class Strict:
             return None
         for where in _DEFINITIONS:
             name = reference.removeprefix(f"#/{where}/")
-            found = self._whole.get(where)
-            if (
-                name != reference
-                and isinstance(found, Mapping)
-                and isinstance(found.get(name), Mapping)
-            ):
-                return found[name]  # type: ignore[no-any-return]
+            known = self._whole.get(where)
+            if name != reference and isinstance(known, Mapping):
+                target = known.get(name)
+                return target if isinstance(target, Mapping) else None
         return None
 
     # ---- a value --------------------------------------------------------------------------------
