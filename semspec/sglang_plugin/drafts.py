@@ -70,9 +70,8 @@ class Drafts:
         self.passes = {"drafted": 0, "plain": 0}  # of the target: over drafts, and over none
         self.payoff = payoff
         self.may_drop = False  # whether a pass over no drafts is cheaper, for the next batch
-        self._judging = (
-            False  # whether loops judge what is written by the next pass, whatever is drafted
-        )
+        # whether loops judge what the next pass writes, whatever is drafted
+        self._judging = False
         self._sessions: dict[str, Session] = {}
 
     @property

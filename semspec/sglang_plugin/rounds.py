@@ -98,7 +98,7 @@ def read(
             upto = at + len(done.tokens)
         if upto > len(tokens):
             raise ValueError
-        alone = ended or bool(told and told[-1].get(RESTS) is True)
+        alone = ended or (told[-1].get(RESTS) is True if told else False)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{server} told rounds that semspec's plugin does not tell: use the same version of semspec here and there"

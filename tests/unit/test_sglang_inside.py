@@ -111,13 +111,13 @@ def test_where_a_loop_rests_the_target_s_tokens_need_not_wait_for_a_round() -> N
     tokens, behind = outcome.tokens, second["at"]
     rests, wakes = rounds.mark(behind, True), rounds.mark(behind + 3, False)
 
-    def read(entries: Any, upto: int, **more: Any) -> list[list[int]]:
-        found = rounds.read({protocol.ROUNDS: entries}, tokens[:upto], **more)
+    def read(entries: Any, there: int, **more: Any) -> list[list[int]]:
+        found = rounds.read({protocol.ROUNDS: entries}, tokens[:there], **more)
         return [done.tokens for done in found]
 
     assert read([rests], 9, ended=False, known=1) == [tokens[:9]]
     assert read([first, rests], behind + 2, ended=False) == [tokens[:behind], tokens[behind:behind + 2]]  # fmt: skip
-    known = {"known": 2, "upto": behind + 2, "ended": False}
+    known: dict[str, Any] = {"known": 2, "upto": behind + 2, "ended": False}
     assert read([first, rests], behind + 3, **known) == [[tokens[behind + 2]]]
     # it judges again: what stands behind belongs to a round that is not over
     assert read([first, rests, wakes], behind + 5, **known) == [[tokens[behind + 2]]]
