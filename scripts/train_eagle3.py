@@ -108,9 +108,7 @@ def loss_of(
     return total, right
 
 
-def shape_of(
-    spec: Spec, vocabulary: int, inner: int = 0, layers: tuple[int, ...] = ()
-) -> Shape:
+def shape_of(spec: Spec, vocabulary: int, inner: int = 0, layers: tuple[int, ...] = ()) -> Shape:
     """Return the shape of the head that is trained for a target."""
     alike = ("width", "heads", "kv_heads", "head_dim", "eps", "vocabulary", "frequencies")
     return Shape(
