@@ -250,16 +250,16 @@ def well_formed(draft: Draft, parents: list[int], levels: int, stop_ids: frozens
     assert draft.probs is None or len(draft.probs) == len(parents)
 
 
+def growing() -> Iterator[Any]:
+    """Drafters of trees that draft by the rows of a model or a head."""
+    for name, made in DRAFTER_EXAMPLES.items():
+        drafter = bound(made, "token", 1.0)
+        if drafter.levels and drafter.rows:
+            yield pytest.param(drafter, id=name)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize(
-    "drafter",
-    [
-        d
-        for d in (bound(made, "token", 1.0) for made in DRAFTER_EXAMPLES.values())
-        if d.levels and d.rows
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("drafter", list(growing()))
 def test_a_drafter_of_trees_drafts_chains_where_they_are_asked_for(
     drafter: Any, temperature: float
 ) -> None:
