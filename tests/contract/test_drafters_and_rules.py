@@ -285,7 +285,8 @@ def test_plugins_are_frozen_documented_dataclasses(kind: registry.Kind) -> None:
         assert all(f.kw_only for f in dataclasses.fields(plugin.cls)), name
         assert 10 < len(plugin.summary) < 100, f"{name}: one line of help, not {plugin.summary!r}"
         plugin.cls()  # every option has a default
-        assert Plugin in plugin.cls.__mro__, (
+        # a form of calls belongs to a server and is part of no run
+        assert kind == "calls" or Plugin in plugin.cls.__mro__, (
             f"{name}: no life of its own: derive it from its kind's class"
         )
 

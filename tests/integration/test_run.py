@@ -219,7 +219,7 @@ def test_a_prompt_given_by_the_user_is_answered(tmp_path: Path, here: Here) -> N
 
 def test_help_lists_everything() -> None:
     text = run("--help").stdout
-    for kind in set(registry.PACKAGES) - {"artifact"}:  # which no option of a run chooses
+    for kind in set(registry.PACKAGES) - {"artifact", "calls"}:  # which no option of a run chooses
         for name, plugin in registry.plugins(kind).items():
             if not plugin.cls.__module__.startswith("semspec."):
                 continue  # a test's own
