@@ -26,9 +26,8 @@ from semspec.types import Draft, Round
 
 FOREVER = 1 << 30  # tokens: the rest of a problem
 UNLIKELY = 0.002  # chance of a node below which no more nodes are looked at
-UNTRIED = (
-    48  # tokens of chains in a tree's place, below which they are taken to be as right as the tree
-)
+# tokens of chains in a tree's place, below which they are taken to be as right as the tree
+UNTRIED = 48
 REFRESH = 8  # rounds after which prices are looked up anew
 SLACK = 1.5  # tokens by which late drafts may have disappointed before that counts
 LATE = 0.995  # of what was kept and expected before, at each token
@@ -339,12 +338,7 @@ class Adaptive:
             tried += [(signal, d < length) for d, signal in enumerate(words)]
             if self.longest_chain and self.greedy:
                 tried += self._first_path(proposal, text)
-        elif (
-            not self.cuts
-            and not self.chain
-            and tried
-            and proposal.parents != range(-1, len(proposal.tokens) - 1)
-        ):
+        elif not self.cuts and tried and proposal.parents != range(-1, len(proposal.tokens) - 1):
             # siblings are one level: it was right if any of them was
             levels = {signal: False for signal, _ in tried}
             for signal, same in tried:

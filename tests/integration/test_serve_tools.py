@@ -12,20 +12,9 @@ import pytest
 
 from tests.support.calling_pair import Told, pair
 from tests.support.serving import QUESTION, Live, serving
-from tests.support.tool_templates import HERMES
+from tests.support.tool_templates import HERMES, SUBTRACT
 
-TOOL: Any = {
-    "type": "function",
-    "function": {
-        "name": "subtract",
-        "description": "Subtracts b from a.",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-            "required": ["a", "b"],
-        },
-    },
-}
+TOOL: Any = SUBTRACT
 TURN: Any = [{"role": "user", "content": QUESTION}]
 THOUGHT, SAID = "Now k is x - 2, and x=76.", "I ask for it."
 CALLS = ['{"a": 76, "b": 2}', '{"a": 74, "b": 0}']

@@ -9,20 +9,8 @@ from typing import Any
 
 from tests.support.serving import serving
 from tests.support.smollm2 import folder
-from tests.support.tool_templates import HERMES
+from tests.support.tool_templates import HERMES, SUBTRACT
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "subtract",
-        "description": "Subtracts b from a.",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-            "required": ["a", "b"],
-        },
-    },
-}
 OPTIONS = ("draft=suffix", "split=token", "accept=lossless", "temperature=0", "max_new_tokens=80")
 
 
@@ -48,7 +36,7 @@ def test_it_calls_the_tool_and_says_what_came_of_it(tmp_path: Path) -> None:
     (taught / "chat_template.jinja").write_text(HERMES.replace("<think>\\n", ""))
     turns = [*solved("a", 9, 4), *solved("b", 38, 15), asked(76, 21)]
     with serving(f"model.path={taught}", *OPTIONS) as live:
-        first = live.chat(messages=turns, tools=[TOOL], max_tokens=80)
+        first = live.chat(messages=turns, tools=[SUBTRACT], max_tokens=80)
         message = first["choices"][0]["message"]
         (call,) = message["tool_calls"]
         assert call["function"]["name"] == "subtract"
@@ -58,6 +46,6 @@ def test_it_calls_the_tool_and_says_what_came_of_it(tmp_path: Path) -> None:
         drafted = first["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"]
         assert drafted > 0.5 * first["usage"]["completion_tokens"]
         turns += [message, {"role": "tool", "tool_call_id": call["id"], "content": "55"}]
-        then = live.chat(messages=turns, tools=[TOOL], max_tokens=40)
+        then = live.chat(messages=turns, tools=[SUBTRACT], max_tokens=40)
     assert then["choices"][0]["message"]["content"] == "It is 55."
     assert then["usage"]["prompt_tokens_details"]["cached_tokens"] > 200

@@ -75,3 +75,16 @@ UNKNOWN = (
     + _END
 )
 NONE = "{%- for message in messages %}" + _PLAIN + "{%- endfor %}" + _END
+
+SUBTRACT = {
+    "type": "function",
+    "function": {
+        "name": "subtract",
+        "description": "Subtracts b from a.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+}
